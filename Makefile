@@ -1,0 +1,52 @@
+# make lab    opens JupyterLab on the lessons          make test    runs the whole test suite
+# Both make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	then echo $$python; break; fi; done)
+ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
+
+.PHONY: lab test lint notebooks benchmarks requirements clean
+
+lab: $(VENV)/.horovod
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
+
+test: $(VENV)/.horovod lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Run every lesson and store its output and its text pair.
+notebooks: $(VENV)/.horovod
+	cd notebooks && ../$(BIN)/jupytext --sync *.md
+	cd notebooks && ../$(BIN)/jupyter nbconvert --to notebook --inplace --execute *.ipynb
+	cd notebooks && ../$(BIN)/jupytext --sync *.ipynb
+
+benchmarks: $(VENV)/.installed
+	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+$(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
+	$(BIN)/python -m dgc_lab.build_horovod
+	touch $@
+
+$(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json
+	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or say: make PYTHON=/path/to/python"; exit 1; }
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	mkdir -p $(VENV)/share/jupyter/lab/settings
+	cp binder/overrides.json $(VENV)/share/jupyter/lab/settings/overrides.json
+	touch $@
+
+# Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
+requirements:
+	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
+		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
+
+clean:
+	rm -rf $(VENV) build dist artefacts

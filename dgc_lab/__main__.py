@@ -1,0 +1,134 @@
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | table | build-horovod``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dgc_lab import __version__
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 stopped."""
+    options = parser().parse_args(arguments)
+    from dgc_lab.build_horovod import BuildError
+    from dgc_lab.data import DataError
+
+    try:
+        return options.command(options)
+    except (ValueError, ArithmeticError, DataError, BuildError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(prog="python -m dgc_lab", description="DGC Lab in a terminal.")
+    top.add_argument("--version", action="version", version=f"dgc_lab {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    doctor = commands.add_parser("doctor", help="what is installed, and the remedy for what is missing")
+    doctor.set_defaults(command=run_doctor)
+
+    horovod = commands.add_parser("build-horovod", help="build Horovod for the TensorFlow that is installed")
+    horovod.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
+    horovod.set_defaults(command=run_build_horovod)
+
+    sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
+    sweep.add_argument("--dataset", default="digits", help="digits (default) or mnist")
+    sweep.add_argument("--ratios", default="1,0.1,0.01,0.001", help="shares of the gradient to keep, such as 1,0.1,1%%")
+    sweep.add_argument("--steps", type=int, default=300, help="updates per ratio")
+    sweep.add_argument("--batch", type=int, default=64, help="examples per update")
+    sweep.add_argument("--learning-rate", type=float, default=0.05)
+    sweep.add_argument("--momentum", type=float, default=0.9)
+    sweep.add_argument("--rule", default="sampled", help="exact, sampled, hierarchical, or off for no mask")
+    sweep.add_argument("--scope", default="tensor", help="whose threshold: tensor, global or first")
+    sweep.add_argument("--seed", type=int, default=0)
+    sweep.add_argument("--evaluations", type=int, default=10, help="measurements of the test set per ratio")
+    add_files(sweep)
+    sweep.set_defaults(command=run_sweep)
+
+    table = commands.add_parser("table", help="a published table, made again here")
+    table.add_argument("which", choices=["single-node"], help="single-node: 12 ratios on MNIST, one worker")
+    table.add_argument("--steps", type=int, default=20_000, help="updates per row; the published rows had 20 000")
+    table.add_argument("--scope", default="first", help="whose threshold: first (as published), tensor or global")
+    table.add_argument("--seed", type=int, default=0)
+    add_files(table)
+    table.set_defaults(command=run_table)
+    return top
+
+
+def add_files(command: argparse.ArgumentParser) -> None:
+    """The two options that every training command has."""
+    command.add_argument("--out", metavar="FILE", help="keep finished rows here, and go on from them")
+    command.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from dgc_lab.doctor import examine, report
+
+    findings = examine()
+    print(report(findings))
+    return 1 if any(finding.remedy and finding.needed for finding in findings) else 0
+
+
+def run_build_horovod(options: argparse.Namespace) -> int:
+    from dgc_lab.build_horovod import build
+
+    build(force=options.force)
+    return 0
+
+
+def run_sweep(options: argparse.Namespace) -> int:
+    from dgc_lab.sweep import parse_ratios, table
+    from dgc_lab.training import Settings
+
+    names = ("dataset", "steps", "batch", "learning_rate", "momentum", "rule", "scope", "seed", "evaluations")
+    settings = Settings(**{name: getattr(options, name) for name in names})
+    return run_rows(settings, parse_ratios(options.ratios), options, table)
+
+
+def run_table(options: argparse.Namespace) -> int:
+    from dgc_lab.published import SINGLE_NODE, SINGLE_NODE_STEPS, beside_published, single_node_settings
+
+    settings = single_node_settings(options.steps, options.scope, options.seed)
+    print(f"MNIST, {options.steps} steps a row (published: {SINGLE_NODE_STEPS}), threshold scope {options.scope!r}.")
+    return run_rows(settings, list(SINGLE_NODE), options, beside_published)
+
+
+def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) -> int:
+    """Run a sweep with a progress bar and print its rows with ``table``, after Ctrl-C too."""
+    from tqdm import tqdm
+
+    from dgc_lab.data import load
+    from dgc_lab.sweep import RowEnded, RowStarted, sweep
+    from dgc_lab.training import Evaluation, Step
+
+    rows, status = [], 0
+    events = sweep(settings, ratios, options.out, load(settings.dataset, options.data))
+    with tqdm(total=len(ratios) * settings.steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
+        try:
+            for event in events:
+                if isinstance(event, Step):
+                    bar.update()
+                elif isinstance(event, Evaluation):
+                    bar.set_postfix_str(f"accuracy {event.accuracy:.4f}", refresh=False)
+                elif isinstance(event, RowStarted):
+                    bar.set_description(f"ratio {event.ratio:g}", refresh=False)
+                elif isinstance(event, RowEnded):
+                    rows.append(event.row)
+                    if event.from_file:
+                        bar.total -= settings.steps
+                        bar.refresh()
+        except KeyboardInterrupt:
+            status = 130
+    if rows:
+        print(table(rows).to_string(index=False, na_rep="-"))
+    if status:
+        kept = f"kept in {options.out}, the same command goes on there" if options.out else "not kept (no --out given)"
+        print(f"Stopped: {len(rows)} of {len(ratios)} rows finished, {kept}.", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Choose which elements of a gradient are sent: a threshold on the absolute value, and a mask made from it.
+
+Pure functions on tensors: they run eagerly and inside ``tf.function``, on CPU and GPU, and the ratio may be a tensor,
+so that one traced training step serves every ratio.
+
+What holds for every rule:
+
+- ``ratio`` is the share of elements to keep, in [0, 1]. Of n elements k = ceil(ratio * n) are wanted. The product is
+  taken 1e-7 smaller than it is, so that 0.1 (which float32 stores a hair above 0.1) of 10 elements is 1 and not 2.
+- ratio 0 keeps nothing (threshold infinity) and ratio 1 keeps everything (threshold 0).
+- An element is kept when ``|x| >= threshold``. All elements that tie with it are kept, so more than k can be.
+- Between 0 and 1 the threshold is never below the smallest normal number of the dtype: zeros are never sent, and an
+  all-zero tensor sends nothing. An empty tensor has threshold infinity.
+
+Source: Lin et al., Deep Gradient Compression, arXiv:1712.01887, Algorithm 1 and section 3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import tensorflow as tf
+
+# A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
+# about 1 / sqrt(32) = 18 % around the ratio.
+MINIMUM_KEPT_IN_SAMPLE = 32
+# The paper's hierarchical selection repairs a sampled threshold outside this band of the wanted number.
+TOO_FEW, TOO_MANY = 0.8, 1.3
+
+
+def exact_threshold(x, ratio, sample=None, seed=None):
+    """Threshold that keeps the k = ceil(ratio * n) elements of largest absolute value (and what ties with the k-th).
+
+    Args:
+        x: floating-point tensor of any shape, n elements.
+        ratio: share to keep in [0, 1], number or scalar tensor.
+        sample, seed: not used; here so that the three rules are called alike.
+
+    Returns:
+        Scalar tensor of x's dtype.
+
+    Raises:
+        ValueError, tf.errors.InvalidArgumentError: ratio outside [0, 1] (the latter for a tensor inside a graph).
+        TypeError: x is not floating point.
+
+    Example:
+        >>> float(exact_threshold(tf.constant([3.0, -1.0, 0.5, -4.0]), 0.5))
+        3.0
+    """
+    return _bounded(x, ratio, lambda flat, share: _kth_largest(tf.abs(flat), elements_to_keep(share, flat)))
+
+
+def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
+    """Threshold read off a strided sample with a random start: one pass over the sample in place of one over x.
+
+    The sample holds about ``sample * n`` elements, and never fewer than 32 / ratio (all of x if that is more than n):
+    the threshold is then at least the sample's 32nd largest value. On gradients whose order holds no period the kept
+    share scatters around ``ratio`` with a relative standard deviation of 1 / sqrt(ratio * elements sampled), so 18 % at
+    most; five of those are the band that the tests hold it to. The stride is odd, for the row lengths of weight
+    matrices are mostly even.
+
+    Args:
+        x: floating-point tensor of any shape, n elements.
+        ratio: share to keep in [0, 1], number or scalar tensor.
+        sample: share of x to look at, in (0, 1]; the paper takes 0.001 to 0.01.
+        seed: two integers or an integer tensor of shape (2,); the same seed draws the same start.
+
+    Returns:
+        Scalar tensor of x's dtype.
+
+    Raises:
+        ValueError, TypeError, tf.errors.InvalidArgumentError: as `exact_threshold`; sample outside (0, 1].
+
+    Source: arXiv:1712.01887, section 3 ("sampling 0.1 % to 1 % of the gradients").
+    """
+
+    def find(flat, share):
+        part = _sampled_magnitudes(flat, share, sample, seed)
+        return _kth_largest(part, elements_to_keep(share, part))
+
+    _check_sample(sample)
+    return _bounded(x, ratio, find)
+
+
+def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
+    """Sampled threshold, repaired where it is far off: between 0.8 k and 1.3 k elements are kept, whatever the sample.
+
+    When more than 1.3 k elements pass the sampled threshold, the exact k-th largest among those that passed replaces
+    it. When fewer than 0.8 k pass, the share read off the sample is doubled until enough do. Ties can still exceed the
+    band, and a tensor with fewer than 0.8 k non-zero elements stays below it.
+
+    Args, Returns, Raises: as `sampled_threshold`.
+
+    Source: arXiv:1712.01887, section 3 (hierarchical threshold selection).
+    """
+
+    def find(flat, share):
+        magnitudes = tf.abs(flat)
+        wanted = tf.cast(elements_to_keep(share, flat), tf.float64)
+        part = _sampled_magnitudes(flat, share, sample, seed)
+
+        def passing(threshold):
+            return tf.reduce_sum(tf.cast(magnitudes >= threshold, tf.float64))
+
+        def lower(share, threshold, _):
+            share = tf.minimum(2 * share, 1.0)
+            from_sample = _kth_largest(part, elements_to_keep(share, part))
+            threshold = tf.where(share < 1, from_sample, tf.zeros_like(from_sample))
+            threshold = tf.maximum(threshold, smallest_normal(x.dtype))
+            return share, threshold, passing(threshold)
+
+        threshold = tf.maximum(_kth_largest(part, elements_to_keep(share, part)), smallest_normal(x.dtype))
+        _, threshold, passed = tf.while_loop(
+            lambda share, threshold, passed: (passed < TOO_FEW * wanted) & (share < 1),
+            lower,
+            (share, threshold, passing(threshold)),
+        )
+        return tf.cond(
+            passed > TOO_MANY * wanted,
+            lambda: _kth_largest(tf.boolean_mask(magnitudes, magnitudes >= threshold), tf.cast(wanted, tf.int32)),
+            lambda: threshold,
+        )
+
+    _check_sample(sample)
+    x = tf.convert_to_tensor(x)
+    return _bounded(x, ratio, find)
+
+
+RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
+SCOPES = ("tensor", "global", "first")
+
+
+def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
+    """One threshold per gradient tensor.
+
+    Args:
+        gradients: list of floating-point tensors, any shapes.
+        ratio: share to keep in [0, 1], number or scalar tensor.
+        rule: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
+        scope: ``"tensor"``, each tensor its own threshold; ``"global"``, one over the elements of all;
+            ``"first"``, the first tensor's threshold for all, which is what the published masking code does.
+        sample: share of the elements that the sampled rules look at, in (0, 1].
+        seed: two integers or an integer tensor of shape (2,).
+
+    Returns:
+        List of scalar tensors, as long as ``gradients``.
+
+    Raises:
+        ValueError: rule, scope, sample or ratio is not one of those allowed.
+
+    Example:
+        >>> small, large = tf.constant([1.0, 2.0]), tf.constant([30.0, 40.0])
+        >>> [float(t) for t in thresholds([small, large], 0.5)]
+        [2.0, 40.0]
+        >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
+        [30.0, 30.0]
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    if scope not in SCOPES:
+        raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
+    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    if scope == "tensor":
+        seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
+        return [RULES[rule](g, ratio, sample, own) for g, own in zip(gradients, seeds, strict=True)]
+    if not gradients:
+        return []
+    together = gradients[0] if scope == "first" else tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
+    return [RULES[rule](together, ratio, sample, seed)] * len(gradients)
+
+
+def keep_mask(x, threshold):
+    """True where ``|x| >= threshold``: what is sent. Positive and negative elements are treated alike.
+
+    Example:
+        >>> keep_mask(tf.constant([3.0, -1.0, -4.0]), 3.0).numpy().tolist()
+        [True, False, True]
+    """
+    return tf.abs(x) >= threshold
+
+
+def split(x, threshold):
+    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, and ``kept * dropped == 0``.
+
+    Args:
+        x: floating-point tensor of any shape.
+        threshold: scalar tensor of x's dtype.
+
+    Returns:
+        ``(kept, dropped)``, both of x's shape and dtype, zero where the other one is not.
+
+    Example:
+        >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)
+        >>> kept.numpy().tolist(), dropped.numpy().tolist()
+        ([3.0, 0.0, -4.0], [0.0, -1.0, 0.0])
+
+    Source: arXiv:1712.01887, Algorithm 1: ``v * mask`` is sent, ``v * !mask`` stays.
+    """
+    mask, zero = keep_mask(x, threshold), tf.zeros([], x.dtype)
+    return tf.where(mask, x, zero), tf.where(mask, zero, x)
+
+
+def check_finite(gradient, name):
+    """The gradient as it is; an error that names its variable when it holds NaN or infinity.
+
+    Args:
+        gradient: floating-point tensor.
+        name: name of the variable, for the message.
+
+    Raises:
+        tf.errors.InvalidArgumentError: "gradient of NAME : Tensor had NaN values" (or Inf).
+    """
+    # A sum is finite only if every addend is, and costs a tenth of looking at each; the look names what was found.
+    return tf.cond(
+        tf.math.is_finite(tf.reduce_sum(gradient)),
+        lambda: gradient,
+        lambda: tf.debugging.check_numerics(gradient, f"gradient of {name}"),
+    )
+
+
+def elements_to_keep(ratio, x):
+    """k = ceil(ratio * n) for x's n elements, int32 scalar; see the top of this module for the rounding.
+
+    Example:
+        >>> int(elements_to_keep(0.1, tf.zeros([10]))), int(elements_to_keep(0.001, tf.zeros([10])))
+        (1, 1)
+    """
+    share = tf.cast(ratio, tf.float64) * (1 - 1e-7) * tf.cast(tf.size(x), tf.float64)
+    return tf.cast(tf.math.ceil(share), tf.int32)
+
+
+def smallest_normal(dtype):
+    """Smallest positive normal number of a floating-point dtype, as a Python float."""
+    return float(ml_dtypes.finfo(tf.as_dtype(dtype).as_numpy_dtype).smallest_normal)
+
+
+def _bounded(x, ratio, find):
+    """Check the arguments, answer ratio 1 without a search, and keep the threshold of other ratios above zero."""
+    x = tf.convert_to_tensor(x)
+    if not x.dtype.is_floating:
+        raise TypeError(f"x must be a floating-point tensor, got {x.dtype.name}")
+    ratio = _checked_ratio(ratio)
+    flat = tf.reshape(x, [-1])
+    return tf.cond(
+        ratio >= 1,
+        lambda: tf.zeros([], x.dtype),
+        lambda: tf.maximum(find(flat, ratio), smallest_normal(x.dtype)),
+    )
+
+
+def _checked_ratio(ratio):
+    """The ratio as a float64 scalar tensor; an error when it is known to lie outside [0, 1]."""
+    known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
+    if known is not None and not 0 <= float(known) <= 1:
+        raise ValueError(f"ratio must be in [0, 1], got {known}")
+    ratio = tf.cast(ratio, tf.float64)
+    if known is None:
+        check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
+        with tf.control_dependencies([check]):
+            ratio = tf.identity(ratio)
+    return ratio
+
+
+def _check_sample(sample):
+    if not 0 < sample <= 1:
+        raise ValueError(f"sample must be in (0, 1], got {sample}")
+
+
+def _sampled_magnitudes(flat, ratio, sample, seed):
+    """|x| of every stride-th element from a random start; the stride is odd, and 1 where the sample would be small."""
+    size = tf.cast(tf.size(flat), tf.float64)
+    enough = tf.maximum(sample * size, MINIMUM_KEPT_IN_SAMPLE / tf.maximum(ratio, 1e-12))
+    stride = tf.cast(tf.clip_by_value(size / enough, 1.0, math.inf), tf.int32)
+    stride -= 1 - stride % 2
+    start = tf.random.stateless_uniform([], seed, maxval=stride, dtype=tf.int32)
+    return tf.abs(flat[start::stride])
+
+
+def _kth_largest(magnitudes, k):
+    """The k-th largest value; the smallest of no values is infinity, which is the threshold that k = 0 asks for."""
+    return tf.reduce_min(tf.math.top_k(magnitudes, k, sorted=False).values)

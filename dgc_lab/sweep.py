@@ -1,0 +1,223 @@
+"""A sweep over ratios: one training run and one row per ratio, kept in a file as each row ends.
+
+The file holds one JSON object per line. Every row carries its whole configuration, so a sweep finds its own rows in
+it, goes on where it stopped, and never takes over a row that another configuration made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dgc_lab.data import Dataset
+    from dgc_lab.training import Evaluation, Settings, Step, Trainer
+
+COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
+SETTING_COLUMNS = ("dataset", "rule", "scope", "learning_rate", "momentum", "batch", "steps", "seed")
+
+
+@dataclass(frozen=True)
+class RowStarted:
+    """A ratio begins; ``number`` counts from 0 over all ratios of the sweep."""
+
+    number: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class RowEnded:
+    """A ratio is done: its row, and whether an earlier call had made it."""
+
+    number: int
+    row: dict
+    from_file: bool
+
+
+def configuration(settings: Settings, data: Dataset) -> dict:
+    """What two rows must have in common to stand in one table: all settings, the model and the very examples."""
+    return {**dataclasses.asdict(settings), "model": settings.model, "data": data.fingerprint()}
+
+
+def sweep(
+    settings: Settings,
+    ratios,
+    out: str | os.PathLike | None = None,
+    data: Dataset | None = None,
+    trainer: Trainer | None = None,
+) -> Iterator:
+    """Train once per ratio and yield what happens: `RowStarted`, the training's events, `RowEnded`.
+
+    The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
+
+    Args:
+        settings: everything but the ratio (`dgc_lab.training.Settings`).
+        ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
+        out: file for the finished rows; rows that this configuration has there already are not made again.
+        data: the data set, when it is loaded already.
+        trainer: one made with these settings before, to spare its second trace; comes with its data.
+
+    Yields:
+        `RowStarted`, `Step`, `Evaluation` and `RowEnded`, in the order in which they happen.
+
+    Raises:
+        ValueError: ratios is empty, names a ratio twice or one outside [0, 1].
+        DataError: the data set could not be had.
+        TrainingDiverged: a gradient held NaN or infinity; rows finished before stay in the file.
+
+    Example:
+        >>> rows = [event.row for event in sweep(Settings(steps=50), [1, 0.01], out="rows.jsonl")
+        ...         if isinstance(event, RowEnded)]  # doctest: +SKIP
+    """
+    from dgc_lab.data import load
+
+    ratios = checked_ratios(ratios)
+    data = trainer.data if trainer else data or load(settings.dataset)
+    file = Path(out) if out is not None else None
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    same = configuration(settings, data)
+    finished = {row["ratio"]: row for row in read_rows(file, same)} if file is not None else {}
+    return _run(settings, ratios, file, data, same, finished, trainer)
+
+
+def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
+    """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
+    for number, ratio in enumerate(ratios):
+        yield RowStarted(number, ratio)
+        if ratio in finished:
+            yield RowEnded(number, finished[ratio], from_file=True)
+            continue
+        if trainer is None:
+            from dgc_lab.training import Trainer
+
+            trainer = Trainer(settings, data)
+        row = yield from _train_row(trainer, ratio)
+        row = {**row, **same}
+        if file is not None:
+            append_row(file, row)
+        yield RowEnded(number, row, from_file=False)
+
+
+def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
+    """Train at one ratio, pass its events on, and return the row."""
+    from dgc_lab.training import Evaluation
+
+    kept, seconds, start = 0.0, 0.0, time.time()
+    for event in trainer.run(ratio):
+        if isinstance(event, Evaluation):
+            accuracy, loss = event.accuracy, event.loss
+        else:
+            kept += event.kept_overall
+            seconds = event.seconds
+        yield event
+    return {
+        "ratio": ratio,
+        "accuracy": round(accuracy, 6),
+        "loss": round(loss, 6),
+        "kept": kept / trainer.settings.steps,
+        "seconds": round(seconds, 3),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
+        "device": trainer.device,
+        "tensorflow": trainer.tensorflow,
+    }
+
+
+def checked_ratios(ratios) -> list[float]:
+    """The ratios as floats, in the order given; a ValueError for an empty list, a repeated or an impossible one."""
+    try:
+        ratios = [float(ratio) for ratio in ratios]
+    except (TypeError, ValueError):
+        raise ValueError(f"ratios must be numbers in [0, 1], got {ratios!r}") from None
+    if not ratios:
+        raise ValueError("ratios must hold at least one number in [0, 1], got none")
+    for ratio in ratios:
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"ratios must be in [0, 1], got {ratio!r}")
+        if ratios.count(ratio) > 1:
+            raise ValueError(f"ratios must differ from each other, got {ratio!r} more than once")
+    return ratios
+
+
+def parse_ratios(text: str) -> list[float]:
+    """Ratios from text: numbers between commas or spaces, each a share such as 0.01 or a percentage such as ``1%``.
+
+    Raises:
+        ValueError: something in it is no number, or the list fails `checked_ratios`.
+
+    Example:
+        >>> parse_ratios("1, 0.1, 1%")
+        [1.0, 0.1, 0.01]
+    """
+    ratios = []
+    for word in text.replace(",", " ").replace(";", " ").split():
+        try:
+            # Divide the decimal digits, not the float: 0.1 % is then the same number as 0.001.
+            ratios.append(float(f"{word[:-1]}e-2") if word.endswith("%") else float(word))
+        except ValueError:
+            raise ValueError(f"ratios must be numbers such as 0.01 or 1%, got {word!r}") from None
+    return checked_ratios(ratios)
+
+
+def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
+    """Rows of a file that agree with ``same`` in every field; of a file that is not there, none.
+
+    A last line that a crash cut short is left out, since its row was not finished.
+
+    Raises:
+        ValueError: another line is not a row; the message names file and line.
+    """
+    file = Path(file)
+    if not file.exists():
+        return []
+    *lines, last = file.read_text(encoding="utf-8").split("\n")
+    rows = [parsed_row(last)]
+    for number, line in enumerate(lines, start=1):
+        rows.append(parsed_row(line))
+        if rows[-1] is None and line.strip():
+            raise ValueError(f"line {number} of {file} is not a row of a sweep: {line[:80]!r}")
+    return [row for row in rows if row and all(row.get(name) == value for name, value in same.items())]
+
+
+def parsed_row(line: str) -> dict | None:
+    """The row in a line of the file; None where the line holds no whole JSON object."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def append_row(file: str | os.PathLike, row: dict) -> None:
+    """Add a row to the file and wait until it is on disk; a half line left by a crash is cut off first."""
+    with open(file, "a+b") as out:
+        out.seek(0)
+        before = out.read()
+        last = before[before.rfind(b"\n") + 1 :]
+        if last and parsed_row(last.decode(errors="replace")) is None:
+            out.truncate(len(before) - len(last))
+            last = b""
+        out.write((b"\n" if last else b"") + json.dumps(row).encode() + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def table(rows: list[dict]) -> pd.DataFrame:
+    """The rows as a table: ratio, accuracy, loss, measured kept share and seconds, largest ratio first.
+
+    Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
+    """
+    import pandas as pd
+
+    differing = [name for name in SETTING_COLUMNS if len({row[name] for row in rows}) > 1]
+    frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS])
+    # By ratio alone, in a stable order: runs to compare stand under each other.
+    return frame.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)
