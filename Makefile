@@ -21,11 +21,9 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Run every lesson and store its output and its text pair.
+# Run every lesson from its text pair, and store its output.
 notebooks: $(VENV)/.horovod
-	cd notebooks && ../$(BIN)/jupytext --sync *.md
-	cd notebooks && ../$(BIN)/jupyter nbconvert --to notebook --inplace --execute *.ipynb
-	cd notebooks && ../$(BIN)/jupytext --sync *.ipynb
+	$(BIN)/python tools/store_lessons.py
 
 benchmarks: $(VENV)/.installed
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done

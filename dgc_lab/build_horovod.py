@@ -172,7 +172,7 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
                 say(f"      {shown:3d} % compiled")
     wheels = list(folder.glob("horovod-*.whl"))
     if process.wait() or not wheels:
-        tail = "".join(log.read_text().splitlines(keepends=True)[-25:])
+        tail = "".join(log.read_text().splitlines(keepends=True)[-60:])
         raise BuildError(f"The build failed. Its last lines, the whole output is in {log}:\n{tail}")
     return wheels[0]
 

@@ -170,6 +170,12 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
     return [RULES[rule](together, ratio, sample, seed)] * len(gradients)
 
 
+def keep_masks(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
+    """One boolean tensor per gradient, True for what is kept at its threshold; arguments as `thresholds`."""
+    limits = thresholds(gradients, ratio, rule, scope, sample, seed)
+    return [keep_mask(gradient, limit) for gradient, limit in zip(gradients, limits, strict=True)]
+
+
 def keep_mask(x, threshold):
     """True where ``|x| >= threshold``: what is sent. Positive and negative elements are treated alike.
 

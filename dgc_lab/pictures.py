@@ -50,7 +50,13 @@ class Picture:
         self.figure, self.alt = figure, alt
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        data = {"image/png": base64.b64encode(png(self.figure)).decode(), "text/plain": self.alt}
+        image = png(self.figure)
+        # JupyterLab takes the HTML, since it gives a PNG no alternative text; GitHub and nbconvert show the PNG.
+        data = {
+            "text/html": image_tag(image, self.alt),
+            "image/png": base64.b64encode(image).decode(),
+            "text/plain": self.alt,
+        }
         return data, {"image/png": {"alt": self.alt}}
 
 
@@ -90,16 +96,31 @@ class Curves:
 
     def begin(self, label: str) -> None:
         """A new run starts; the ones before become thinner."""
-        for run in self.runs:
-            for line in run["lines"]:
-                line.set(linewidth=0.9, alpha=0.8)
+        self._restyle(linewidth=0.9, alpha=0.8)
         look = style(len(self.runs))
         lines = (
             self.loss_axes.plot([], [], linewidth=1.2, **look)[0],
             self.accuracy_axes.plot([], [], linewidth=2, marker="o", markersize=3.5, label=label, **look)[0],
         )
         self.runs.append({"label": label, "lines": lines, "loss": ([], []), "accuracy": ([], [])})
-        self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
+        self._legend()
+
+    def rename(self, label: str) -> None:
+        """Give the current run another name in the legend."""
+        self.runs[-1]["label"] = label
+        self.runs[-1]["lines"][1].set_label(label)
+        self._legend()
+
+    def _restyle(self, **looks) -> None:
+        """Bring every run's lines up to its last point and give them all the same looks."""
+        for run in self.runs:
+            for line, name in zip(run["lines"], ("loss", "accuracy"), strict=True):
+                line.set_data(*run[name])
+                line.set(**looks)
+
+    def _legend(self) -> None:
+        if self.runs:
+            self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
         self.background = None
 
     def add_loss(self, step: int, loss: float) -> None:
@@ -154,11 +175,8 @@ class Curves:
 
     def picture(self) -> Picture:
         """The whole figure, every run as thick as the others."""
-        for run in self.runs:
-            for line, name in zip(run["lines"], ("loss", "accuracy"), strict=True):
-                line.set_data(*run[name])
-                line.set(linewidth=1.4, alpha=1)
-        self.background = None
+        self._restyle(linewidth=1.4, alpha=1)
+        self._legend()
         return Picture(self.figure, self.alt())
 
 

@@ -6,14 +6,15 @@ The loop knows no widget and no file. Who runs it reads its events, and stops it
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import RULES, SCOPES, check_finite, keep_mask, thresholds
+from dgc_lab.compression import RULES, SCOPES, check_finite, keep_masks
 from dgc_lab.data import Dataset, load
 from dgc_lab.models import MODELS
 
@@ -105,8 +106,10 @@ class Trainer:
     """A model, its data on the device, and one traced training step that serves every ratio.
 
     Args:
-        settings: what to train; learning rate, momentum, seed and ratio can change from run to run without a new trace.
+        settings: what to train.
         data: the data set, when it is loaded already.
+        masks: your own choice of what is kept, in place of the settings' rule and scope: a function of (list of
+            gradients, ratio, seed) that returns a list of boolean tensors, True for what is kept.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
@@ -122,13 +125,15 @@ class Trainer:
         ...         print(event.step, event.accuracy)
     """
 
-    def __init__(self, settings: Settings, data: Dataset | None = None):
+    def __init__(self, settings: Settings, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
         self.settings = settings
+        self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
         self.data = data or load(settings.dataset)
         self.train = tf.constant(self.data.x_train), tf.constant(self.data.y_train)
         self.test = tf.constant(self.data.x_test), tf.constant(self.data.y_test)
         self.model = MODELS[settings.dataset](settings.seed)
+        self.first_values = [variable.numpy() for variable in self.model.variables]
         # Keras 3 wraps each tf.Variable; .value is the variable itself.
         self.weights = [variable.value for variable in self.model.trainable_variables]
         self.names = [variable.path.split("/", 1)[-1] for variable in self.model.trainable_variables]
@@ -140,10 +145,9 @@ class Trainer:
         self.train_step = tf.function(self._train_step)
         self.evaluate = tf.function(self._evaluate)
 
-    def reset(self, seed: int) -> None:
-        """Back to the first weights, dropout state and zero velocity that belong to the seed."""
-        fresh = MODELS[self.settings.dataset](seed)
-        for variable, first in zip(self.model.variables, fresh.variables, strict=True):
+    def reset(self) -> None:
+        """Back to the first weights, the first state of dropout, and no velocity."""
+        for variable, first in zip(self.model.variables, self.first_values, strict=True):
             variable.assign(first)
         for velocity in self.velocities:
             velocity.assign(tf.zeros_like(velocity))
@@ -163,7 +167,7 @@ class Trainer:
         """
         settings = self.settings
         check_ratios([ratio])
-        self.reset(settings.seed)
+        self.reset()
         inputs = [tf.constant(value, tf.float32) for value in (settings.learning_rate, settings.momentum)]
         inputs = [tf.constant(ratio, tf.float64), *inputs, tf.constant(settings.seed)]
         seconds = 0.0
@@ -183,17 +187,15 @@ class Trainer:
     def _train_step(self, step, ratio, learning_rate, momentum, seed):
         """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
         self.traces += 1  # Python runs only while TensorFlow traces
-        settings = self.settings
-        images, labels = pick_batch(*self.train, step, settings.batch, seed)
+        images, labels = pick_batch(*self.train, step, self.settings.batch, seed)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
         gradients = tape.gradient(loss, self.weights)
         gradients = [check_finite(g, name) for g, name in zip(gradients, self.names, strict=True)]
-        if settings.rule == "off":
+        if self.settings.rule == "off":
             kept = self.sizes
         else:
-            limits = thresholds(gradients, ratio, settings.rule, settings.scope, seed=tf.stack([seed, step]))
-            masks = [keep_mask(g, limit) for g, limit in zip(gradients, limits, strict=True)]
+            masks = self.masks(gradients, ratio, seed=tf.stack([seed, step]))
             gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
             kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
         for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):

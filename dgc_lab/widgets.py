@@ -153,7 +153,9 @@ class CompressionSweep(ipywidgets.VBox):
 
     def _show_table(self):
         looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
-        self.table.value = self.frame().to_html(**looks) if self.rows else ""
+        # The classes lend the table the looks of JupyterLab's and of the classic notebook's own tables.
+        tidy = f'<div class="jp-RenderedHTMLCommon rendered_html">{self.frame().to_html(**looks)}</div>'
+        self.table.value = tidy if self.rows else ""
 
     # What the buttons do -----------------------------------------------------------------------------------------
 
@@ -310,14 +312,15 @@ class CompressionSweep(ipywidgets.VBox):
                     total -= settings.steps
                     self.curves.add_accuracy(settings.steps, event.row["accuracy"])
             now = time.monotonic()
-            if now >= next_redraw:
+            if done and now >= next_redraw:
                 self._draw()
-                self.progress.value = done / total if total else 1.0
-                left = (now - start) * (total - done) / done if done else 0
+                self.progress.value = done / total
+                left = (now - start) * (total - done) / done
                 self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
                 drawing = time.monotonic() - now
                 next_redraw = now + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
-            if self._stopping.is_set():
+            if self._stopping.is_set() and not isinstance(event, RowEnded):
+                self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."
         self.progress.value = 1.0
         return f"Done: {len(ratios)} {'row' if len(ratios) == 1 else 'rows'} in {time.monotonic() - start:.1f} s."

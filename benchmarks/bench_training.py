@@ -1,0 +1,79 @@
+"""What masking and sweeping cost in training throughput: steps a second with and without, in turns.
+
+DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_training.py
+"""
+
+import time
+
+from bench import report
+
+
+def masking(settings, data, block, rounds):
+    """Steps a second with each rule, from runs that take turns in blocks of steps."""
+    import dataclasses
+
+    from dgc_lab.training import Step, Trainer
+
+    rules = ("off", "sampled", "hierarchical", "exact")
+    runs = {rule: Trainer(dataclasses.replace(settings, rule=rule), data).run(0.001) for rule in rules}
+    before, taken = {}, dict.fromkeys(rules, 0.0)
+    for number in range(rounds + 1):
+        for rule, events in runs.items():
+            for _ in range(block):
+                event = next(events)
+                while not isinstance(event, Step):
+                    event = next(events)
+            if number:  # the first block traces and warms up
+                taken[rule] += event.seconds - before[rule]
+            before[rule] = event.seconds
+    return {rule: block * rounds / taken[rule] for rule in rules}
+
+
+def sweeping(settings, data, ratios):
+    """Steps a second of a sweep and of one run with as many steps and as many evaluations, loading left out."""
+    import dataclasses
+
+    from dgc_lab.sweep import sweep
+    from dgc_lab.training import Trainer
+
+    single = dataclasses.replace(settings, steps=len(ratios) * settings.steps, evaluations=len(ratios))
+    total = len(ratios) * settings.steps
+    speeds = {"one run": [], "sweep": []}
+    for _ in range(3):
+        for name, one, shares in (("one run", single, [0.01]), ("sweep", settings, ratios)):
+            trainer = Trainer(one, data)
+            start = time.perf_counter()
+            for _ in sweep(one, shares, trainer=trainer):
+                pass
+            speeds[name].append(total / (time.perf_counter() - start))
+    return {name: sorted(found)[1] for name, found in speeds.items()}
+
+
+def main():
+    from dgc_lab.data import load
+    from dgc_lab.published import SINGLE_NODE
+    from dgc_lab.training import Settings
+
+    rows, goals = [], {}
+    digits, mnist = load("digits"), load("mnist")
+    long = {"steps": 10_000, "evaluations": 1}
+    for settings, data, block, rounds in (
+        (Settings(**long), digits, 100, 20),
+        (Settings(dataset="mnist", batch=100, learning_rate=0.01, **long), mnist, 20, 12),
+    ):
+        speeds = masking(settings, data, block, rounds)
+        for rule, speed in speeds.items():
+            what = "training, no mask" if rule == "off" else f"training, masked at 0.1 %, {rule}"
+            rows.append({"what": what, "model": settings.model, "steps/s": speed, "ratio": speed / speeds["off"]})
+        if settings.dataset == "mnist":
+            goals["throughput masked (sampled), times without"] = speeds["sampled"] / speeds["off"], 0.9
+    speeds = sweeping(Settings(steps=300, evaluations=1), digits, list(SINGLE_NODE))
+    for what, speed in speeds.items():
+        name = f"{what}, {12 * 300} steps"
+        rows.append({"what": name, "model": "digits_cnn", "steps/s": speed, "ratio": speed / speeds["one run"]})
+    goals["throughput of a 12-ratio sweep, times one run"] = speeds["sweep"] / speeds["one run"], 0.9
+    report("training", rows, goals)
+
+
+if __name__ == "__main__":
+    main()

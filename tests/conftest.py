@@ -1,0 +1,32 @@
+"""What all tests share: a quiet TensorFlow, no MNIST but the one a test asks for, and the real MNIST where it is."""
+
+import os
+from pathlib import Path
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ.pop("DGC_LAB_DATA", None)
+
+import pytest
+from hypothesis import settings
+
+# TensorFlow's first call of an operation takes far longer than the later ones.
+settings.register_profile("lab", deadline=None, max_examples=60)
+settings.load_profile("lab")
+
+ROOT = Path(__file__).resolve().parent.parent
+MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
+
+
+@pytest.fixture
+def real_mnist():
+    """Path of the real MNIST file; the test is left out where there is none."""
+    if not MNIST.exists():
+        pytest.skip(f"no MNIST file at {MNIST}")
+    return MNIST
+
+
+@pytest.fixture(scope="session")
+def digits():
+    from dgc_lab.data import load
+
+    return load("digits")
