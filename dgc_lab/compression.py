@@ -25,6 +25,8 @@ import tensorflow as tf
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
 MINIMUM_KEPT_IN_SAMPLE = 32
+# Elements up to which a tensor is looked at whole: sampling it would cost more than it spares.
+SMALL_TENSOR = 10_000
 # The paper's hierarchical selection repairs a sampled threshold outside this band of the wanted number.
 TOO_FEW, TOO_MANY = 0.8, 1.3
 
@@ -54,8 +56,9 @@ def exact_threshold(x, ratio, sample=None, seed=None):
 def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     """Threshold read off a strided sample with a random start: one pass over the sample in place of one over x.
 
-    The sample holds about ``sample * n`` elements, and never fewer than 32 / ratio (all of x if that is more than n):
-    the threshold is then at least the sample's 32nd largest value. On gradients whose order holds no period the kept
+    A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
+    elements, and never fewer than 32 / ratio (all of x if that is more than n): the threshold is then at least the
+    sample's 32nd largest value. On gradients whose order holds no period the kept
     share scatters around ``ratio`` with a relative standard deviation of 1 / sqrt(ratio * elements sampled), so 18 % at
     most; five of those are the band that the tests hold it to. The stride is odd, for the row lengths of weight
     matrices are mostly even.
@@ -80,7 +83,8 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
         return _kth_largest(part, elements_to_keep(share, part))
 
     _check_sample(sample)
-    return _bounded(x, ratio, find)
+    x = tf.convert_to_tensor(x)
+    return exact_threshold(x, ratio) if _is_small(x) else _bounded(x, ratio, find)
 
 
 def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
@@ -124,7 +128,7 @@ def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 
     _check_sample(sample)
     x = tf.convert_to_tensor(x)
-    return _bounded(x, ratio, find)
+    return exact_threshold(x, ratio) if _is_small(x) else _bounded(x, ratio, find)
 
 
 RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
@@ -271,6 +275,11 @@ def _checked_ratio(ratio):
 def _check_sample(sample):
     if not 0 < sample <= 1:
         raise ValueError(f"sample must be in (0, 1], got {sample}")
+
+
+def _is_small(x):
+    """Whether a tensor's size is known before it runs and is not worth a sample."""
+    return x.shape.num_elements() is not None and x.shape.num_elements() <= SMALL_TENSOR
 
 
 def _sampled_magnitudes(flat, ratio, sample, seed):
