@@ -15,7 +15,10 @@ def masking(settings, data, block, rounds):
     from dgc_lab.training import Step, Trainer
 
     rules = ("off", "sampled", "hierarchical", "exact")
-    runs = {rule: Trainer(dataclasses.replace(settings, rule=rule), data).run(0.001) for rule in rules}
+    runs = {
+        rule: Trainer(dataclasses.replace(settings, rule=rule), data).run(1 if rule == "off" else 0.001)
+        for rule in rules
+    }
     before, taken = {}, dict.fromkeys(rules, 0.0)
     for number in range(rounds + 1):
         for rule, events in runs.items():

@@ -6,17 +6,15 @@ import argparse
 import sys
 
 from dgc_lab import __version__
+from dgc_lab.errors import LabError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 stopped."""
     options = parser().parse_args(arguments)
-    from dgc_lab.build_horovod import BuildError
-    from dgc_lab.data import DataError
-
     try:
         return options.command(options)
-    except (ValueError, ArithmeticError, DataError, BuildError, OSError) as error:
+    except (ValueError, LabError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -101,7 +99,7 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) 
     from tqdm import tqdm
 
     from dgc_lab.data import load
-    from dgc_lab.sweep import RowEnded, RowStarted, sweep
+    from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, sweep
     from dgc_lab.training import Evaluation, Step
 
     rows, status = [], 0
@@ -120,11 +118,14 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) 
                     if event.from_file:
                         bar.total -= settings.steps
                         bar.refresh()
+                elif isinstance(event, RowFailed):
+                    bar.write(f"error: {event.reason}", file=sys.stderr)
+                    status = 1
         except KeyboardInterrupt:
             status = 130
     if rows:
         print(table(rows).to_string(index=False, na_rep="-"))
-    if status:
+    if status == 130:
         kept = f"kept in {options.out}, the same command goes on there" if options.out else "not kept (no --out given)"
         print(f"Stopped: {len(rows)} of {len(ratios)} rows finished, {kept}.", file=sys.stderr)
     return status

@@ -26,6 +26,8 @@ import threading
 import time
 from pathlib import Path
 
+from dgc_lab.errors import LabError
+
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE = "xla_mpi_ops.cc"
@@ -47,6 +49,7 @@ BUILD_OPTIONS = {
     # CMake 4 refuses the bundled Gloo unless it is told that rules of version 3.5 will do.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
+REBUILD = "python -m dgc_lab.build_horovod --force"
 RANK_PROGRAM = """
 import horovod.tensorflow as hvd, tensorflow as tf
 hvd.init()
@@ -55,7 +58,7 @@ assert total.numpy().tolist() == [3.0], total
 """
 
 
-class BuildError(RuntimeError):
+class BuildError(LabError):
     """The build cannot go on; the message says why and what to do."""
 
 
@@ -158,7 +161,9 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
     command += ["--no-cache-dir", "--wheel-dir", str(folder), str(tree)]
     environment = {**os.environ, **BUILD_OPTIONS, "PATH": tool_path()}
-    environment.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
+    # Under make the variable is there and empty, and Horovod then starts 8 compilers; each can take a gigabyte.
+    if not environment.get("MAKEFLAGS"):
+        environment["MAKEFLAGS"] = f"-j{min(os.cpu_count() or 1, 4)}"
     shown = -10
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -243,24 +248,34 @@ def build(force: bool = False) -> None:
     wheel = None if force else next(iter(wheels.glob("horovod-*.whl")), None)
     if wheel:
         say(f"[1/3] found a wheel for TensorFlow {tensorflow}: {wheel}")
+        install_and_verify(wheel)
     else:
         check_tools()
         wheels.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
             tree = unpack_without_xla(fetch(Path(scratch)), Path(scratch))
-            # Into a scratch folder first: an interrupted build leaves no half wheel in the cache.
-            built = compile_wheel(tree, Path(scratch) / "wheel", wheels / "build.log")
-            wheel = Path(shutil.move(built, wheels / built.name))
+            wheel = compile_wheel(tree, Path(scratch) / "wheel", wheels / "build.log")
+            install_and_verify(wheel)
+            shutil.move(wheel, wheels / wheel.name)  # only what works is kept
+    say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
+
+
+def install_and_verify(wheel: Path) -> None:
+    """Install a wheel and let two ranks add up; a Horovod that cannot do that is taken off again."""
     say(f"[2/3] install {wheel.name}")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
+    pip = [sys.executable, "-m", "pip"]
+    command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}")
     say("[3/3] verify with an allreduce over two ranks")
     importlib.invalidate_caches()
-    verify()
-    say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
+    try:
+        verify()
+    except BuildError as error:
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "horovod"], capture_output=True)
+        raise BuildError(f"{error}\nHorovod was taken off again. To build anew: {REBUILD}") from error
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -57,8 +57,8 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     """Threshold read off a strided sample with a random start: one pass over the sample in place of one over x.
 
     A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
-    elements, and never fewer than 32 / ratio (all of x if that is more than n): the threshold is then at least the
-    sample's 32nd largest value. On gradients whose order holds no period the kept
+    elements, and never fewer than 32 / ratio (all of x if that is more than n): the threshold is then read off at least
+    32 values that pass it. On gradients whose order holds no period the kept
     share scatters around ``ratio`` with a relative standard deviation of 1 / sqrt(ratio * elements sampled), so 18 % at
     most; five of those are the band that the tests hold it to. The stride is odd, for the row lengths of weight
     matrices are mostly even.

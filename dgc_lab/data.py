@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from dgc_lab.errors import LabError
+
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
 MNIST_KEYS = ("x_train", "y_train", "x_test", "y_test")
 DIGITS_TEST_EXAMPLES = 360
 
 
-class DataError(RuntimeError):
+class DataError(LabError):
     """The data could not be had; the message says what to do."""
 
 

@@ -19,6 +19,8 @@ PACKAGES = {
     "numpy": ("2.0", True),
     "pandas": ("2.2", True),
     "matplotlib": ("3.10", True),
+    "pillow": ("11", True),
+    "psutil": ("5.9", True),
     "scikit-learn": ("1.6", True),
     "ipywidgets": ("7.7", True),
     "ipykernel": ("6.17", True),
@@ -51,16 +53,13 @@ def examine() -> list[Finding]:
         >>> examine()[0].name
         'dgc_lab'
     """
-    import psutil
-
     findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding()]
     findings += [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
-    memory = psutil.virtual_memory()
     findings += [
         horovod_finding(),
         gpu_finding(),
         Finding("processor cores", str(os.cpu_count()), needed=False),
-        Finding("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free", needed=False),
+        memory_finding(),
         mnist_finding(),
     ]
     return findings
@@ -68,21 +67,13 @@ def examine() -> list[Finding]:
 
 def report(findings: list[Finding]) -> str:
     """The findings as a table of text; what lessons need and do not have is marked with an exclamation mark."""
-    import pandas as pd
-
-    lines = [
-        {
-            "": "!" if finding.remedy and finding.needed else "-" if finding.remedy else "ok",
-            "what": finding.name,
-            "found": finding.found,
-            "remedy": finding.remedy,
-        }
-        for finding in findings
-    ]
-    frame = pd.DataFrame(lines)
-    for name in frame.columns:
-        frame[name] = frame[name].str.ljust(max(len(name), *frame[name].str.len()))
-    return frame.to_string(index=False, justify="left")
+    lines = [("", "what", "found", "remedy")]
+    for finding in findings:
+        mark = "!" if finding.remedy and finding.needed else "-" if finding.remedy else "ok"
+        lines.append((mark, finding.name, finding.found, finding.remedy))
+    # No pandas here: the doctor must also speak where it is missing.
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def installed(package: str) -> str | None:
@@ -146,11 +137,22 @@ def gpu_finding() -> Finding:
     return Finding("GPUs", ", ".join(names) or "none, the lessons run on the CPU", needed=False)
 
 
+def memory_finding() -> Finding:
+    """Free and whole memory."""
+    try:
+        import psutil
+    except ImportError:
+        return Finding("memory", "unknown, psutil is not installed", needed=False)
+    memory = psutil.virtual_memory()
+    return Finding("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free", needed=False)
+
+
 def mnist_finding() -> Finding:
     """Where MNIST would come from."""
     given = os.environ.get("DGC_LAB_DATA")
     if given:
-        file = Path(given) / "mnist.npz" if Path(given).is_dir() else Path(given)
+        file = Path(given).expanduser()
+        file = file / "mnist.npz" if file.is_dir() else file
         remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, and there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
     cached = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / "mnist.npz"

@@ -18,7 +18,7 @@ def mnist_cnn(seed: int = 0):
         ``keras.Model``: float32 (batch, 28, 28, 1) in, logits float32 (batch, 10) out.
 
     Example:
-        >>> mnist_cnn().count_params()  # doctest: +SKIP
+        >>> mnist_cnn().count_params()
         3274634
     """
     import keras
@@ -48,6 +48,10 @@ def digits_cnn(seed: int = 0):
 
     Returns:
         ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
+
+    Example:
+        >>> digits_cnn().output_shape
+        (None, 10)
     """
     import keras
 

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, made to be told apart with any colour vision; yellow left out, too pale for lines on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# A run that diverges leaves the picture at the top, and does not flatten the other runs' curves.
+LARGEST_LOSS_SHOWN = 10
 DASHES = ("-", "--", ":")
 
 
@@ -128,7 +130,7 @@ class Curves:
         steps, values = self.runs[-1]["loss"]
         steps.append(step)
         values.append(loss)
-        if np.isfinite(loss) and loss > self.loss_axes.get_ylim()[1]:
+        if self.loss_axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
             self.loss_axes.set_ylim(0, 1.2 * loss)
             self.background = None
 

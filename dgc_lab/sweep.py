@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dgc_lab.training import Evaluation, Settings, Step, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
+ROW_START = '{"ratio": '
 SETTING_COLUMNS = ("dataset", "rule", "scope", "learning_rate", "momentum", "batch", "steps", "seed")
 
 
@@ -31,6 +32,15 @@ class RowStarted:
 
     number: int
     ratio: float
+
+
+@dataclass(frozen=True)
+class RowFailed:
+    """A ratio whose training diverged: no row, and the reason in words. The sweep goes on with the next one."""
+
+    number: int
+    ratio: float
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ def sweep(
     data: Dataset | None = None,
     trainer: Trainer | None = None,
 ) -> Iterator:
-    """Train once per ratio and yield what happens: `RowStarted`, the training's events, `RowEnded`.
+    """Train once per ratio and yield what happens: `RowStarted`, the training's events, `RowEnded` or `RowFailed`.
 
     The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
 
@@ -66,20 +76,27 @@ def sweep(
         trainer: one made with these settings before, to spare its second trace; comes with its data.
 
     Yields:
-        `RowStarted`, `Step`, `Evaluation` and `RowEnded`, in the order in which they happen.
+        `RowStarted`, `Step`, `Evaluation`, `RowEnded` and `RowFailed`, in the order in which they happen.
 
     Raises:
-        ValueError: ratios is empty, names a ratio twice or one outside [0, 1].
+        ValueError: ratios is empty, names a ratio twice or one outside [0, 1], or one other than 1 with rule "off";
+            the trainer was made with other settings, or chooses by masks of its own while rows go to a file.
         DataError: the data set could not be had.
-        TrainingDiverged: a gradient held NaN or infinity; rows finished before stay in the file.
 
     Example:
-        >>> rows = [event.row for event in sweep(Settings(steps=50), [1, 0.01], out="rows.jsonl")
-        ...         if isinstance(event, RowEnded)]  # doctest: +SKIP
+        >>> from dgc_lab.training import Settings
+        >>> events = sweep(Settings(steps=5), [1, 0.1])
+        >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
+        [1.0, 0.1]
     """
     from dgc_lab.data import load
 
     ratios = checked_ratios(ratios)
+    settings.check_ratios(ratios)
+    if trainer and trainer.settings != settings:
+        raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
+    if trainer and trainer.own_masks and out is not None:
+        raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     data = trainer.data if trainer else data or load(settings.dataset)
     file = Path(out) if out is not None else None
     if file is not None:
@@ -91,16 +108,19 @@ def sweep(
 
 def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
     """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
+    from dgc_lab.training import Trainer, TrainingDiverged
+
     for number, ratio in enumerate(ratios):
         yield RowStarted(number, ratio)
         if ratio in finished:
             yield RowEnded(number, finished[ratio], from_file=True)
             continue
-        if trainer is None:
-            from dgc_lab.training import Trainer
-
-            trainer = Trainer(settings, data)
-        row = yield from _train_row(trainer, ratio)
+        trainer = trainer or Trainer(settings, data)
+        try:
+            row = yield from _train_row(trainer, ratio)
+        except TrainingDiverged as error:
+            yield RowFailed(number, ratio, str(error))
+            continue
         row = {**row, **same}
         if file is not None:
             append_row(file, row)
@@ -178,22 +198,22 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
     file = Path(file)
     if not file.exists():
         return []
-    *lines, last = file.read_text(encoding="utf-8").split("\n")
-    rows = [parsed_row(last)]
+    lines, rows = file.read_text(encoding="utf-8").split("\n"), []
     for number, line in enumerate(lines, start=1):
         rows.append(parsed_row(line))
-        if rows[-1] is None and line.strip():
+        cut_short = number == len(lines) and (line.startswith(ROW_START) or ROW_START.startswith(line))
+        if rows[-1] is None and line.strip() and not cut_short:
             raise ValueError(f"line {number} of {file} is not a row of a sweep: {line[:80]!r}")
     return [row for row in rows if row and all(row.get(name) == value for name, value in same.items())]
 
 
 def parsed_row(line: str) -> dict | None:
-    """The row in a line of the file; None where the line holds no whole JSON object."""
+    """The row in a line of the file; None where the line holds no whole row."""
     try:
         row = json.loads(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and "ratio" in row else None
 
 
 def append_row(file: str | os.PathLike, row: dict) -> None:

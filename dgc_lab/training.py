@@ -65,8 +65,18 @@ class Settings:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate!r}")
+        if self.seed >= 2**31:
+            raise ValueError(f"seed must be below 2147483648, got {self.seed!r}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
+
+    def check_ratios(self, ratios) -> None:
+        """A ValueError for a ratio outside [0, 1], and with rule "off" for any ratio but 1: nothing would apply it."""
+        for ratio in ratios:
+            if not 0 <= ratio <= 1:
+                raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
+            if self.rule == "off" and ratio != 1:
+                raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
 
     @property
     def model(self) -> str:
@@ -83,7 +93,7 @@ class Step:
         loss: mean cross-entropy of the batch before the update.
         kept: share of the elements that passed the mask, per tensor in the order of `Trainer.names`.
         kept_overall: the same over all elements.
-        seconds: wall-clock time since the run began, evaluations left out.
+        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
     """
 
     step: int
@@ -116,17 +126,20 @@ class Trainer:
         sizes: elements in each of them.
         device: ``"GPU"`` or ``"CPU"``, where TensorFlow puts the step.
         tensorflow: the version that trains.
+        own_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
 
     Example:
-        >>> trainer = Trainer(Settings(steps=100))  # doctest: +SKIP
-        >>> for event in trainer.run(ratio=0.01):
-        ...     if isinstance(event, Evaluation):
-        ...         print(event.step, event.accuracy)
+        >>> trainer = Trainer(Settings(steps=10, evaluations=2))
+        >>> [event.step for event in trainer.run(ratio=0.01) if isinstance(event, Evaluation)]
+        [5, 10]
     """
 
     def __init__(self, settings: Settings, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
+        self.own_masks = masks is not None
+        if self.own_masks and settings.rule == "off":
+            raise ValueError("masks must be None with rule 'off', which applies none")
         self.settings = settings
         self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
         self.data = data or load(settings.dataset)
@@ -162,27 +175,33 @@ class Trainer:
             A `Step` after every update and an `Evaluation` now and then, the last one after the last step.
 
         Raises:
-            ValueError: ratio outside [0, 1].
+            ValueError: ratio outside [0, 1], or other than 1 with rule "off".
             TrainingDiverged: a gradient held NaN or infinity.
         """
         settings = self.settings
-        check_ratios([ratio])
-        self.reset()
+        settings.check_ratios([ratio])
         inputs = [tf.constant(value, tf.float32) for value in (settings.learning_rate, settings.momentum)]
         inputs = [tf.constant(ratio, tf.float64), *inputs, tf.constant(settings.seed)]
+        if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
+            self._update(1, ratio, inputs)
+        self.reset()
         seconds = 0.0
         for step in range(1, settings.steps + 1):
             start = time.perf_counter()
-            try:
-                loss, kept = self.train_step(tf.constant(step - 1), *inputs)
-                loss, kept = float(loss), kept.numpy()
-            except tf.errors.InvalidArgumentError as error:
-                raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
+            loss, kept = self._update(step, ratio, inputs)
             seconds += time.perf_counter() - start
             yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
             if step * settings.evaluations // settings.steps > (step - 1) * settings.evaluations // settings.steps:
                 accuracy, loss = self.evaluate()
                 yield Evaluation(step, float(accuracy), float(loss))
+
+    def _update(self, step, ratio, inputs):
+        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
+        try:
+            loss, kept = self.train_step(tf.constant(step - 1), *inputs)
+            return float(loss), kept.numpy()
+        except tf.errors.InvalidArgumentError as error:
+            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
 
     def _train_step(self, step, ratio, learning_rate, momentum, seed):
         """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
@@ -241,13 +260,6 @@ def pick_batch(images, labels, step, batch, seed):
     seeds = tf.stack([tf.fill([batch], seed), epochs, tf.zeros_like(epochs)], axis=1)
     chosen = tf.raw_ops.RandomIndexShuffle(index=places % examples, seed=seeds, max_index=examples - 1)
     return tf.gather(images, chosen), tf.gather(labels, chosen)
-
-
-def check_ratios(ratios) -> None:
-    """Raise a ValueError that names the first ratio outside [0, 1] (not-a-number included)."""
-    for ratio in ratios:
-        if not 0 <= ratio <= 1:
-            raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
 
 
 def grow_gpu_memory() -> None:

@@ -6,27 +6,33 @@ thread, so that Stop is heard. The widget knows the sweep, the sweep knows no wi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import threading
 import time
 
 import ipywidgets
+from traitlets import TraitError
 
-from dgc_lab.data import DataError, load
-from dgc_lab.pictures import Curves, Picture, image_tag
+from dgc_lab.data import load
+from dgc_lab.errors import LabError
+from dgc_lab.pictures import Curves, image_tag
 from dgc_lab.published import SINGLE_NODE, beside_published
-from dgc_lab.sweep import RowEnded, RowStarted, parse_ratios, sweep, table
+from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 
-SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
+SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye, and for message and progress bar
 REDRAW_SHARE = 0.015  # of the time at most goes into drawing
 PRESETS = {
-    "one ratio": None,
+    "as typed": None,
     "4 ratios": "1, 0.1, 0.01, 0.001",
     "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
 }
+PUBLISHED_RECIPE = (
+    "<p>Published rows: 20 000 steps, learning rate 0.001, momentum 0.9, batch 100, the first tensor's threshold.</p>"
+)
 SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global", "the first tensor's": "first"}
-EXPECTED_ERRORS = (ValueError, ArithmeticError, DataError, OSError)
+EXPECTED_ERRORS = (ValueError, LabError, OSError)
 
 
 class CompressionSweep(ipywidgets.VBox):
@@ -37,17 +43,19 @@ class CompressionSweep(ipywidgets.VBox):
 
     Args:
         out: file that keeps finished rows (`dgc_lab.sweep`); a restarted kernel goes on with it.
-        settings: first values of the controls, by the names of `dgc_lab.training.Settings` and ``ratios`` (text).
+        settings: first values of the controls: dataset, ratios (text), rule, scope, learning_rate, momentum, batch,
+            steps, seed, as in `dgc_lab.training.Settings`.
 
     Attributes:
         rows: the finished rows, in the order in which they were made.
 
     Raises:
-        ValueError: a keyword is not the name of a control.
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
 
     Example:
-        >>> lab = CompressionSweep(ratios="1, 0.01", steps=100)  # doctest: +SKIP
-        >>> lab
+        >>> lab = CompressionSweep(ratios="1, 0.01", steps=100)
+        >>> lab.settings().steps, lab.rows
+        (100, [])
     """
 
     def __init__(self, out=None, **settings):
@@ -73,7 +81,11 @@ class CompressionSweep(ipywidgets.VBox):
         for name, value in settings.items():
             if name not in self.controls:
                 raise ValueError(f"settings must be among {', '.join(self.controls)}, got {name!r}")
-            self.controls[name].value = value
+            try:
+                self.controls[name].value = value
+            except TraitError:
+                allowed = getattr(self.controls[name], "_options_values", None) or "a value of another type"
+                raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
         self.clear()
         super().__init__(self._layout())
 
@@ -124,10 +136,11 @@ class CompressionSweep(ipywidgets.VBox):
 
     def _slider_moved(self, change):
         if self._single_ratio() != change["new"]:
-            self.preset.value = "one ratio"
             self.ratios.value = f"{change['new']:.2g}"
 
     def _text_changed(self, change):
+        if change["new"] != PRESETS[self.preset.value]:
+            self.preset.value = "as typed"
         single = self._single_ratio()
         if single is not None and 10**self.ratio.min <= single <= 1:
             self.ratio.value = single
@@ -155,7 +168,7 @@ class CompressionSweep(ipywidgets.VBox):
         looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
         # The classes lend the table the looks of JupyterLab's and of the classic notebook's own tables.
         tidy = f'<div class="jp-RenderedHTMLCommon rendered_html">{self.frame().to_html(**looks)}</div>'
-        self.table.value = tidy if self.rows else ""
+        self.table.value = (tidy + PUBLISHED_RECIPE * self._on_mnist()) if self.rows else ""
 
     # What the buttons do -----------------------------------------------------------------------------------------
 
@@ -192,14 +205,15 @@ class CompressionSweep(ipywidgets.VBox):
         finally:
             self._lock.release()
 
-    def run(self) -> Picture | None:
+    def run(self) -> None:
         """Train as Run does, wait for the end, and show figure and table as ordinary output.
 
         For scripts, nbval, and notebooks that are read without a kernel. An interrupt keeps the finished rows.
 
         Raises:
             RuntimeError: a run is under way already.
-            ValueError, TrainingDiverged, DataError: what the widget would show in its message line.
+            TrainingDiverged: a ratio's training diverged; raised after the other ratios, whose rows are kept.
+            ValueError, DataError: what the widget would show in its message line.
         """
         from IPython.display import display
 
@@ -210,7 +224,10 @@ class CompressionSweep(ipywidgets.VBox):
 
     def frame(self):
         """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""
-        return (beside_published if any(row["dataset"] == "mnist" for row in self.rows) else table)(self.rows)
+        return (beside_published if self._on_mnist() else table)(self.rows)
+
+    def _on_mnist(self):
+        return any(row["dataset"] == "mnist" for row in self.rows)
 
     # The work ----------------------------------------------------------------------------------------------------
 
@@ -226,17 +243,24 @@ class CompressionSweep(ipywidgets.VBox):
             if raise_errors:
                 raise RuntimeError("a run is under way: press Stop, or call stop(), first")
             return None
+        job = None
         try:
-            settings = self.settings()
-            ratios = [ratio for ratio in parse_ratios(self.ratios.value) if not self._has_row(settings, ratio)]
+            job = self._job()
         except EXPECTED_ERRORS as error:
-            self._lock.release()
             self._say(str(error), error=True)
             if raise_errors:
                 raise
-            return None
+        finally:
+            if job is None:
+                self._lock.release()
+        return job
+
+    def _job(self):
+        """Settings and ratios that have no row yet, with the buttons set for a run; None when all rows are there."""
+        settings, ratios = self.settings(), parse_ratios(self.ratios.value)
+        settings.check_ratios(ratios)
+        ratios = [ratio for ratio in ratios if not self._has_row(settings, ratio)]
         if not ratios:
-            self._lock.release()
             self._say("The table has these rows already. Change a control, or press Clear to make them again.")
             return None
         self._stopping.clear()
@@ -254,31 +278,33 @@ class CompressionSweep(ipywidgets.VBox):
 
     def _work(self, settings, ratios, raise_errors=False):
         """Train and show it; whatever happens, the buttons work again afterwards."""
-        said, error = "", False
-        events = iter(())
+        said, failures = "", []
         try:
-            self.curves.fit(settings.steps)
-            events = sweep(settings, ratios, self.out, trainer=self._ready_trainer(settings))
-            said = self._follow(events, settings, ratios)
-        except KeyboardInterrupt:
-            said = "Interrupted. The finished rows are kept."
-            raise
-        except EXPECTED_ERRORS as problem:
-            said, error = str(problem), True
-            if raise_errors:
+            try:
+                self.curves.fit(settings.steps)
+                events = sweep(settings, ratios, self.out, trainer=self._ready_trainer(settings))
+                with contextlib.closing(events):
+                    said = self._follow(events, settings, ratios, failures)
+            except KeyboardInterrupt:
+                said = "Interrupted. The finished rows are kept."
                 raise
-        except Exception as problem:
-            said, error = f"{type(problem).__name__}: {problem}", True
-            raise
+            except Exception as problem:
+                expected = isinstance(problem, EXPECTED_ERRORS)
+                failures.append(str(problem) if expected else f"{type(problem).__name__}: {problem}")
+                if raise_errors or not expected:
+                    raise
+            finally:
+                self._draw()
+                self._show_table()
+                self._say(" ".join([*failures, said]).strip(), error=bool(failures))
         finally:
-            if hasattr(events, "close"):
-                events.close()
-            self._draw()
-            self._show_table()
-            self._say(said, error)
             self.run_button.disabled = self.clear_button.disabled = False
             self.stop_button.disabled = True
             self._lock.release()
+        if failures and raise_errors:
+            from dgc_lab.training import TrainingDiverged
+
+            raise TrainingDiverged(" ".join(failures))
 
     def _ready_trainer(self, settings):
         """The last trainer when it fits, for a second trace of the step costs a second; else a new one."""
@@ -291,11 +317,15 @@ class CompressionSweep(ipywidgets.VBox):
             self._trainer = Trainer(settings, self._data)
         return self._trainer
 
-    def _follow(self, events, settings, ratios) -> str:
-        """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message."""
+    def _follow(self, events, settings, ratios, failures) -> str:
+        """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message.
+
+        What failed is added to ``failures``.
+        """
         from dgc_lab.training import Evaluation, Step
 
-        done, total, start, next_redraw = 0, len(ratios) * settings.steps, time.monotonic(), 0.0
+        done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
+        next_message = next_redraw = start
         for event in events:
             if isinstance(event, RowStarted):
                 ratio = event.ratio
@@ -305,6 +335,8 @@ class CompressionSweep(ipywidgets.VBox):
                 self.curves.add_loss(event.step, event.loss)
             elif isinstance(event, Evaluation):
                 self.curves.add_accuracy(event.step, event.accuracy)
+            elif isinstance(event, RowFailed):
+                failures.append(event.reason + ".")
             elif isinstance(event, RowEnded):
                 self.rows.append(event.row)
                 self._show_table()
@@ -312,18 +344,20 @@ class CompressionSweep(ipywidgets.VBox):
                     total -= settings.steps
                     self.curves.add_accuracy(settings.steps, event.row["accuracy"])
             now = time.monotonic()
-            if done and now >= next_redraw:
-                self._draw()
+            if done and now >= next_message:
                 self.progress.value = done / total
                 left = (now - start) * (total - done) / done
                 self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
-                drawing = time.monotonic() - now
-                next_redraw = now + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
+                next_message = now + SHORTEST_REDRAW
+            if done and now >= next_redraw:
+                self._draw()
+                next_redraw = now + max(SHORTEST_REDRAW, (time.monotonic() - now) / REDRAW_SHARE)
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."
         self.progress.value = 1.0
-        return f"Done: {len(ratios)} {'row' if len(ratios) == 1 else 'rows'} in {time.monotonic() - start:.1f} s."
+        made = len(ratios) - len(failures)
+        return f"Done: {made} {'row' if made == 1 else 'rows'} in {time.monotonic() - start:.1f} s."
 
     def _label(self, settings, ratio):
         """Name of a run in the legend: its ratio, and where its settings differ from the first run's."""

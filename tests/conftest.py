@@ -6,6 +6,7 @@ from pathlib import Path
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("DGC_LAB_DATA", None)
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -23,6 +24,20 @@ def real_mnist():
     if not MNIST.exists():
         pytest.skip(f"no MNIST file at {MNIST}")
     return MNIST
+
+
+@pytest.fixture
+def small_mnist(tmp_path):
+    """A file in MNIST's layout with 30 + 20 images."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (30, 28, 28), np.uint8),
+        "y_train": rng.integers(0, 10, 30).astype(np.uint8),
+        "x_test": rng.integers(0, 256, (20, 28, 28), np.uint8),
+        "y_test": rng.integers(0, 10, 20).astype(np.uint8),
+    }
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    return tmp_path / "mnist.npz", arrays
 
 
 @pytest.fixture(scope="session")

@@ -144,6 +144,7 @@ def test_run_all_fills_the_lesson(page):
     pictures = page.locator(".jp-OutputArea-output img")
     assert all(pictures.nth(place).get_attribute("alt") for place in range(pictures.count()))
     screenshot(page, "lesson4_run_all")
+    widget(page).screenshot(path=ROOT / "artefacts" / "widget.png")
 
 
 def test_slider_sets_the_ratio_and_run_draws_live(page):
@@ -184,7 +185,6 @@ def test_stop_keeps_finished_rows_and_run_goes_on(page):
     widget(page).get_by_role("button", name="Run").press("Enter")
     wait_for_message(page, "Done: 1 row", 120)
     assert table_rows(page) == 2
-    widget(page).screenshot(path=ROOT / "artefacts" / "widget.png")
 
 
 def test_a_wrong_value_is_said_in_the_widget(page):

@@ -28,6 +28,14 @@ AWKWARD = {
 RATIOS = st.one_of(st.sampled_from([0.0, 1e-6, 0.001, 0.5, 1.0]), st.floats(0, 1))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def sample_small_tensors_too():
+    """Without the short cut for small tensors the sampled rules run in earnest on every example here."""
+    usual, c.SMALL_TENSOR = c.SMALL_TENSOR, 0
+    yield
+    c.SMALL_TENSOR = usual
+
+
 def kept_count(x, threshold):
     return int(tf.reduce_sum(tf.cast(c.keep_mask(tf.constant(x), threshold), tf.int32)))
 
@@ -119,6 +127,17 @@ def test_sampled_threshold_keeps_a_share_within_its_documented_band(ratio, sampl
 def test_sampled_threshold_is_exact_where_the_tensor_is_too_small_for_a_sample():
     x = tf.random.stateless_normal([30_000], seed=(1, 1))
     assert float(c.sampled_threshold(x, 0.001)) == float(c.exact_threshold(x, 0.001))
+
+
+def test_tensors_up_to_ten_thousand_elements_get_their_exact_threshold(monkeypatch):
+    monkeypatch.setattr(c, "SMALL_TENSOR", 10_000)
+    x = tf.random.stateless_normal([10_001], seed=(1, 1))
+    for rule in ("sampled", "hierarchical"):
+        small, large = (
+            {float(c.RULES[rule](part, 0.1, seed=(0, seed))) for seed in range(9)} for part in (x[:10_000], x)
+        )
+        assert small == {float(c.exact_threshold(x[:10_000], 0.1))}
+        assert len(large) > 1
 
 
 def test_sampling_sees_every_column_of_a_matrix_with_an_even_row_length():

@@ -11,20 +11,6 @@ from dgc_lab import data
 from dgc_lab.models import MODELS, digits_cnn, mnist_cnn
 
 
-@pytest.fixture
-def small_mnist(tmp_path):
-    """A file in MNIST's layout with 30 + 20 images."""
-    rng = np.random.default_rng(0)
-    arrays = {
-        "x_train": rng.integers(0, 256, (30, 28, 28), np.uint8),
-        "y_train": rng.integers(0, 10, 30).astype(np.uint8),
-        "x_test": rng.integers(0, 256, (20, 28, 28), np.uint8),
-        "y_test": rng.integers(0, 10, 20).astype(np.uint8),
-    }
-    np.savez(tmp_path / "mnist.npz", **arrays)
-    return tmp_path / "mnist.npz", arrays
-
-
 def check_layout(found, train, test, side):
     assert found.x_train.shape == (train, side, side, 1)
     assert found.x_test.shape == (test, side, side, 1)

@@ -58,6 +58,26 @@ def test_doctor_names_the_remedy(monkeypatch):
     assert re.search(r"^- +horovod", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib"])
+def test_doctor_speaks_where_a_package_is_missing(missing):
+    """The package cannot be imported, and TensorFlow with it where it needs it."""
+    code = f"""
+import importlib.metadata, sys
+sys.modules[{missing!r}] = None
+usual = importlib.metadata.version
+def version(name):
+    if name == {missing!r}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return usual(name)
+importlib.metadata.version = version
+from dgc_lab.__main__ import main
+print(main(["doctor"]))
+"""
+    done = python(code)
+    assert re.search(rf"^! +{missing} +not installed +pip install '{missing}>=", done.stdout, re.MULTILINE), done.stderr
+    assert done.stdout.splitlines()[-1] == "1"
+
+
 def test_lower_bounds_are_met_by_colab():
     """The image of 2026-08-19; raising a bound above it would break the class there."""
     import tomllib

@@ -14,6 +14,7 @@ import pytest
 from dgc_lab import published
 from dgc_lab.sweep import (
     RowEnded,
+    RowFailed,
     RowStarted,
     append_row,
     checked_ratios,
@@ -23,7 +24,7 @@ from dgc_lab.sweep import (
     sweep,
     table,
 )
-from dgc_lab.training import Settings, Step
+from dgc_lab.training import Settings, Step, Trainer
 
 SHORT = Settings(steps=5, batch=16, evaluations=1)
 
@@ -114,6 +115,7 @@ def test_a_half_written_row_is_dropped_and_a_missing_line_end_is_not(tmp_path):
     append_row(file, {"ratio": 0.5})
     assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
     file.write_text('{"ratio": 1}')
+    assert read_rows(file, {}) == [{"ratio": 1}]
     append_row(file, {"ratio": 0.5})
     assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
 
@@ -124,6 +126,34 @@ def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
     with pytest.raises(ValueError, match=r"line 1 of .*notes\.txt is not a row of a sweep: 'my notes'"):
         sweep(SHORT, [1], file, digits)
     assert file.read_text() == "my notes\nmore of them\n"
+    for text in ("one line", '[{"my": "data"}]', '{"my": "data"}', '{"my": "data"}\n'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"line 1 of .*notes\.txt is not a row"):
+            sweep(SHORT, [1], file, digits)
+        assert file.read_text() == text
+
+
+def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    wild = dataclasses.replace(SHORT, steps=50, learning_rate=1e6)
+    events = list(sweep(wild, [0, 1, 0.5], file, digits))
+    failed = [event for event in events if isinstance(event, RowFailed)]
+    assert [event.ratio for event in failed] == [1, 0.5]
+    assert re.match(r"step \d+, ratio 1: gradient of .* holds (NaN|Inf)", failed[0].reason)
+    assert [row["ratio"] for row in read_rows(file, {})] == [0]
+    done = cli("sweep", "--ratios", "1,0", "--learning-rate", "1e6", "--steps", "50")
+    assert done.returncode == 1
+    assert "error: step" in done.stderr
+    assert done.stdout.splitlines()[1].split()[0] == "0.0"
+
+
+def test_a_trainer_must_have_the_sweeps_settings(digits, tmp_path):
+    other = Trainer(dataclasses.replace(SHORT, seed=1), digits)
+    with pytest.raises(ValueError, match="trainer must have been made with these settings"):
+        sweep(SHORT, [1], trainer=other)
+    own = Trainer(SHORT, digits, masks=lambda gradients, ratio, seed: [g > 0 for g in gradients])
+    with pytest.raises(ValueError, match="out must be None"):
+        sweep(SHORT, [1], tmp_path / "rows.jsonl", trainer=own)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +254,9 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):
     assert f"1 of 2 rows finished, kept in {out}" in errors
 
 
-def test_single_node_table_uses_the_published_recipe(real_mnist, tmp_path):
+def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
     out = tmp_path / "rows.jsonl"
-    done = cli("table", "single-node", "--steps", "1", "--data", str(real_mnist), "--out", str(out))
+    done = cli("table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out))
     assert done.returncode == 0, done.stderr
     rows = read_rows(out, {})
     assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)

@@ -90,11 +90,11 @@ def test_seed_repeats_a_run_and_another_seed_does_not(digits):
     assert any(np.any(one != two) for one, two in zip(first, other, strict=True))
 
 
-def test_dropout_is_part_of_what_a_seed_repeats(real_mnist):
+def test_dropout_is_part_of_what_a_seed_repeats(small_mnist):
     from dgc_lab.data import load
 
     settings = Settings(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
-    trainer = Trainer(settings, load("mnist", real_mnist))
+    trainer = Trainer(settings, load("mnist", small_mnist[0]))
     first, events = weights_after(trainer, 0.5)
     again, _ = weights_after(trainer, 0.5)
     assert_same(first, again)
@@ -159,6 +159,7 @@ def test_divergence_names_step_ratio_and_variable(digits):
         ("steps", 2.5, "whole number"),
         ("batch", -3, "at least 1"),
         ("seed", -1, "at least 0"),
+        ("seed", 2**31, "below 2147483648"),
         ("evaluations", 0, "at least 1"),
         ("learning_rate", 0, "above 0"),
         ("learning_rate", float("nan"), "above 0"),
@@ -169,6 +170,14 @@ def test_divergence_names_step_ratio_and_variable(digits):
 def test_bad_settings_name_the_value_and_what_is_allowed(name, value, allowed):
     with pytest.raises(ValueError, match=rf"{name} must be .*{allowed}.*got {value!r}"):
         Settings(**{name: value})
+
+
+def test_rule_off_takes_ratio_1_alone_and_no_masks(digits):
+    settings = dataclasses.replace(SHORT, rule="off")
+    with pytest.raises(ValueError, match=r"ratio must be 1 with rule 'off', .* got 0.1"):
+        next(Trainer(settings, digits).run(0.1))
+    with pytest.raises(ValueError, match="masks must be None with rule 'off'"):
+        Trainer(settings, digits, masks=lambda gradients, ratio, seed: gradients)
 
 
 def test_bad_ratio_is_refused_before_any_work(digits):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from dgc_lab.pictures import Curves, Picture
 from dgc_lab.sweep import read_rows
+from dgc_lab.training import TrainingDiverged
 from dgc_lab.widgets import CompressionSweep
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
@@ -73,9 +74,12 @@ def test_slider_text_and_presets_agree(lab):
     assert lab.ratios.value == "2.5%"
     lab.preset.value = "4 ratios"
     assert lab.ratios.value == "1, 0.1, 0.01, 0.001"
+    lab.ratios.value = "0.5, 0.2"
+    assert lab.preset.value == "as typed"
+    lab.preset.value = "12 published ratios"
     lab.ratio.value = 0.5
     assert lab.ratios.value == "0.5"
-    assert lab.preset.value == "one ratio"
+    assert lab.preset.value == "as typed"
 
 
 def test_table_grows_by_one_row_per_ratio(lab):
@@ -182,6 +186,9 @@ def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
     assert re.search(r'role="alert".*step \d+, ratio 0.1: gradient of .* holds (NaN|Inf)', lab.message.value)
     assert "Traceback" not in lab.message.value
     assert len(lab.rows) == 1
+    assert lab.curves.loss_axes.get_ylim()[1] <= 12, "the other runs' curves are still to be seen"
+    with pytest.raises(TrainingDiverged, match="holds"):
+        lab.run()
     lab.learning_rate.value, lab.ratios.value, lab.steps.value = 0.05, "0.5", 20
     press(lab, "run")
     assert lab.wait(60)
@@ -196,13 +203,14 @@ def test_missing_mnist_is_said_in_the_widget(lab, monkeypatch):
     assert "DGC_LAB_DATA is &#x27;/nowhere&#x27;" in lab.message.value
 
 
-def test_mnist_rows_have_the_published_figure_beside_them(lab, real_mnist, monkeypatch):
-    monkeypatch.setenv("DGC_LAB_DATA", str(real_mnist))
+def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monkeypatch):
+    monkeypatch.setenv("DGC_LAB_DATA", str(small_mnist[0]))
     lab.dataset.value, lab.ratios.value, lab.steps.value = "mnist", "0.001", 2
     press(lab, "run")
     assert lab.wait(120)
     assert "published accuracy" in lab.table.value
     assert "0.4099" in lab.table.value
+    assert "20 000 steps" in lab.table.value, "it says what recipe the published figure belongs to"
 
 
 def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
@@ -241,6 +249,28 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
 
 
+@pytest.mark.parametrize("part", ["_draw", "_show_table", "_say"])
+def test_a_failure_while_ending_leaves_the_buttons_working(lab, monkeypatch, part):
+    usual = getattr(lab, part)
+    follow = lab._follow
+
+    def breaks(*arguments, **options):
+        raise KeyboardInterrupt
+
+    def follow_then_break(*arguments):
+        said = follow(*arguments)
+        monkeypatch.setattr(lab, part, breaks)
+        return said
+
+    monkeypatch.setattr(lab, "_follow", follow_then_break)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run()
+    monkeypatch.setattr(lab, part, usual)
+    assert not lab.run_button.disabled
+    lab.clear()
+    assert lab.rows == []
+
+
 def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
     out = tmp_path / "rows.jsonl"
     options = {"ratios": "0.1, 0.01", "steps": 20, "batch": 16}
@@ -269,6 +299,21 @@ def test_trainer_is_kept_while_settings_stay(lab):
 def test_unknown_first_value_is_refused():
     with pytest.raises(ValueError, match=r"settings must be among dataset, ratios, .* got 'epochs'"):
         CompressionSweep(epochs=3)
+
+
+def test_first_value_that_a_control_does_not_take_is_refused():
+    with pytest.raises(ValueError, match=r"dataset must be .*digits.*mnist.*, got 'cifar'"):
+        CompressionSweep(dataset="cifar")
+
+
+def test_rule_off_with_another_ratio_is_said(lab):
+    lab.rule.value = "off"
+    press(lab, "run")
+    assert "ratio must be 1 with rule &#x27;off&#x27;" in lab.message.value
+    lab.ratios.value = "1"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert lab.rows[0]["kept"] == 1
 
 
 def test_every_control_has_a_label(lab):
