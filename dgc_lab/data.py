@@ -135,6 +135,7 @@ def cached_or_downloaded() -> Path:
     if not (home / "datasets" / "mnist.npz").exists():
         print(f"MNIST is not on this machine: downloading 11 MB from {MNIST_URL}", flush=True)
     try:
+        home.mkdir(parents=True, exist_ok=True)  # Keras would turn to /tmp where the folder is missing
         return Path(get_file("mnist.npz", MNIST_URL, file_hash=MNIST_SHA256, cache_dir=home))
     except Exception as error:  # urllib, ssl and Keras each raise their own; all mean that there is no MNIST
         raise DataError(

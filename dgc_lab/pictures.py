@@ -84,6 +84,9 @@ class Curves:
         self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
         for axes in (self.loss_axes, self.accuracy_axes):
             axes.grid(alpha=0.3)
+        # Laying out costs as much as drawing and comes out the same every time: do it once.
+        self.canvas.draw()
+        self.figure.set_layout_engine("none")
         self.runs = []
         self.steps = 0
         self.background = None

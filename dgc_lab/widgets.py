@@ -21,8 +21,9 @@ from dgc_lab.pictures import Curves, image_tag
 from dgc_lab.published import SINGLE_NODE, beside_published
 from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 
-SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye, and for message and progress bar
-REDRAW_SHARE = 0.015  # of the time at most goes into drawing
+SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
+MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
+REDRAW_SHARE = 0.012  # of the time goes into drawing frames
 PRESETS = {
     "as typed": None,
     "4 ratios": "1, 0.1, 0.01, 0.001",
@@ -325,7 +326,7 @@ class CompressionSweep(ipywidgets.VBox):
         from dgc_lab.training import Evaluation, Step
 
         done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
-        next_message = next_redraw = start
+        next_message, next_redraw, drawing = start, start, float("inf")
         for event in events:
             if isinstance(event, RowStarted):
                 ratio = event.ratio
@@ -348,10 +349,12 @@ class CompressionSweep(ipywidgets.VBox):
                 self.progress.value = done / total
                 left = (now - start) * (total - done) / done
                 self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
-                next_message = now + SHORTEST_REDRAW
+                next_message = now + MESSAGE_EVERY
             if done and now >= next_redraw:
                 self._draw()
-                next_redraw = now + max(SHORTEST_REDRAW, (time.monotonic() - now) / REDRAW_SHARE)
+                # The quickest frame counts: the first of a run draws the background too.
+                drawing = min(drawing, time.monotonic() - now)
+                next_redraw = now + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."

@@ -295,3 +295,21 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "published.py"), "12"], done.stderr
+
+
+def readme_lines():
+    """The README's table of the single-node rows, as the committed rows say it must be."""
+    tables = [{row["ratio"]: row for row in published.single_node_rows(scope)} for scope in ("first", "tensor")]
+    for ratio, (accuracy, _) in published.SINGLE_NODE.items():
+        first, tensor = (rows[ratio] for rows in tables)
+        yield (
+            f"| {ratio:.1%} | {accuracy:.4f} | {first['accuracy']:.4f} | {first['kept']:.4%} "
+            f"| {tensor['accuracy']:.4f} | {tensor['kept']:.4%} |"
+        )
+
+
+def test_readme_shows_the_committed_rows():
+    with open(os.path.join(os.path.dirname(__file__), "..", "README.md"), encoding="utf-8") as readme:
+        text = readme.read()
+    for line in readme_lines():
+        assert line in text
