@@ -85,6 +85,7 @@ class Curves:
         for axes in (self.loss_axes, self.accuracy_axes):
             axes.grid(alpha=0.3)
         # Laying out costs as much as drawing and comes out the same every time: do it once.
+        self.figure.get_layout_engine().set(w_pad=0.16)  # inches; room for longer numbers at the right ends
         self.canvas.draw()
         self.figure.set_layout_engine("none")
         self.runs = []

@@ -326,7 +326,7 @@ class CompressionSweep(ipywidgets.VBox):
         from dgc_lab.training import Evaluation, Step
 
         done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
-        next_message, next_redraw, drawing = start, start, float("inf")
+        next_message, next_redraw, drawing = start, start, 0.0
         for event in events:
             if isinstance(event, RowStarted):
                 ratio = event.ratio
@@ -351,10 +351,10 @@ class CompressionSweep(ipywidgets.VBox):
                 self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
                 next_message = now + MESSAGE_EVERY
             if done and now >= next_redraw:
+                whole = self.curves.background is None  # the first frame of a run draws axes and legend too
                 self._draw()
-                # The quickest frame counts: the first of a run draws the background too.
-                drawing = min(drawing, time.monotonic() - now)
-                next_redraw = now + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
+                drawing = drawing if whole else time.monotonic() - now
+                next_redraw = time.monotonic() + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."

@@ -129,6 +129,14 @@ def wait_for_message(page, words, seconds=60):
     widget(page).get_by_text(re.compile(words)).wait_for(timeout=1000 * seconds)
 
 
+def default_sweep(page):
+    """What the lesson asks for first: press Run, and five ratios are trained."""
+    assert table_rows(page) == 0
+    widget(page).get_by_role("button", name="Run").click()
+    wait_for_message(page, "Done: 5 rows")
+    assert table_rows(page) == 5
+
+
 def test_lesson_opens_without_questions(page):
     assert page.locator(".jp-Dialog").count() == 0
     assert page.get_by_text("Would you like to").count() == 0, "the question about Jupyter news is switched off"
@@ -137,8 +145,7 @@ def test_lesson_opens_without_questions(page):
 
 def test_run_all_fills_the_lesson(page):
     run_all(page)
-    widget(page)
-    assert table_rows(page) == 5
+    default_sweep(page)
     errors = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']")
     assert errors.count() == 0
     pictures = page.locator(".jp-OutputArea-output img")
@@ -211,7 +218,7 @@ def test_other_controls_by_label(page):
 
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
-    assert table_rows(page) == 5
+    default_sweep(page)
 
 
 def test_console_is_silent_about_the_lesson(page):
