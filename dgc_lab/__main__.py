@@ -112,7 +112,7 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) 
                 elif isinstance(event, Evaluation):
                     bar.set_postfix_str(f"accuracy {event.accuracy:.4f}", refresh=False)
                 elif isinstance(event, RowStarted):
-                    bar.set_description(f"ratio {event.ratio:g}", refresh=False)
+                    bar.set_description(f"ratio {event.ratio:g}")
                 elif isinstance(event, RowEnded):
                     rows.append(event.row)
                     if event.from_file:
