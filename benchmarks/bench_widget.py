@@ -42,8 +42,8 @@ def measure(rounds, **values):
     times = {"plain": sorted(plain)[middle], "live": sorted(live)[middle]}
     return {**times, "pictures": len(pictures), "steps": settings.steps}
 
-digits = measure(5, steps=4000)
-mnist = measure(3, dataset="mnist", steps=300, batch=100, learning_rate=0.01)
+digits = measure(5, steps=2000)
+mnist = measure(5, dataset="mnist", steps=200, batch=100, learning_rate=0.01)
 print(json.dumps({"digits_cnn": digits, "mnist_cnn": mnist}))
 """
 
