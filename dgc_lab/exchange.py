@@ -1,0 +1,131 @@
+"""How workers exchange tensors: one worker alone, several simulated in one process, or Horovod ranks.
+
+All three have the same two collectives and nothing else, so that what is built on them runs on each:
+
+- ``allreduce(tensors, name)``: the sum over all workers of one tensor each.
+- ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers; their
+  first dimensions may differ.
+
+``tensors`` is a list with one tensor for each worker in this process. ``size`` is the number of workers in all,
+``first`` the number of the first one here and ``local`` how many are here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import tensorflow as tf
+
+from dgc_lab.errors import LabError
+
+
+class RanksDisagree(LabError):
+    """The workers were set up differently; raised on all of them, before any training."""
+
+
+class SimulatedWorkers:
+    """N workers that live in this process and take turns: no network, the same sums.
+
+    Args:
+        workers: N, at least 1.
+
+    Example:
+        >>> pair = SimulatedWorkers(2)
+        >>> pair.allreduce([tf.constant([1.0]), tf.constant([2.0])]).numpy().tolist()
+        [3.0]
+        >>> pair.allgather([tf.constant([1]), tf.constant([2, 3])]).numpy().tolist()
+        [1, 2, 3]
+    """
+
+    first = 0
+
+    def __init__(self, workers: int):
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+            raise ValueError(f"workers must be a whole number of at least 1, got {workers!r}")
+        self.size = self.local = workers
+
+    def allreduce(self, tensors, name=None):
+        """Sum of the workers' tensors, all of one shape."""
+        return tf.add_n(tensors)
+
+    def allgather(self, tensors, name=None):
+        """The workers' tensors one after another."""
+        return tf.concat(tensors, axis=0)
+
+    def agree(self, what: str) -> None:
+        """Workers of one process cannot disagree."""
+
+    def broadcast(self, variables) -> None:
+        """Workers of one process share their variables already."""
+
+
+class OneWorker(SimulatedWorkers):
+    """No exchange: what a worker sends is all there is."""
+
+    def __init__(self):
+        super().__init__(1)
+
+
+class HorovodWorkers:
+    """The ranks of a running Horovod job, one worker each; ``hvd.init()`` must have been called.
+
+    Raises:
+        LabError: Horovod has not been started in this process.
+
+    Source: https://horovod.readthedocs.io/en/stable/api.html (allreduce, allgather).
+    """
+
+    local = 1
+
+    def __init__(self):
+        import horovod.tensorflow as hvd
+
+        if not hvd.is_initialized():
+            raise LabError("Horovod is not started in this process: call horovod.tensorflow.init() first")
+        self.hvd = hvd
+        self.size, self.first = hvd.size(), hvd.rank()
+
+    def allreduce(self, tensors, name=None):
+        """Sum over all ranks, the same bits on each."""
+        [tensor] = tensors
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name=name)
+
+    def allgather(self, tensors, name=None):
+        """The ranks' tensors one after another, by rank."""
+        [tensor] = tensors
+        return self.hvd.allgather(tensor, name=name)
+
+    def agree(self, what: str) -> None:
+        """Compare a description over all ranks.
+
+        Raises:
+            RanksDisagree: it differs somewhere; on all ranks, so that none waits for the others.
+        """
+        digest = tf.constant(list(hashlib.sha256(what.encode()).digest()), tf.uint8)[None]
+        digests = self._now(lambda: self.hvd.allgather(digest, name="dgc_lab.agree"))
+        others = [rank for rank in range(self.size) if digests[rank].tolist() != digests[0].tolist()]
+        if others:
+            raise RanksDisagree(
+                "all ranks must have the same recipe, model and order of variables; "
+                f"rank {', '.join(map(str, others))} differs from rank 0. Here, on rank {self.first}: {what}"
+            )
+
+    def broadcast(self, variables) -> None:
+        """Give every ``tf.Variable`` the value that it has on rank 0."""
+        self.hvd.broadcast_variables(variables, root_rank=0)
+
+    def _now(self, operation):
+        """The value of a collective as an array, in a compat.v1 graph as well as eagerly."""
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                return operation().numpy()
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            return session.run(operation())
+
+
+def default_exchange():
+    """Horovod's ranks where Horovod runs in this process with more than one, else one worker."""
+    import sys
+
+    horovod = sys.modules.get("horovod.tensorflow")
+    return HorovodWorkers() if horovod and horovod.is_initialized() and horovod.size() > 1 else OneWorker()
