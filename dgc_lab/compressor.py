@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab.compression import all_finite, thresholds
 from dgc_lab.dgc import Recipe, clear, clip_locally, correct_momentum, select
+
+NOTHING = np.int64(0)
 
 
 class Report(NamedTuple):
@@ -38,11 +41,9 @@ class Compressor(tf.Module):
         names: names of the variables for messages; their own if None.
 
     Attributes:
-        velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` per trained variable.
+        velocities, residuals: for each worker in this process, one ``tf.Variable`` of its shape per trained variable,
+            or None where the recipe needs none.
         step: int64 ``tf.Variable``, the number of updates so far.
-
-    Raises:
-        RanksDisagree: another rank has another recipe, other variables or another order of them.
 
     Example:
         >>> from dgc_lab.exchange import OneWorker
@@ -60,19 +61,24 @@ class Compressor(tf.Module):
         self.recipe, self.exchange, self.trained = recipe, exchange, list(variables)
         self.names = list(names or [variable.name.split(":")[0] for variable in self.trained])
         self.dense = [recipe.is_dense(variable.shape) for variable in self.trained]
-        shapes = [tuple(variable.shape) for variable in self.trained]
-        exchange.agree(f"{recipe}, variables {list(zip(self.names, shapes, strict=True))}")
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-        self.velocities = [self._zeros("velocity") for _ in range(exchange.local)]
-        self.residuals = [self._zeros("residual") for _ in range(exchange.local)]
+        workers = range(exchange.local)
+        has_velocity = [recipe.momentum > 0] * len(self.trained)
+        has_residual = [recipe.accumulate and not dense for dense in self.dense]
+        self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
+        self.residuals = [self._zeros("residual", has_residual) for _ in workers]
+        self._agreed = False
 
-    def _zeros(self, name):
-        return [tf.Variable(tf.zeros(variable.shape), trainable=False, name=name) for variable in self.trained]
+    def _zeros(self, name, wanted):
+        return [
+            tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name) if wanted else None
+            for variable, wanted in zip(self.trained, wanted, strict=True)
+        ]
 
     @property
     def state(self) -> list[tf.Variable]:
         """Everything that a resumed run needs beside the weights: step, velocities and residuals."""
-        return [self.step, *tf.nest.flatten([self.velocities, self.residuals])]
+        return [self.step, *(v for v in tf.nest.flatten([self.velocities, self.residuals]) if v is not None)]
 
     def reset(self) -> None:
         """As before the first step."""
@@ -93,9 +99,12 @@ class Compressor(tf.Module):
             the learning rate and subtracted, and a `Report`.
 
         Raises:
+            RanksDisagree: at the first call, on all ranks: they differ in recipe, variables, their order, or in which
+                of them have gradients.
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with
                 the number of the worker and the name of the variable. No state has been changed by then.
         """
+        self._agree(gradients[0])
         step = _Step(self, self._ratio() if ratio is None else ratio)
         gradients = [self._merged_decayed_clipped(worker) for worker in gradients]
         parted = [i for i, g in enumerate(gradients[0]) if tf.is_tensor(g) and not self.dense[i]]
@@ -108,6 +117,14 @@ class Compressor(tf.Module):
                 updates[i] = step.whole(i, every)
         return step.finish(gradients, [updates.get(i) for i in range(len(self.trained))])
 
+    def _agree(self, gradients):
+        """Once, before anything is exchanged: ranks that differ would otherwise wait for each other for ever."""
+        if not self._agreed:
+            kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients]
+            shapes = [tuple(variable.shape) for variable in self.trained]
+            self.exchange.agree(f"{self.recipe}, variables {list(zip(self.names, shapes, kinds, strict=True))}")
+            self._agreed = True
+
     def _ratio(self):
         """The ratio of the coming step: a number, or by the recipe's warm-up a float64 scalar tensor."""
         recipe = self.recipe
@@ -118,16 +135,16 @@ class Compressor(tf.Module):
 
     def _merged_decayed_clipped(self, gradients):
         """A worker's gradients with rows merged, weights decayed, and clipped to its share of the global norm."""
-        recipe = self.recipe
+        recipe, size = self.recipe, self.exchange.size
         gradients = [merge_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         if recipe.weight_decay:
             # A gradient that holds 1 / workers gets its share of the decay, for the exchange adds up the shares.
-            decay = recipe.weight_decay / (1 if recipe.reduction == "average" else self.exchange.size)
+            decay = recipe.weight_decay / (1 if recipe.reduction == "average" else size)
             pairs = zip(gradients, self.trained, strict=True)
             gradients = [g + decay * tf.convert_to_tensor(w) if tf.is_tensor(g) else g for g, w in pairs]
         if recipe.clip_norm is not None:
             there = [g for g in gradients if g is not None]
-            clipped = iter(clip_locally(there, recipe.clip_norm, self.exchange.size, recipe.reduction))
+            clipped = iter(clip_locally(there, recipe.clip_norm, size, recipe.reduction))
             gradients = [None if g is None else next(clipped) for g in gradients]
         return gradients
 
@@ -140,132 +157,132 @@ class _Step:
         self.ratio = ratio
         self.changes = []  # (variable, new value)
         self.sent = {}  # variable's number: (elements kept, bytes to allreduce, bytes to allgather), all workers here
+        self.corrects = self.recipe.momentum_correction and self.recipe.momentum > 0
 
     def compressed(self, parted, gradients) -> dict:
         """Updates of the variables whose gradients are sent in part; ``gradients`` holds theirs for each worker."""
-        recipe, states = self.recipe, []
-        for worker, own in enumerate(gradients):
-            velocities, residuals = [], []
-            for i, gradient in zip(parted, own, strict=True):
-                velocity, addend = tf.convert_to_tensor(self.compressor.velocities[worker][i]), gradient
-                if recipe.momentum_correction and recipe.momentum:
-                    velocity, addend = correct_momentum(gradient, velocity, recipe.momentum, recipe.nesterov)
-                velocities.append(velocity)
-                residuals.append(self.compressor.residuals[worker][i] + addend if recipe.accumulate else addend)
-            seed = tf.stack([recipe.seed, tf.cast(self.compressor.step, tf.int32)])
-            limits = thresholds(residuals, self.ratio, recipe.rule, recipe.scope, recipe.sample, seed)
-            states.append(list(zip(velocities, residuals, limits, strict=True)))
+        workers = [self._accumulated(parted, worker, own) for worker, own in enumerate(gradients)]
         updates = {}
         for place, i in enumerate(parted):
-            updates[i] = self._mean(self._send(i, [worker[place] for worker in states]))
-            if not recipe.momentum_correction:
+            updates[i] = self._mean(self._send(i, [worker[place] for worker in workers]))
+            if not self.corrects:
                 updates[i] = self._momentum_after(i, updates[i])
         return updates
 
-    def _send(self, i, states):
-        """Exchange what passes the thresholds of one tensor: the sum over all workers, dense and in its own shape."""
-        recipe, exchange, name = self.recipe, self.exchange, f"dgc_lab.{i}"
+    def _accumulated(self, parted, worker, gradients):
+        """(velocity, residual, threshold) of a worker's tensors, with this step's gradients in them."""
+        recipe, velocities, residuals = self.recipe, [], []
+        for i, gradient in zip(parted, gradients, strict=True):
+            velocity, addend = None, gradient
+            if self.corrects:
+                velocity = tf.convert_to_tensor(self.compressor.velocities[worker][i])
+                velocity, addend = correct_momentum(gradient, velocity, recipe.momentum, recipe.nesterov)
+            velocities.append(velocity)
+            residuals.append(self.compressor.residuals[worker][i] + addend if recipe.accumulate else addend)
+        seed = tf.stack([recipe.seed, tf.cast(self.compressor.step, tf.int32)])
+        limits = thresholds(residuals, self.ratio, recipe.rule, recipe.scope, recipe.sample, seed)
+        return list(zip(velocities, residuals, limits, strict=True))
+
+    def _send(self, i, workers):
+        """Exchange what passes the thresholds of one tensor: the sum over all workers."""
         shape = self.compressor.trained[i].shape
-        flat = [[tf.reshape(velocity, [-1]), tf.reshape(residual, [-1]), limit] for velocity, residual, limit in states]
 
-        def sparse():
-            parts = [select(residual, limit, recipe.values) for _, residual, limit in flat]
-            indices, values = [part[0] for part in parts], [part[1] for part in parts]
-            # Elements that several workers sent have several entries here; scatter_nd adds them up.
-            total = tf.scatter_nd(
-                exchange.allgather(indices, f"{name}.indices")[:, None],
-                tf.cast(exchange.allgather(values, f"{name}.values"), tf.float32),
-                [shape.num_elements()],
-            )
-            cleared = [
-                (clear(velocity, places) if recipe.factor_masking else velocity, clear(residual, places, left))
-                for (velocity, residual, _), (places, _, left) in zip(flat, parts, strict=True)
-            ]
-            kept = tf.add_n([tf.size(places, tf.int64) for places in indices])
-            return total, cleared, kept, tf.constant(0, tf.int64), payload(indices) + payload(values)
+        def flat(x):
+            return None if x is None else tf.reshape(x, [-1])
 
-        def whole():
-            residuals = [residual for _, residual, _ in flat]
-            cleared = [
-                (tf.zeros_like(velocity) if recipe.factor_masking else velocity, tf.zeros_like(residual))
-                for velocity, residual, _ in flat
-            ]
-            kept = tf.constant(len(flat) * shape.num_elements(), tf.int64)
-            total = exchange.allreduce(residuals, f"{name}.whole")
-            return total, cleared, kept, payload(residuals), tf.constant(0, tf.int64)
-
+        workers = [(flat(velocity), flat(residual), limit) for velocity, residual, limit in workers]
         # Without indices a whole tensor takes half the bytes, and an allreduce does not grow with the workers.
         if tf.is_tensor(self.ratio):
-            total, cleared, *sent = tf.cond(self.ratio >= 1, whole, sparse)
+            ways = (lambda: self._send_whole(i, workers), lambda: self._send_sparse(i, workers))
+            total, left, self.sent[i] = tf.cond(self.ratio >= 1, *ways)
         else:
-            total, cleared, *sent = whole() if self.ratio >= 1 else sparse()
-        self.sent[i] = sent
-        for worker, (velocity, residual) in enumerate(cleared):
-            if recipe.momentum_correction and recipe.momentum:
+            total, left, self.sent[i] = (self._send_whole if self.ratio >= 1 else self._send_sparse)(i, workers)
+        for worker, (velocity, residual) in enumerate(left):
+            if self.corrects:
                 self.changes.append((self.compressor.velocities[worker][i], tf.reshape(velocity, shape)))
-            if recipe.accumulate:
+            if self.recipe.accumulate:
                 self.changes.append((self.compressor.residuals[worker][i], tf.reshape(residual, shape)))
         return tf.reshape(total, shape)
 
+    def _send_sparse(self, i, workers):
+        """Values and indices by allgather: (sum, what stays with each worker, what was sent)."""
+        clears_velocity = self.corrects and self.recipe.factor_masking
+        indices, values, left = [], [], []
+        for velocity, residual, limit in workers:
+            places, sent, error = select(residual, limit, self.recipe.values)
+            indices.append(places)
+            values.append(sent)
+            left.append((clear(velocity, places) if clears_velocity else velocity, clear(residual, places, error)))
+        # Elements that several workers sent have several entries here; scatter_nd adds them up.
+        total = tf.scatter_nd(
+            self.exchange.allgather(indices, f"dgc_lab.{i}.indices")[:, None],
+            tf.cast(self.exchange.allgather(values, f"dgc_lab.{i}.values"), workers[0][1].dtype),
+            tf.shape(workers[0][1]),
+        )
+        return total, left, (elements(indices), NOTHING, payload(indices) + payload(values))
+
+    def _send_whole(self, i, workers):
+        """The same at ratio 1, by allreduce."""
+        clears_velocity = self.corrects and self.recipe.factor_masking
+        left = [
+            (tf.zeros_like(velocity) if clears_velocity else velocity, tf.zeros_like(residual))
+            for velocity, residual, _ in workers
+        ]
+        residuals = [residual for _, residual, _ in workers]
+        total = self.exchange.allreduce(residuals, f"dgc_lab.{i}.whole")
+        return total, left, (elements(residuals), payload(residuals), NOTHING)
+
     def whole(self, i, gradients):
         """Update of a variable whose gradient is always sent whole."""
-        nothing = tf.constant(0, tf.int64)
-        self.sent[i] = len(gradients) * tf.size(gradients[0], tf.int64), payload(gradients), nothing
+        self.sent[i] = elements(gradients), payload(gradients), NOTHING
         return self._momentum_after(i, self._mean(self.exchange.allreduce(gradients, f"dgc_lab.{i}.dense")))
 
     def rows(self, i, gradients):
         """Update of a variable whose gradients are rows, such as an embedding's; momentum moves the sent rows only."""
         values, indices = [g.values for g in gradients], [g.indices for g in gradients]
-        kept = tf.add_n([tf.size(part, tf.int64) for part in values])
-        self.sent[i] = kept, tf.constant(0, tf.int64), payload(values) + payload(indices)
-        merged = merge_rows(
-            tf.IndexedSlices(
-                self.exchange.allgather(values, f"dgc_lab.{i}.values"),
-                self.exchange.allgather(indices, f"dgc_lab.{i}.indices"),
-                gradients[0].dense_shape,
-            )
+        self.sent[i] = elements(values), NOTHING, payload(values) + payload(indices)
+        every = tf.IndexedSlices(
+            self.exchange.allgather(values, f"dgc_lab.{i}.values"),
+            self.exchange.allgather(indices, f"dgc_lab.{i}.indices"),
+            gradients[0].dense_shape,
         )
-        update = self._mean(merged.values)
-        if self.recipe.momentum:
-            state = tf.convert_to_tensor(self.compressor.velocities[0][i])
-            velocity, update = correct_momentum(
-                update, tf.gather(state, merged.indices), self.recipe.momentum, self.recipe.nesterov
-            )
-            new = tf.tensor_scatter_nd_update(state, merged.indices[:, None], velocity)
-            self.changes.append((self.compressor.velocities[0][i], new))
-        return tf.IndexedSlices(update, merged.indices, merged.dense_shape)
+        merged = merge_rows(every)
+        return tf.IndexedSlices(
+            self._momentum_after(i, self._mean(merged.values), merged.indices), merged.indices, merged.dense_shape
+        )
 
     def finish(self, gradients, updates):
         """Check all workers' gradients, then change the state and let the updates out."""
         finite = self._tell_all_what_is_not_finite(gradients)
-        with tf.control_dependencies([finite]):
+        with tf.control_dependencies(finite):
             assigned = [variable.assign(value) for variable, value in self.changes]
             assigned.append(self.compressor.step.assign_add(1))
-        with tf.control_dependencies([finite] if tf.executing_eagerly() else [finite, *assigned]):
-            updates = [
-                u if u is None else tf.nest.map_structure(tf.identity, u, expand_composites=True) for u in updates
-            ]
-        unsent = (tf.constant(0, tf.int64),) * 3
-        kept, allreduce, allgather = zip(*[self.sent.get(i, unsent) for i in range(len(updates))], strict=True)
+        with tf.control_dependencies([] if tf.executing_eagerly() else [*finite, *assigned]):
+            updates = [identity(update) for update in updates]
+        sent = [self.sent.get(i, (NOTHING,) * 3) for i in range(len(updates))]
+        kept, allreduce, allgather = zip(*sent, strict=True)
         here = self.exchange.local
         return updates, Report(tf.add_n(allreduce) // here, tf.add_n(allgather) // here + 4, tf.stack(kept) // here)
 
     def _mean(self, total):
         return total / self.exchange.size if self.recipe.reduction == "average" else total
 
-    def _momentum_after(self, i, update):
-        """Momentum on what all workers have in common already."""
-        if not self.recipe.momentum:
+    def _momentum_after(self, i, update, rows=None):
+        """Momentum on what all workers have in common already, for all of a variable or for some of its rows."""
+        recipe, variable = self.recipe, self.compressor.velocities[0][i]
+        if not recipe.momentum:
             return update
-        variable = self.compressor.velocities[0][i]
-        velocity, update = correct_momentum(
-            update, tf.convert_to_tensor(variable), self.recipe.momentum, self.recipe.nesterov
-        )
-        self.changes.append((variable, velocity))
+        velocity = tf.convert_to_tensor(variable)
+        if rows is None:
+            new, update = correct_momentum(update, velocity, recipe.momentum, recipe.nesterov)
+        else:
+            part, update = correct_momentum(update, tf.gather(velocity, rows), recipe.momentum, recipe.nesterov)
+            new = tf.tensor_scatter_nd_update(velocity, rows[:, None], part)
+        self.changes.append((variable, new))
         return update
 
     def _tell_all_what_is_not_finite(self, gradients):
-        """An operation that fails on all workers when a gradient of one of them is not finite."""
+        """Operations that fail on all workers when a gradient of one of them is not finite."""
         worst = []
         for own in gradients:
             there = [i for i, g in enumerate(own) if g is not None]
@@ -277,7 +294,7 @@ class _Step:
         name = tf.gather(tf.constant(self.compressor.names), tf.maximum(every[worker], 0))
         told = tf.strings.format("gradient of {} on worker {} holds NaN or infinity", (name, worker))
         check = tf.debugging.Assert(tf.reduce_all(every < 0), [told])
-        return tf.no_op() if check is None else check
+        return [] if check is None else [check]  # eagerly it has raised already
 
 
 def merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -299,6 +316,11 @@ def identity(update):
     if isinstance(update, tf.IndexedSlices):
         return tf.IndexedSlices(tf.identity(update.values), update.indices, update.dense_shape)
     return update if update is None else tf.identity(update)
+
+
+def elements(tensors):
+    """Number of elements in a list of tensors, int64 scalar."""
+    return tf.add_n([tf.size(tensor, tf.int64) for tensor in tensors])
 
 
 def payload(tensors):
