@@ -47,9 +47,11 @@ def parser() -> argparse.ArgumentParser:
     sweep.set_defaults(command=run_sweep)
 
     table = commands.add_parser("table", help="a published table, made again here")
-    table.add_argument("which", choices=["single-node"], help="single-node: 12 ratios on MNIST, one worker")
-    table.add_argument("--steps", type=int, default=20_000, help="updates per row; the published rows had 20 000")
-    table.add_argument("--scope", default="first", help="whose threshold: first (as published), tensor or global")
+    table.add_argument("which", choices=["single-node", "two-node"], help="masking on one worker; on two, beside DGC")
+    table.add_argument("--steps", type=int, default=20_000, help="updates per row, of all workers; published: 20 000")
+    table.add_argument("--ratios", help="shares to send; the published ones if not given")
+    table.add_argument("--scope", default="first", help="single-node: first (as published), tensor or global")
+    table.add_argument("--method", default="both", help="two-node: masking (as published), dgc, or both")
     table.add_argument("--seed", type=int, default=0)
     add_files(table)
     table.set_defaults(command=run_table)
@@ -87,14 +89,39 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 
 def run_table(options: argparse.Namespace) -> int:
-    from dgc_lab.published import SINGLE_NODE, SINGLE_NODE_STEPS, beside_published, single_node_settings
+    from dgc_lab.published import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
+    from dgc_lab.sweep import parse_ratios
 
+    if options.which == "two-node":
+        return run_two_nodes(options)
     settings = single_node_settings(options.steps, options.scope, options.seed)
-    print(f"MNIST, {options.steps} steps a row (published: {SINGLE_NODE_STEPS}), threshold scope {options.scope!r}.")
-    return run_rows(settings, list(SINGLE_NODE), options, beside_published)
+    ratios = parse_ratios(options.ratios) if options.ratios else list(SINGLE_NODE)
+    print(f"MNIST, {options.steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {options.scope!r}.")
+    return run_rows(settings, ratios, options, beside_published)
 
 
-def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) -> int:
+def run_two_nodes(options: argparse.Namespace) -> int:
+    from dgc_lab.clusters import HorovodRanks
+    from dgc_lab.data import load
+    from dgc_lab.distributed import TrainerOnRanks
+    from dgc_lab.published import METHODS, PUBLISHED_STEPS, TWO_NODE, beside_published, two_node_settings
+    from dgc_lab.sweep import parse_ratios
+
+    methods = METHODS if options.method == "both" else [options.method]
+    every = [two_node_settings(method, options.steps, seed=options.seed) for method in methods]
+    ratios = parse_ratios(options.ratios) if options.ratios else list(TWO_NODE)
+    data = load("mnist", options.data)
+    with HorovodRanks(2) as ranks:
+        for method, settings in zip(methods, every, strict=True):
+            print(f"MNIST, 2 ranks, {settings.steps} steps each (published: {PUBLISHED_STEPS // 2}), {method}.")
+            trainer = TrainerOnRanks(ranks, settings, data, options.data)
+            status = run_rows(settings, ratios, options, lambda rows: beside_published(rows, TWO_NODE), trainer)
+            if status:
+                return status
+    return 0
+
+
+def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, trainer=None) -> int:
     """Run a sweep with a progress bar and print its rows with ``table``, after Ctrl-C too."""
     from tqdm import tqdm
 
@@ -103,7 +130,8 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table) 
     from dgc_lab.training import Evaluation, Step
 
     rows, status = [], 0
-    events = sweep(settings, ratios, options.out, load(settings.dataset, options.data))
+    data = trainer.data if trainer else load(settings.dataset, options.data)
+    events = sweep(settings, ratios, options.out, data, trainer)
     with tqdm(total=len(ratios) * settings.steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
         try:
             for event in events:

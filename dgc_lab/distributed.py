@@ -15,7 +15,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from dgc_lab.compressor import Compressor
-from dgc_lab.data import Dataset
+from dgc_lab.data import Dataset, load
 from dgc_lab.dgc import PAPER_WARM_UP, Recipe, geometric_warm_up
 from dgc_lab.exchange import OneWorker
 from dgc_lab.training import Evaluation, Settings, Step, Trainer, TrainingDiverged, cross_entropy, pick_batch, plain
@@ -81,12 +81,11 @@ class DistributedStep(Step):
     Attributes:
         loss: mean over all workers.
         kept, kept_overall: mean over the workers of this process.
-        bytes_sent: payload that a worker handed to the collectives.
+        bytes_sent: payload that a worker handed to the collectives, bytes.
         dense_bytes: what sending the whole gradient in float32 would have been.
         ratio: the ratio of this step, by the warm-up.
     """
 
-    bytes_sent: int = 0
     dense_bytes: int = 0
     ratio: float = 1.0
 
@@ -224,6 +223,7 @@ class TrainerOnRanks:
         ranks: started `dgc_lab.clusters.HorovodRanks`.
         settings: what to train, with ``workers`` as many as there are ranks.
         data: the data set, when it is loaded already; the ranks load their own.
+        path: where it is (`dgc_lab.data.load`), here and on every rank.
 
     Raises:
         ValueError: there are more or fewer ranks than ``settings.workers``.
@@ -231,30 +231,30 @@ class TrainerOnRanks:
 
     own_masks = False
 
-    def __init__(self, ranks, settings: DistributedSettings, data: Dataset | None = None):
-        from dgc_lab.data import load
-
+    def __init__(self, ranks, settings: DistributedSettings, data: Dataset | None = None, path=None):
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
-        self.ranks, self.settings, self.data = ranks, settings, data or load(settings.dataset)
+        self.ranks, self.settings = ranks, settings
+        self.path = path and str(Path(path).resolve())
+        self.data = data or load(settings.dataset, path)
         self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         self.tensorflow = tf.__version__
 
     def run(self, ratio: float) -> Iterator:
         """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them."""
-        yield from self.ranks.stream(train_on_rank, self.settings, ratio)
+        yield from self.ranks.stream(train_on_rank, self.settings, ratio, self.path)
 
 
-def train_on_rank(settings: DistributedSettings, ratio: float) -> Iterator:
+def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None = None) -> Iterator:
     """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
     from dgc_lab.clusters import stop_requested
 
-    yield from trainer_on_rank(settings).run(ratio, stop_requested)
+    yield from trainer_on_rank(settings, path).run(ratio, stop_requested)
 
 
 @functools.lru_cache(maxsize=1)  # the last settings alone: their trace is worth keeping, a second model's memory is not
-def trainer_on_rank(settings: DistributedSettings) -> DistributedTrainer:
-    """This rank's trainer for these settings."""
+def trainer_on_rank(settings: DistributedSettings, path: str | None = None) -> DistributedTrainer:
+    """This rank's trainer for these settings and data."""
     from dgc_lab.exchange import HorovodWorkers
 
-    return DistributedTrainer(settings, HorovodWorkers())
+    return DistributedTrainer(settings, HorovodWorkers(), load(settings.dataset, path))

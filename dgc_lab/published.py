@@ -1,6 +1,7 @@
 """The published MNIST figures that the lessons put to the test, and the recipe that goes with them.
 
-One worker, masking: the share of the gradient that is sent, test accuracy and test loss after 20 000 steps.
+Masking on one worker and on two: the share of the gradient that is sent, test accuracy and test loss after 20 000
+steps in all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pandas as pd
 
 from dgc_lab.sweep import read_rows, table
 
-SINGLE_NODE_STEPS = 20_000
+PUBLISHED_STEPS = 20_000  # of all workers together
 # ratio: (accuracy, loss)
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
@@ -27,9 +28,23 @@ SINGLE_NODE = {
     0.001: (0.4099, 2.2113),
     0.0: (0.2211, 2.2470),
 }
+TWO_NODE = {
+    1.0: (0.9908, 0.0210),
+    0.95: (0.9905, 0.0266),
+    0.8: (0.9905, 0.0292),
+    0.7: (0.9898, 0.0306),
+    0.5: (0.9893, 0.0304),
+    0.3: (0.9882, 0.0345),
+    0.01: (0.9753, 0.0788),
+    0.005: (0.9765, 0.0772),
+    0.002: (0.9452, 0.1918),
+    0.001: (0.2385, 2.2694),
+    0.0: (0.1386, 2.2822),
+}
+METHODS = ("masking", "dgc")
 
 
-def single_node_settings(steps: int = SINGLE_NODE_STEPS, scope: str = "first", seed: int = 0):
+def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
     """The published recipe: MNIST, momentum 0.9, learning rate 0.001, batch 100, the first tensor's threshold for all.
 
     Args:
@@ -51,16 +66,58 @@ def single_node_settings(steps: int = SINGLE_NODE_STEPS, scope: str = "first", s
     )
 
 
-def beside_published(rows: list[dict]) -> pd.DataFrame:
+def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 2, seed: int = 0):
+    """The published recipe for several workers: learning rate 0.001 and steps / workers each, times and by workers.
+
+    Args:
+        method: ``"masking"``, as published: the first tensor's threshold, and what it does not let pass is dropped;
+            or ``"dgc"``, the complete algorithm with the paper's warm-up in its first 16 %, and all else the same.
+        steps: updates per row, of all workers together.
+        workers: number of them; the published rows had two.
+        seed: integer for first weights, batches and dropout.
+
+    Raises:
+        ValueError: the method is neither, or steps cannot be divided among the workers.
+    """
+    from dgc_lab.distributed import DistributedSettings
+
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if steps % workers:
+        raise ValueError(f"steps must be a multiple of {workers}, the number of workers, got {steps}")
+    if method == "masking":
+        switches = {"rule": "exact", "scope": "first", "dense_below": 0}
+        off = ("accumulate", "momentum_correction", "factor_masking", "dense_vectors")
+        switches |= dict.fromkeys(off, False)
+    else:
+        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // workers // 25)}
+    return DistributedSettings(
+        dataset="mnist",
+        steps=steps // workers,
+        batch=100,
+        learning_rate=0.001 * workers,
+        momentum=0.9,
+        seed=seed,
+        workers=workers,
+        **switches,
+    )
+
+
+def beside_published(rows: list[dict], published: dict | None = None) -> pd.DataFrame:
     """The rows' table (`dgc_lab.sweep.table`) with the published accuracy and loss behind those on MNIST.
 
     A row on other data, or at a ratio that was not published, stays empty there.
+
+    Args:
+        rows: of a sweep.
+        published: ``SINGLE_NODE`` (if None) or ``TWO_NODE``.
     """
+    published = published or SINGLE_NODE
     frame = table(rows)
     # Where all rows are of one data set, the table has no column for it.
     datasets = frame["dataset"] if "dataset" in frame else [row["dataset"] for row in rows]
     figures = [
-        SINGLE_NODE.get(ratio, (None, None)) if dataset == "mnist" else (None, None)
+        published.get(ratio, (None, None)) if dataset == "mnist" else (None, None)
         for ratio, dataset in zip(frame["ratio"], datasets, strict=True)
     ]
     frame["published accuracy"] = [accuracy for accuracy, _ in figures]
@@ -77,10 +134,23 @@ def single_node_rows(scope: str = "first") -> list[dict]:
     Raises:
         ValueError: no rows were made for that scope.
     """
+    if scope not in ("first", "tensor"):
+        raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
+    return read_rows(results_file(f"single_node_{scope}.jsonl"), {"scope": scope})
+
+
+def two_node_rows(method: str) -> list[dict]:
+    """The rows of the two-node table as they were made for this lab, from ``results/``: method as `two_node_settings`.
+
+    Raises:
+        ValueError: the method is none of them.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    return read_rows(results_file(f"two_node_{method}.jsonl"), {})
+
+
+def results_file(name: str) -> Path:
+    """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
     here = Path(__file__).parent
-    name = f"single_node_{scope}.jsonl"
-    # Beside the package in a clone, inside it where it was installed from a wheel.
-    for folder in (here.parent / "results", here / "results"):
-        if (folder / name).exists():
-            return read_rows(folder / name, {"scope": scope})
-    raise ValueError(f"scope must be 'first' or 'tensor', there is no results/{name} for {scope!r}")
+    return next(folder / name for folder in (here.parent / "results", here / "results") if folder.exists())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
 ROW_START = '{"ratio": '
-SETTING_COLUMNS = ("dataset", "rule", "scope", "learning_rate", "momentum", "batch", "steps", "seed")
+NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,14 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
     """Train at one ratio, pass its events on, and return the row."""
     from dgc_lab.training import Evaluation
 
-    kept, seconds, start = 0.0, 0.0, time.time()
+    kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
     for event in trainer.run(ratio):
         if isinstance(event, Evaluation):
             accuracy, loss = event.accuracy, event.loss
         else:
             kept += event.kept_overall
             seconds = event.seconds
+            sent += event.bytes_sent or 0
         yield event
     return {
         "ratio": ratio,
@@ -145,6 +146,7 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
         "loss": round(loss, 6),
         "kept": kept / trainer.settings.steps,
         "seconds": round(seconds, 3),
+        **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
         "device": trainer.device,
         "tensorflow": trainer.tensorflow,
@@ -231,13 +233,15 @@ def append_row(file: str | os.PathLike, row: dict) -> None:
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """The rows as a table: ratio, accuracy, loss, measured kept share and seconds, largest ratio first.
+    """The rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent; largest ratio first.
 
     Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
     """
     import pandas as pd
 
-    differing = [name for name in SETTING_COLUMNS if len({row[name] for row in rows}) > 1]
-    frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS])
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NO_SETTINGS]
+    differing = [name for name in names if len({row.get(name) for row in rows}) > 1]
+    counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
+    frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])
     # By ratio alone, in a stable order: runs to compare stand under each other.
     return frame.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)

@@ -94,6 +94,7 @@ class Step:
         kept: share of the elements that passed the mask, per tensor in the order of `Trainer.names`.
         kept_overall: the same over all elements.
         seconds: wall-clock time of the updates so far; tracing and evaluations left out.
+        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
     """
 
     step: int
@@ -101,6 +102,7 @@ class Step:
     kept: np.ndarray
     kept_overall: float
     seconds: float
+    bytes_sent: int | None = None
 
 
 @dataclass(frozen=True)
