@@ -17,6 +17,7 @@ import tensorflow as tf
 from dgc_lab.compressor import Compressor
 from dgc_lab.data import Dataset, load
 from dgc_lab.dgc import PAPER_WARM_UP, Recipe, geometric_warm_up
+from dgc_lab.errors import LabError
 from dgc_lab.exchange import OneWorker
 from dgc_lab.training import Evaluation, Settings, Step, Trainer, TrainingDiverged, cross_entropy, pick_batch, plain
 
@@ -241,8 +242,26 @@ class TrainerOnRanks:
         self.tensorflow = tf.__version__
 
     def run(self, ratio: float) -> Iterator:
-        """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them."""
-        yield from self.ranks.stream(train_on_rank, self.settings, ratio, self.path)
+        """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them.
+
+        Raises:
+            TrainingDiverged: a worker's gradient held NaN or infinity.
+            LabError: a rank failed or died, or somebody else stopped the ranks.
+        """
+        from dgc_lab.clusters import RankFailed
+
+        step = 0
+        try:
+            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path):
+                step = event.step
+                yield event
+        except RankFailed as error:
+            diverged = [p.message for p in error.problems.values() if p.kind == TrainingDiverged.__name__]
+            if diverged:
+                raise TrainingDiverged(diverged[0]) from error
+            raise
+        if step < self.settings.steps:
+            raise LabError(f"the ranks were stopped after step {step} of {self.settings.steps}")
 
 
 def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None = None) -> Iterator:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab.errors import LabError
@@ -101,8 +102,8 @@ class HorovodWorkers:
         Raises:
             RanksDisagree: it differs somewhere; on all ranks, so that none waits for the others.
         """
-        digest = tf.constant(list(hashlib.sha256(what.encode()).digest()), tf.uint8)[None]
-        digests = self._now(lambda: self.hvd.allgather(digest, name="dgc_lab.agree"))
+        digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8)[None]
+        digests = self._now(lambda: self.hvd.allgather(tf.constant(digest), name="dgc_lab.agree"))
         others = [rank for rank in range(self.size) if digests[rank].tolist() != digests[0].tolist()]
         if others:
             raise RanksDisagree(

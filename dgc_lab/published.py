@@ -99,6 +99,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 
         momentum=0.9,
         seed=seed,
         workers=workers,
+        evaluations=2,  # one takes as long as 30 steps, and one rank waits for it
         **switches,
     )
 
