@@ -22,11 +22,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 from dgc_lab.errors import LabError
+from dgc_lab.rendezvous import meeting_variables, rank_variables, rendezvous
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -91,6 +91,22 @@ def horovod_state() -> tuple[str | None, str | None]:
     # Horovod's build appends lines to this file and leaves a trailing comma, so it is not always valid JSON.
     found = re.search(r'"tensorflow":\s*"([^"]+)"', metadata.read_text() if metadata.exists() else "")
     return files.version, found.group(1) if found else None
+
+
+def require_horovod() -> None:
+    """Make sure that Horovod is here and built for the installed TensorFlow.
+
+    Raises:
+        LabError: it is not; the message holds the command that builds it.
+    """
+    version, built_for = horovod_state()
+    if version is None:
+        raise LabError("Horovod is not installed. Run: python -m dgc_lab build-horovod")
+    if built_for != tensorflow_version():
+        raise LabError(
+            f"Horovod was built for TensorFlow {built_for}, and {tensorflow_version()} is installed. "
+            "Run: python -m dgc_lab build-horovod --force"
+        )
 
 
 def cache_folder() -> Path:
@@ -191,40 +207,27 @@ def verify(timeout: float = 120) -> None:
     Raises:
         BuildError: a rank failed or did not end in time; the message holds what it printed.
     """
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    # Horovod's own RendezvousServer listens on every interface; its inner server takes an address.
-    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     ranks = []
-    try:
-        for rank in range(2):
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-            environment |= {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": "2", "HOROVOD_HOSTNAME": "127.0.0.1"}
-            environment |= {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": "2"}
-            environment |= {"HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1"}
-            environment |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-            environment |= {"HOROVOD_GLOO_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
-            environment |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
-            environment |= {"HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port)}
-            command = [sys.executable, "-c", RANK_PROGRAM]
-            ranks.append(
-                subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            )
-        end = time.monotonic() + timeout
-        for number, rank in enumerate(ranks):
-            try:
-                printed, _ = rank.communicate(timeout=max(1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise BuildError(f"rank {number} did not finish its allreduce in {timeout:.0f} s") from None
-            if rank.returncode:
-                raise BuildError(f"rank {number} failed:\n{printed[-2000:]}")
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-        server.shutdown()
-        server.server_close()
+    with rendezvous() as port:
+        try:
+            for variables in rank_variables(["127.0.0.1"] * 2):
+                environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+                environment |= variables | meeting_variables(port)
+                command = [sys.executable, "-c", RANK_PROGRAM]
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+                ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+            end = time.monotonic() + timeout
+            for number, rank in enumerate(ranks):
+                try:
+                    printed, _ = rank.communicate(timeout=max(1, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise BuildError(f"rank {number} did not finish its allreduce in {timeout:.0f} s") from None
+                if rank.returncode:
+                    raise BuildError(f"rank {number} failed:\n{printed[-2000:]}")
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
 
 
 def say(text: str) -> None:

@@ -1,6 +1,6 @@
 """The processes behind the ranks: ipyparallel engines and their controller, started so that nothing of them is left.
 
-`LocalEngines` runs them on this machine, on the loopback interface. `ForeignEngines` uses those of a cluster that the
+`LocalEngines` runs them on this machine, on the loopback interface; `ForeignEngines` are those of a cluster that the
 user configured or started.
 """
 
@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ import psutil
 from dgc_lab.errors import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
-# Threads in place of processes where ipyparallel leaves the choice, and nothing that the lab does not use.
+# Threads in place of processes where ipyparallel leaves the choice, and no record of past calls.
 CONTROLLER = [
     "--IPController.ip=127.0.0.1",
     "--IPController.use_threads=True",
@@ -43,25 +44,102 @@ def aside(function: Callable):
         return pool.submit(function).result()
 
 
-class LocalEngines:
-    """Engines on this machine; files in a private temporary folder.
+class Engines:
+    """Some of a client's engines.
+
+    Attributes:
+        size: number of engines.
+        client: ipyparallel's client, after `start`.
+        ids: the engines' numbers in it, in rank order.
+        broken: why the engines were put down; None as long as they were not.
+    """
+
+    def __init__(self, size: int):
+        self.size, self.client, self.ids, self.broken = size, None, [], None
+
+    def dead(self) -> list[int]:
+        """Ranks whose engine is gone, in order. ipyparallel's nanny, a process beside each engine, tells."""
+        return [rank for rank, number in enumerate(self.ids) if number not in self.client.ids]
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every engine that lives; does not wait."""
+        alive = [engine for engine in self.ids if engine in self.client.ids]
+        if alive:
+            self.client.send_signal(int(number), targets=alive, block=False)
+
+    def put_down(self, reason: str) -> None:
+        """End the engines at once, whatever they do, and keep the reason."""
+        self.broken = reason
+        self.kill()
+
+    def hosts(self) -> list[str]:
+        """Each engine's host, in rank order."""
+        return self.client[self.ids].apply_sync(socket.gethostname)
+
+    def orphaned(self) -> bool:
+        """Whether the controller is gone, without which no engine can be reached."""
+        return False
+
+    def _await_engines(self, deadline, say, ended=lambda: False, printed=lambda: ""):
+        said = None
+        while (here := len(self.client.ids)) < self.size:
+            if here != said:
+                say(f"starting engines: {here} of {self.size}")
+                said = here
+            if ended() or time.monotonic() > deadline:
+                what = "a process ended" if ended() else "the time limit passed"
+                raise LabError(f"{what} when {here} of {self.size} engines were there.\n{printed()}")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        self.ids = sorted(self.client.ids)[: self.size]
+
+
+class ForeignEngines(Engines):
+    """Engines of a cluster of the user's.
+
+    Args:
+        size: number of engines to use.
+        cluster: an ``ipyparallel.Cluster`` to start and, in the end, to stop; or None.
+        client: an ``ipyparallel.Client`` of running engines, which are left running; or None.
+    """
+
+    def __init__(self, size, cluster=None, client=None):
+        super().__init__(size)
+        self._cluster, self._given = cluster, client
+
+    def start(self, deadline: float, say: Callable[[str], None]) -> None:
+        """Start the cluster, where there is one to start, and wait for its engines; see `LocalEngines.start`."""
+        if self._cluster is not None:
+            say("starting the cluster")
+            aside(lambda: self._cluster.start_cluster_sync(n=self.size))
+            self.client = aside(self._cluster.connect_client_sync)
+        else:
+            self.client = self._given
+        self._await_engines(deadline, say)
+
+    def kill(self) -> None:
+        """End the engines at once, whatever they do."""
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Stop the cluster if `start` started it. Harmless when called again."""
+        if self._cluster is not None and self.client is not None:
+            self.client.close(linger=0)
+            aside(self._cluster.stop_cluster_sync)
+        self.client, self.ids = None, []
+
+
+class LocalEngines(Engines):
+    """Engines on this machine; their files are in a private temporary folder.
 
     Args:
         size: number of engines, at least 1.
         variables: environment of every engine, over that of this process.
-
-    Attributes:
-        client: ipyparallel's client, after `start`.
-        ids: the engines' numbers in it, in rank order.
     """
 
-    local = True
-
     def __init__(self, size: int, variables: Mapping[str, str]):
-        self.size, self.variables = size, dict(variables)
-        self.client, self.ids = None, []
-        self._owner = os.getpid()
-        self._cluster = self._folder = None
+        super().__init__(size)
+        self._variables, self._owner = dict(variables), os.getpid()
+        self._cluster = self._folder = self._context = None
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
         """Start everything and wait for the engines.
@@ -74,76 +152,76 @@ class LocalEngines:
             LabError: the deadline passed, or a process ended; the message holds what it printed.
         """
         import ipyparallel
-        from traitlets.config import Config
+        import zmq
 
         self._folder = tempfile.mkdtemp(prefix="dgc_lab-")
-        guarded = [sys.executable, "-m", "dgc_lab.guard", str(os.getpid()), self._folder]
-        config = Config()
-        config.LocalControllerLauncher.controller_cmd = [*guarded, "ipyparallel.controller"]
-        config.LocalEngineSetLauncher.engine_cmd = [*guarded, "ipyparallel.engine"]
-        # The processes find what the notebook finds, this package first of all.
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        config.LocalControllerLauncher.environment = path
-        config.LocalEngineSetLauncher.environment = self.variables | path
-        config.LocalEngineSetLauncher.delay = 0
         log = logging.getLogger("dgc_lab.ipyparallel")
         log.setLevel(logging.CRITICAL)  # ipyparallel warns of every process that was killed, with all it ever printed
         self._cluster = ipyparallel.Cluster(
-            n=self.size, profile_dir=self._folder, load_profile=False, config=config, log=log, delay=0,
-            controller_args=CONTROLLER, shutdown_atexit=False,
-        )  # fmt: skip
+            n=self.size,
+            profile_dir=self._folder,
+            load_profile=False,
+            config=self._config(),
+            controller_args=CONTROLLER,
+            delay=0,
+            log=log,
+            shutdown_atexit=False,
+        )
         say("starting the controller")
         aside(self._cluster.start_cluster_sync)
-        self.client = aside(self._cluster.connect_client_sync)
-        said = None
-        while (here := len(self.client.ids)) < self.size:
-            if here != said:
-                say(f"starting engines: {here} of {self.size}")
-                said = here
-            ended = [process for process in self._leaders() if not process.is_running()]
-            if ended or time.monotonic() > deadline:
-                what = "a process ended" if ended else "the time limit passed"
-                raise LabError(f"{what} before {self.size} engines were there.\n{self._printed()}")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        self.ids = sorted(self.client.ids)
+        self._context = zmq.Context()  # of our own, so that its threads and descriptors end with the ranks
+        self.client = aside(lambda: self._cluster.connect_client_sync(context=self._context))
+        self._await_engines(deadline, say, lambda: not all(map(runs, self._leaders())), self._printed)
 
-    def dead(self) -> list[int]:
-        """Ranks whose engine is gone, in order."""
-        return [rank for rank, number in enumerate(self.ids) if number not in self.client.ids]
+    def _config(self):
+        from traitlets.config import Config
 
-    def signal(self, number: int) -> None:
-        """Send a signal to every engine that lives; does not wait."""
-        alive = [number for number in self.ids if number in self.client.ids]
-        if alive:
-            self.client.send_signal(int(number), targets=alive, block=False)
+        config = Config()
+        guarded = [sys.executable, "-m", "dgc_lab.guard", str(os.getpid()), self._folder]
+        # The processes find what the notebook finds, this package first of all.
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        config.LocalControllerLauncher.controller_cmd = [*guarded, "ipyparallel.controller"]
+        config.LocalControllerLauncher.environment = path
+        config.LocalEngineSetLauncher.engine_cmd = [*guarded, "ipyparallel.engine"]
+        # TensorFlow and others leave temporary files where they are killed: those go with the folder.
+        config.LocalEngineSetLauncher.environment = self._variables | path | {"TMPDIR": self._folder}
+        config.LocalEngineSetLauncher.delay = 0
+        return config
+
+    def hosts(self) -> list[str]:
+        return ["127.0.0.1"] * self.size
+
+    def orphaned(self) -> bool:
+        return not runs(self._cluster.controller.process)
 
     def kill(self) -> None:
         """End the engines at once, whatever they do; the controller stays."""
-        kill([launcher.process for launcher in self._engine_launchers()])
+        kill([launcher.process for launcher in self._launchers()])
 
     def close(self) -> None:
         """End everything that was started, and remove its files. Harmless when called again."""
         if os.getpid() != self._owner or self._folder is None:
             return  # a fork of the notebook's process must not stop what it does not own
-        leaders = self._leaders()
-        self.kill()
+        kill(self._leaders())
         if self.client is not None:
             self.client.close(linger=0)
-        kill(leaders)
+        if self._context is not None:
+            self._context.destroy(linger=0)
         if self._cluster is not None:
             aside(self._cluster.stop_cluster_sync)
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._cluster = self._folder = self.client = None
+        self._cluster = self._folder = self._context = self.client = None
         self.ids = []
 
-    def _engine_launchers(self):
+    def _launchers(self):
+        """ipyparallel's handles of the engines that have a process."""
         sets = self._cluster.engines.values() if self._cluster else ()
         return [launcher for engines in sets for launcher in list(engines.launchers.values()) if launcher.process]
 
     def _leaders(self) -> list[psutil.Process]:
         """The processes that ipyparallel started: the engines and, last, the controller."""
         controller = self._cluster.controller if self._cluster else None
-        launchers = [*self._engine_launchers(), *([controller] if controller and controller.process else [])]
+        launchers = [*self._launchers(), *([controller] if controller and controller.process else [])]
         return [launcher.process for launcher in launchers]
 
     def _printed(self) -> str:
@@ -172,4 +250,14 @@ def kill(leaders: list[psutil.Process]) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(family, timeout=5)
+    end = time.monotonic() + 5
+    while any(map(runs, family)) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,4 +1,4 @@
-"""Where Horovod's ranks find each other without ``horovodrun``: a small server, and variables that lead to it.
+"""What makes a process one of Horovod's ranks without ``horovodrun``: a few variables, and a server to meet at.
 
 Uses the standard library alone until the server starts, so that `dgc_lab.build_horovod` can use it too.
 """
@@ -6,6 +6,7 @@ Uses the standard library alone until the server starts, so that `dgc_lab.build_
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,27 @@ def meeting_variables(port: int, address: str = LOOPBACK, interface: str = LOOPB
         "HOROVOD_GLOO_IFACE": interface,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_variables(size: int) -> dict[str, str]:
+    """Environment that gives each of ``size`` ranks its share of the cores; read when TensorFlow is imported.
+
+    Example:
+        >>> thread_variables(10_000)["OMP_NUM_THREADS"]
+        '1'
+    """
+    share = str(max(1, cores() // size))
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    return dict.fromkeys(names, share) | {
+        # On a GPU, a rank would otherwise take all of its memory, and leave none to the others.
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
 
 

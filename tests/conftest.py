@@ -45,3 +45,18 @@ def digits():
     from dgc_lab.data import load
 
     return load("digits")
+
+
+@pytest.fixture(scope="session")
+def warm_ranks():
+    """Two Horovod ranks for the whole session; ask for `two_ranks`."""
+    from dgc_lab.clusters import HorovodRanks
+
+    with HorovodRanks(2, progress=None, grace=3) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def two_ranks(warm_ranks):
+    """Two Horovod ranks that are up, whatever the test before has done to them."""
+    return warm_ranks if warm_ranks.ready else warm_ranks.restart()

@@ -1,0 +1,179 @@
+"""Horovod ranks in a real Jupyter kernel: %%px, interrupt, the kernel's exit and its sudden death."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+
+START = """
+import os, time
+import psutil
+from dgc_lab.clusters import HorovodRanks, stop_requested
+
+def train():
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    step = 0
+    while not float(hvd.allreduce(tf.constant(float(stop_requested())), op=hvd.Sum)):
+        step += 1
+        yield step
+
+def stubborn():
+    while True:
+        time.sleep(0.01)
+        yield 1
+
+ranks = HorovodRanks(2, grace=2).start()
+"""
+
+
+class Kernel:
+    """A kernel and a client, and the processes that the kernel has started."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env={**os.environ, "TMPDIR": str(folder)})
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.seen = {}
+
+    def run(self, code, on_text=None):
+        """Run a cell; returns what it printed, and (class, message) of its error or None."""
+        printed, errors = [], []
+
+        def hook(message):
+            if message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+                if on_text:
+                    on_text(message["content"]["text"])
+            elif message["msg_type"] == "error":
+                errors.append((message["content"]["ename"], message["content"]["evalue"]))
+
+        self.client.execute_interactive(code, output_hook=hook, timeout=120)
+        self.note_family()
+        return "".join(printed), errors[0] if errors else None
+
+    def ok(self, code):
+        printed, error = self.run(code)
+        assert error is None, error
+        return printed
+
+    def interrupt_at(self, word):
+        """Hook that interrupts the kernel, once, when a text is printed; Jupyter signals the whole process group."""
+        done = []
+
+        def hook(text):
+            if word in text and not done:
+                done.append(self.manager.interrupt_kernel())
+
+        return hook
+
+    def note_family(self):
+        for child in psutil.Process(self.manager.provisioner.pid).children(recursive=True):
+            self.seen[child.pid] = child
+
+    def left(self):
+        """Processes of this kernel that still run, and files of theirs."""
+        running = [child for child in self.seen.values() if alive(child)]
+        return running, sorted(os.listdir(self.folder))
+
+    def close(self):
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+def alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    kernel = Kernel(tmp_path)
+    yield kernel
+    kernel.close()
+
+
+def test_px_and_the_cell_run_twice_and_exit(kernel):
+    printed = kernel.ok(START)
+    assert "2 ranks ready after" in printed.split("\r")[-1]
+    cell = "%%px\nimport horovod.tensorflow as hvd\nprint('rank', hvd.rank(), 'of', hvd.size())"
+    printed = kernel.ok(cell)
+    assert "rank 0 of 2" in printed
+    assert "rank 1 of 2" in printed
+    first = set(kernel.seen)
+    assert len(first) >= 6
+    assert kernel.ok(START)  # the same cell again: new ranks, and the old ones end
+    until(lambda: not any(alive(kernel.seen[pid]) for pid in first))
+    printed = kernel.ok(cell)
+    assert "rank 1 of 2" in printed
+    assert kernel.ok("print(ranks.run(lambda: hvd.rank()))") == "[0, 1]\n", "px and run share a namespace"
+    assert kernel.ok("print(next(ranks.stream(train)))") == "1\n"
+    # Restart and shut down in Jupyter ask the kernel to end.
+    kernel.manager.shutdown_kernel(now=False)
+    until(lambda: kernel.left() == ([], []))
+
+
+def test_px_after_stop_says_what_is_wrong(kernel):
+    kernel.ok(START)
+    kernel.ok("ranks.stop(); ranks.stop()")
+    assert kernel.left() == ([], [])
+    printed, error = kernel.run("%px 1")
+    assert "px" in printed + str(error), (printed, error)
+
+
+def test_interrupt_of_a_call_stops_the_ranks_and_they_stay_usable(kernel):
+    kernel.ok(START)
+    loop = "for step in ranks.stream(train):\n    if step == 20: print('twenty')"
+    _, error = kernel.run(loop, kernel.interrupt_at("twenty"))
+    assert error[0] == "KeyboardInterrupt"
+    pids = eval(kernel.ok("print(ranks.run(os.getpid))"))
+    _, error = kernel.run("print('begun')\nranks.run(lambda: list(train()))", kernel.interrupt_at("begun"))
+    assert error[0] == "KeyboardInterrupt"
+    assert eval(kernel.ok("print(ranks.run(os.getpid))")) == pids, "the same processes as before"
+
+
+def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(kernel):
+    kernel.ok(START)
+    pids = eval(kernel.ok("print(ranks.run(os.getpid))"))
+    loop = "for _ in ranks.stream(stubborn):\n    print('on', end=' ')"
+    _, error = kernel.run(loop, kernel.interrupt_at("on"))
+    assert error[0] == "RankFailed"
+    assert "did not stop within 2 s" in error[1]
+    until(lambda: not any(alive(kernel.seen[pid]) for pid in pids))
+    assert kernel.ok("print(ranks.restart().run(lambda: 1))").endswith("[1, 1]\n")
+
+
+def test_interrupt_of_a_start_leaves_nothing(kernel):
+    begin = START.replace("grace=2)", "grace=2, progress=lambda text: print(text, flush=True))")
+    for stage in ("starting engines", "ranks import"):
+        _, error = kernel.run(begin, kernel.interrupt_at(stage))
+        assert error[0] == "KeyboardInterrupt", (stage, error)
+        until(lambda: kernel.left() == ([], []))
+    kernel.ok(START)
+
+
+def test_sudden_death_of_the_kernel_leaves_nothing(kernel):
+    kernel.ok(START)
+    kernel.client.execute("for _ in ranks.stream(train): pass")
+    time.sleep(1)
+    kernel.note_family()
+    assert len(kernel.left()[0]) >= 6
+    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+    until(lambda: kernel.left() == ([], []))
