@@ -113,7 +113,8 @@ class HorovodWorkers:
 
     def broadcast(self, variables) -> None:
         """Give every ``tf.Variable`` the value that it has on rank 0."""
-        self.hvd.broadcast_variables(variables, root_rank=0)
+        for number, variable in enumerate(variables):
+            variable.assign(self.hvd.broadcast(variable, root_rank=0, name=f"dgc_lab.broadcast.{number}"))
 
     def _now(self, operation):
         """The value of a collective as an array, in a compat.v1 graph as well as eagerly."""
@@ -122,6 +123,18 @@ class HorovodWorkers:
                 return operation().numpy()
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             return session.run(operation())
+
+
+class ExchangedByHorovodsOptimizer(HorovodWorkers):
+    """Horovod's ranks where Horovod's own optimizer, around ours, exchanges: nothing is to be done here."""
+
+    def allreduce(self, tensors, name=None):
+        """The tensor itself."""
+        return tensors[0]
+
+    def allgather(self, tensors, name=None):
+        """The tensor itself."""
+        return tensors[0]
 
 
 def default_exchange():

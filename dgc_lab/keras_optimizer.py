@@ -77,10 +77,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         self.exchange = self.exchange or default_exchange()
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
-        with tf.init_scope():
+        with tf.init_scope():  # fit builds while it traces, and the first step wants their values
             self.compressor = Compressor(self.recipe or UNCOMPRESSED, weights, self.exchange, names)
-        self.inner.build(variables)
-        super().build(variables)
+            self.inner.build(variables)
+            super().build(variables)
 
     def apply(self, grads, trainable_variables=None):
         """Exchange the gradients, then let the inner optimizer apply the update; the same on all ranks.

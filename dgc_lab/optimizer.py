@@ -16,7 +16,7 @@ import tensorflow as tf
 from dgc_lab.compressor import Compressor
 from dgc_lab.dgc import Recipe
 from dgc_lab.errors import LabError
-from dgc_lab.exchange import HorovodWorkers, OneWorker
+from dgc_lab.exchange import ExchangedByHorovodsOptimizer, HorovodWorkers, OneWorker
 
 v1 = tf.compat.v1.train
 
@@ -137,7 +137,7 @@ def is_horovods(optimizer) -> bool:
 def around_workers():
     """The ranks that a Horovod optimizer around this one exchanges with; one worker where Horovod is not started."""
     horovod = sys.modules.get("horovod.tensorflow")
-    return HorovodWorkers() if horovod and horovod.is_initialized() else OneWorker()
+    return ExchangedByHorovodsOptimizer() if horovod and horovod.is_initialized() else OneWorker()
 
 
 def check_inner_optimizer(optimizer, recipe: Recipe) -> None:
