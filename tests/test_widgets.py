@@ -238,8 +238,8 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(lab, "_draw", interrupt)
-    monkeypatch.setattr("dgc_lab.widgets.SHORTEST_REDRAW", 0)
-    monkeypatch.setattr("dgc_lab.widgets.REDRAW_SHARE", 1e9)
+    monkeypatch.setattr("dgc_lab.live_sweep.SHORTEST_REDRAW", 0)
+    monkeypatch.setattr("dgc_lab.live_sweep.REDRAW_SHARE", 1e9)
     with pytest.raises(KeyboardInterrupt):
         lab.run()
     assert [row["ratio"] for row in lab.rows] == [0.1]
@@ -288,11 +288,11 @@ def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
 def test_trainer_is_kept_while_settings_stay(lab):
     press(lab, "run")
     assert lab.wait(60)
-    trainer = lab._trainer
+    trainer = lab._last_trainer
     lab.ratio.value = 0.01
     press(lab, "run")
     assert lab.wait(60)
-    assert lab._trainer is trainer
+    assert lab._last_trainer is trainer
     assert trainer.traces == 1
 
 
