@@ -12,6 +12,7 @@ All three have the same two collectives and nothing else, so that what is built 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 import numpy as np
@@ -135,6 +136,49 @@ class ExchangedByHorovodsOptimizer(HorovodWorkers):
     def allgather(self, tensors, name=None):
         """The tensor itself."""
         return tensors[0]
+
+
+@contextlib.contextmanager
+def handed_to_horovod():
+    """Count what is handed to Horovod's collectives meanwhile, by whomever: this lab's code or Horovod's optimizer.
+
+    Counts what runs, eagerly or in a ``tf.function`` that is traced meanwhile; one that was traced before is not seen.
+
+    Yields:
+        A dict that grows: bytes by collective, ``"allreduce"`` and ``"allgather"``.
+
+    Example:
+        >>> with handed_to_horovod() as sent:  # doctest: +SKIP
+        ...     _ = hvd.allreduce(tf.zeros([10]))
+        >>> sent["allreduce"]  # doctest: +SKIP
+        40
+    """
+    import horovod.tensorflow as hvd
+
+    sent = {"allreduce": 0, "allgather": 0}
+
+    def counted(collective, name):
+        def add(size):
+            sent[name] += int(size)
+
+        def call(tensor, *args, **kwargs):
+            tf.numpy_function(add, [payload([tensor])], [])  # runs with the step, Horovod's are traced functions
+            return collective(tensor, *args, **kwargs)
+
+        return call
+
+    # All of Horovod's functions, its optimizer included, reach the collectives by these two names of its module.
+    own = hvd._allreduce, hvd.allgather
+    hvd._allreduce, hvd.allgather = counted(own[0], "allreduce"), counted(own[1], "allgather")
+    try:
+        yield sent
+    finally:
+        hvd._allreduce, hvd.allgather = own
+
+
+def payload(tensors):
+    """Bytes of a list of tensors, int64 scalar."""
+    return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])
 
 
 def default_exchange():

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.compression import all_finite, thresholds
 from dgc_lab.dgc import clear, correct_momentum, select
+from dgc_lab.exchange import payload
 
 NOTHING = np.int64(0)
 
@@ -247,8 +248,3 @@ def identity(update):
 def elements(tensors):
     """Number of elements in a list of tensors, int64 scalar."""
     return tf.add_n([tf.size(tensor, tf.int64) for tensor in tensors])
-
-
-def payload(tensors):
-    """Bytes of a list of tensors, int64 scalar."""
-    return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])
