@@ -15,6 +15,7 @@ from dgc_lab.rank import STOP_SIGNAL, Outcome, Problem
 TRACEBACK_LINES = 8
 SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_BETWEEN_STOPS = 0.5
+SECONDS_FOR_LAST_ITEMS = 30
 
 
 class RankDied(LabError):
@@ -87,16 +88,20 @@ class Call:
         Raises:
             RankDied: the process of a rank ended.
             RankFailed: a stop was asked for and not followed in time.
-            LabError: the deadline passed, the controller died, or the ranks were stopped by another thread.
+            LabError: the deadline passed, items were lost, the controller died, or another thread stopped the ranks.
         """
-        failed_since, last_signal = None, time.monotonic()
+        failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
             yield from self._items()
             look_for_dead(self.engines)
-            # A stream's items travel apart from the results.
-            if self.finished() and self._taken == self.outcomes[0].batches:
-                return
             now = time.monotonic()
+            if self.finished():
+                if self._taken == self.outcomes[0].batches:
+                    return
+                # A stream's items travel apart from the results, and can come after them.
+                finished_since = finished_since or now
+                if now > finished_since + SECONDS_FOR_LAST_ITEMS:
+                    raise LabError(f"{self.outcomes[0].batches - self._taken} batches of rank 0's items were lost")
             if deadline and now > deadline:
                 self.engines.put_down("the ranks were not ready in time and were put down")
                 raise LabError(f"{self.engines.broken}. restart() tries again")

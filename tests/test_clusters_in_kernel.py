@@ -47,14 +47,17 @@ class Kernel:
         printed, errors = [], []
 
         def hook(message):
-            if message["msg_type"] == "stream":
+            if message["msg_type"] == "display_data":
+                printed.append(message["content"]["data"].get("text/plain", ""))
+            elif message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
                 if on_text:
                     on_text(message["content"]["text"])
             elif message["msg_type"] == "error":
                 errors.append((message["content"]["ename"], message["content"]["evalue"]))
 
-        self.client.execute_interactive(code, output_hook=hook, timeout=120)
+        # Without stop_on_error=False, ipykernel drops cells that come right after one that failed.
+        self.client.execute_interactive(code, output_hook=hook, timeout=120, stop_on_error=False)
         self.note_family()
         return "".join(printed), errors[0] if errors else None
 
@@ -123,7 +126,6 @@ def test_px_and_the_cell_run_twice_and_exit(kernel):
     until(lambda: not any(alive(kernel.seen[pid]) for pid in first))
     printed = kernel.ok(cell)
     assert "rank 1 of 2" in printed
-    assert kernel.ok("print(ranks.run(lambda: hvd.rank()))") == "[0, 1]\n", "px and run share a namespace"
     assert kernel.ok("print(next(ranks.stream(train)))") == "1\n"
     # Restart and shut down in Jupyter ask the kernel to end.
     kernel.manager.shutdown_kernel(now=False)
@@ -134,8 +136,8 @@ def test_px_after_stop_says_what_is_wrong(kernel):
     kernel.ok(START)
     kernel.ok("ranks.stop(); ranks.stop()")
     assert kernel.left() == ([], [])
-    printed, error = kernel.run("%px 1")
-    assert "px" in printed + str(error), (printed, error)
+    _, error = kernel.run("%px 1")
+    assert "cannot be used after" in error[1]
 
 
 def test_interrupt_of_a_call_stops_the_ranks_and_they_stay_usable(kernel):
