@@ -132,9 +132,9 @@ class HorovodRanks:
 
     def _start(self):
         began = time.monotonic()
-        threads, resources = thread_variables(self.size), contextlib.ExitStack()
+        resources = contextlib.ExitStack()
         if self._cluster is None and self._client is None:
-            self._engines = LocalEngines(self.size, threads)
+            self._engines = LocalEngines(self.size, thread_variables(self.size))
         else:
             self._engines = ForeignEngines(self.size, self._cluster, self._client)
         resources.callback(self._engines.close)
@@ -148,7 +148,7 @@ class HorovodRanks:
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
         self._say("ranks import TensorFlow and Horovod, and meet")
         meeting = meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
-        arguments = [(threads | place | meeting, sys.path) for place in rank_variables(hosts)]
+        arguments = [(place | meeting, sys.path) for place in rank_variables(hosts)]
         gpus = max(self._results(rank_side.join, arguments, {}, deadline=began + self.timeout))
         shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
         self.view = self._engines.client[self._engines.ids]
