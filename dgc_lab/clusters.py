@@ -170,10 +170,12 @@ class HorovodRanks:
                 end = time.monotonic() + self.grace
                 while not call.finished() and not engines.dead() and time.monotonic() < end:
                     time.sleep(0.02)
-            if self._client is not None and self.view is not None and not (engines.broken or engines.dead()):
-                self._results(rank_side.leave, [()] * self.size, {})  # the user's engines may join another job
-            self._engines = self._call = self.view = None
-            aside(self._finalizer)  # an interrupt does not reach it there
+            try:
+                if self._client is not None and self.ready:
+                    self.run(rank_side.leave)  # the user's engines may join another job
+            finally:
+                self._engines = self._call = self.view = None
+                aside(self._finalizer)  # in a notebook, an interrupt does not reach it there
 
     def restart(self) -> HorovodRanks:
         """Stop what is left of the ranks and start them anew."""
@@ -234,7 +236,8 @@ class HorovodRanks:
             for _ in call.follow(deadline):
                 pass
         except KeyboardInterrupt:
-            call.stop()
+            if deadline is None:  # a start that is interrupted ends all anyway
+                call.stop()
             raise
         finally:
             self._end(call)

@@ -118,6 +118,8 @@ class ForeignEngines(Engines):
             say("starting the cluster")
             aside(lambda: self._cluster.start_cluster_sync(n=self.size))
             self.client = aside(self._cluster.connect_client_sync)
+        elif len(self._given.ids) < self.size:
+            raise LabError(f"{self.size} ranks need as many engines, the client has {len(self._given.ids)}")
         else:
             self.client = self._given
         self._await_engines(deadline, say)

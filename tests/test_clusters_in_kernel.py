@@ -66,13 +66,15 @@ class Kernel:
         assert error is None, error
         return printed
 
-    def interrupt_at(self, word):
+    def interrupt_at(self, word, seconds=0):
         """Hook that interrupts the kernel, once, when a text is printed; Jupyter signals the whole process group."""
         done = []
 
         def hook(text):
             if word in text and not done:
-                done.append(self.manager.interrupt_kernel())
+                done.append(word)
+                time.sleep(seconds)
+                self.manager.interrupt_kernel()
 
         return hook
 
@@ -164,8 +166,8 @@ def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(kernel):
 
 def test_interrupt_of_a_start_leaves_nothing(kernel):
     begin = START.replace("grace=2)", "grace=2, progress=lambda text: print(text, flush=True))")
-    for stage in ("starting engines", "ranks import"):
-        _, error = kernel.run(begin, kernel.interrupt_at(stage))
+    for stage, seconds in (("starting engines", 0), ("ranks import", 0), ("ranks import", 1.5)):
+        _, error = kernel.run(begin, kernel.interrupt_at(stage, seconds))
         assert error[0] == "KeyboardInterrupt", (stage, error)
         until(lambda: kernel.left() == ([], []))
     kernel.ok(START)
