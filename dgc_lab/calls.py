@@ -15,6 +15,7 @@ from dgc_lab.rank import STOP_SIGNAL, Outcome, Problem
 TRACEBACK_LINES = 8
 SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_BETWEEN_STOPS = 0.5
+SECONDS_FOR_LAST_ITEMS = 30
 
 
 class RankDied(LabError):
@@ -87,16 +88,22 @@ class Call:
         Raises:
             RankDied: the process of a rank ended.
             RankFailed: a stop was asked for and not followed in time.
-            LabError: the deadline passed, the controller died, or the ranks were stopped by another thread.
+            LabError: the deadline passed, items were lost, the controller died, or another thread stopped the ranks.
         """
-        failed_since, last_signal = None, time.monotonic()
+        failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
             yield from self._items()
             look_for_dead(self.engines)
-            # A stream's items travel apart from the results.
-            if self.finished() and self._taken == self.outcomes[0].batches:
-                return
             now = time.monotonic()
+            if self.finished():
+                if self._taken == self.outcomes[0].batches:
+                    return
+                # A stream's items travel apart from the results, and can come after them.
+                finished_since = finished_since or now
+                if now > finished_since + SECONDS_FOR_LAST_ITEMS:
+                    raise LabError(f"{self.outcomes[0].batches - self._taken} batches of rank 0's items were lost")
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                continue
             if deadline and now > deadline:
                 self.engines.put_down("the ranks were not ready in time and were put down")
                 raise LabError(f"{self.engines.broken}. restart() tries again")
@@ -110,7 +117,9 @@ class Call:
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.engines.signal(STOP_SIGNAL)  # the first may have come before the function began
                 last_signal = now
-            self._wait(SECONDS_BETWEEN_LOOKS)
+            next(result for rank, result in enumerate(self._results) if rank not in self.outcomes).wait(
+                SECONDS_BETWEEN_LOOKS
+            )
 
     def request_stop(self) -> None:
         """Ask the ranks to stop; `follow` asks again and puts them down after the time of grace."""
@@ -153,13 +162,6 @@ class Call:
         while (batch := self._news[0]["data"].pop(f"batch {self._taken}", None)) is not None:
             self._taken += 1
             yield from cloudpickle.loads(batch)
-
-    def _wait(self, seconds):
-        left = [result for rank, result in enumerate(self._results) if rank not in self.outcomes]
-        if left:
-            left[0].wait(seconds)
-        else:
-            time.sleep(seconds)
 
 
 def look_for_dead(engines: Engines) -> None:

@@ -25,7 +25,7 @@ import cloudpickle
 from dgc_lab import rank as rank_side
 from dgc_lab.build_horovod import require_horovod
 from dgc_lab.calls import Call, RankDied, RankFailed, look_for_dead
-from dgc_lab.engines import ForeignEngines, LocalEngines
+from dgc_lab.engines import ForeignEngines, LocalEngines, aside
 from dgc_lab.errors import LabError
 from dgc_lab.rank import stop_requested
 from dgc_lab.rendezvous import (
@@ -96,7 +96,7 @@ class HorovodRanks:
         self.size, self.timeout, self.grace, self.progress = size, timeout, grace, progress
         self.view = None
         self._cluster, self._client = cluster, client
-        self._address, self._interface = address or LOOPBACK, interface or LOOPBACK_INTERFACE
+        self._address, self._interface = address, interface
         self._engines = self._call = self._finalizer = None
         self._changing, self._beginning = threading.RLock(), threading.Lock()
 
@@ -132,9 +132,9 @@ class HorovodRanks:
 
     def _start(self):
         began = time.monotonic()
-        threads, resources = thread_variables(self.size), contextlib.ExitStack()
+        resources = contextlib.ExitStack()
         if self._cluster is None and self._client is None:
-            self._engines = LocalEngines(self.size, threads)
+            self._engines = LocalEngines(self.size, thread_variables(self.size))
         else:
             self._engines = ForeignEngines(self.size, self._cluster, self._client)
         resources.callback(self._engines.close)
@@ -143,12 +143,12 @@ class HorovodRanks:
         self._engines.start(began + self.timeout, self._say)
         hosts = self._engines.hosts()
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
-        if elsewhere and self._address == LOOPBACK:
+        if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
+        address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
         self._say("ranks import TensorFlow and Horovod, and meet")
-        port = resources.enter_context(rendezvous(self._address))
-        meeting = meeting_variables(port, self._address, self._interface)
-        arguments = [(threads | place | meeting, sys.path) for place in rank_variables(hosts)]
+        meeting = meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
+        arguments = [(place | meeting, sys.path) for place in rank_variables(hosts)]
         gpus = max(self._results(rank_side.join, arguments, {}, deadline=began + self.timeout))
         shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
         self.view = self._engines.client[self._engines.ids]
@@ -170,10 +170,12 @@ class HorovodRanks:
                 end = time.monotonic() + self.grace
                 while not call.finished() and not engines.dead() and time.monotonic() < end:
                     time.sleep(0.02)
-            if self._client is not None and self.view is not None and not (engines.broken or engines.dead()):
-                self._results(rank_side.leave, [()] * self.size, {})  # the user's engines may join another job
-            self._engines = self._call = self.view = None
-            self._finalizer()
+            try:
+                if self._client is not None and self.ready:
+                    self.run(rank_side.leave)  # the user's engines may join another job
+            finally:
+                self._engines = self._call = self.view = None
+                aside(self._finalizer)  # in a notebook, an interrupt does not reach it there
 
     def restart(self) -> HorovodRanks:
         """Stop what is left of the ranks and start them anew."""
@@ -234,7 +236,8 @@ class HorovodRanks:
             for _ in call.follow(deadline):
                 pass
         except KeyboardInterrupt:
-            call.stop()
+            if deadline is None:  # a start that is interrupted ends all anyway
+                call.stop()
             raise
         finally:
             self._end(call)

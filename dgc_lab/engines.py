@@ -6,6 +6,7 @@ user configured or started.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -36,10 +37,14 @@ CONTROLLER = [
 
 
 def aside(function: Callable):
-    """Run one of ipyparallel's blocking functions in a thread of its own.
+    """Run one of ipyparallel's blocking functions; beside a running event loop, in a thread of its own.
 
-    Where an event loop runs already, as it does in a notebook, ipyparallel would start a thread that never ends.
+    In a notebook such a loop runs, and ipyparallel would start a thread for itself there, which never ends.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return function()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 
@@ -59,13 +64,14 @@ class Engines:
 
     def dead(self) -> list[int]:
         """Ranks whose engine is gone, in order. ipyparallel's nanny, a process beside each engine, tells."""
-        return [rank for rank, number in enumerate(self.ids) if number not in self.client.ids]
+        alive = self.client.ids if self.client else self.ids
+        return [rank for rank, number in enumerate(self.ids) if number not in alive]
 
     def signal(self, number: int) -> None:
         """Send a signal to every engine that lives; does not wait."""
-        alive = [engine for engine in self.ids if engine in self.client.ids]
+        alive = set(self.ids) & set(self.client.ids) if self.client else ()
         if alive:
-            self.client.send_signal(int(number), targets=alive, block=False)
+            self.client.send_signal(int(number), targets=sorted(alive), block=False)
 
     def put_down(self, reason: str) -> None:
         """End the engines at once, whatever they do, and keep the reason."""
@@ -112,6 +118,8 @@ class ForeignEngines(Engines):
             say("starting the cluster")
             aside(lambda: self._cluster.start_cluster_sync(n=self.size))
             self.client = aside(self._cluster.connect_client_sync)
+        elif len(self._given.ids) < self.size:
+            raise LabError(f"{self.size} ranks need as many engines, the client has {len(self._given.ids)}")
         else:
             self.client = self._given
         self._await_engines(deadline, say)
@@ -161,19 +169,22 @@ class LocalEngines(Engines):
             n=self.size,
             profile_dir=self._folder,
             load_profile=False,
-            config=self._config(),
+            config=self._config(deadline - time.monotonic()),
             controller_args=CONTROLLER,
             delay=0,
             log=log,
             shutdown_atexit=False,
         )
         say("starting the controller")
-        aside(self._cluster.start_cluster_sync)
+        try:
+            aside(self._cluster.start_cluster_sync)
+        except (RuntimeError, TimeoutError) as error:
+            raise LabError(f"ipyparallel's controller did not start: {error}\n{self._printed()}") from error
         self._context = zmq.Context()  # of our own, so that its threads and descriptors end with the ranks
         self.client = aside(lambda: self._cluster.connect_client_sync(context=self._context))
         self._await_engines(deadline, say, lambda: not all(map(runs, self._leaders())), self._printed)
 
-    def _config(self):
+    def _config(self, seconds):
         from traitlets.config import Config
 
         config = Config()
@@ -182,6 +193,7 @@ class LocalEngines(Engines):
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         config.LocalControllerLauncher.controller_cmd = [*guarded, "ipyparallel.controller"]
         config.LocalControllerLauncher.environment = path
+        config.LocalControllerLauncher.connection_info_timeout = max(seconds, 0.0)
         config.LocalEngineSetLauncher.engine_cmd = [*guarded, "ipyparallel.engine"]
         # TensorFlow and others leave temporary files where they are killed: those go with the folder.
         config.LocalEngineSetLauncher.environment = self._variables | path | {"TMPDIR": self._folder}

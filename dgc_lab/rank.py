@@ -15,6 +15,8 @@ from typing import Any
 
 import cloudpickle
 
+from dgc_lab.rendezvous import thread_variables
+
 SECONDS_BETWEEN_BATCHES = 0.04
 STOP_SIGNAL = signal.SIGUSR1
 
@@ -74,14 +76,14 @@ def join(variables: dict[str, str], path: list[str]) -> int:
     Returns:
         Number of GPUs that it sees.
     """
-    os.environ.update(variables)
+    # Python runs a signal's handler between two steps of the main thread, where the functions run too.
+    signal.signal(STOP_SIGNAL, lambda *_: _stop.set())
+    os.environ.update(thread_variables(int(variables["HOROVOD_LOCAL_SIZE"])) | variables)
     sys.path.extend(entry for entry in path if entry not in sys.path)
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
     hvd.init()
-    # Python runs a signal's handler between two steps of the main thread, where the functions run too.
-    signal.signal(STOP_SIGNAL, lambda *_: _stop.set())
     return len(tf.config.list_physical_devices("GPU"))
 
 

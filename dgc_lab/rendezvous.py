@@ -64,7 +64,9 @@ def cores() -> int:
 
 
 def thread_variables(size: int) -> dict[str, str]:
-    """Environment that gives each of ``size`` ranks its share of the cores; read when TensorFlow is imported.
+    """Environment that gives each of a machine's ``size`` ranks its share of the cores.
+
+    To be set before TensorFlow is imported.
 
     Example:
         >>> thread_variables(10_000)["OMP_NUM_THREADS"]

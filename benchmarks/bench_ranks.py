@@ -1,0 +1,105 @@
+"""What Horovod's ranks cost beside a notebook: their start, a call once they are warm, and the memory of it all.
+
+python benchmarks/bench_ranks.py
+"""
+
+import json
+
+from bench import report
+
+# Runs in a real Jupyter kernel, with what a lesson has loaded there.
+CELL = """
+import json, statistics, time
+import psutil
+import tensorflow as tf
+import dgc_lab.widgets
+from dgc_lab.clusters import HorovodRanks, stop_requested
+
+def train(steps):
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+    from dgc_lab.data import load
+    from dgc_lab.training import Settings, Trainer, cross_entropy, pick_batch
+
+    trainer = Trainer(Settings(batch=64), load("digits"))
+
+    @tf.function
+    def step(number):
+        images, labels = pick_batch(*trainer.train, hvd.size() * number + hvd.rank(), 64, 0)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(cross_entropy(labels, trainer.model(images, training=True)))
+        gradients = tape.gradient(loss, trainer.weights)
+        for weight, gradient in zip(trainer.weights, gradients):
+            weight.assign_sub(0.05 * hvd.allreduce(gradient))
+        return loss
+
+    for number in range(steps):
+        yield number, float(step(tf.constant(number)))
+
+def empty():
+    pass
+
+def timed(function, *arguments):
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
+
+def memory():
+    me = psutil.Process()
+    kinds = {"kernel": [me], "ranks": [], "controllers": []}
+    for child in me.children(recursive=True):
+        kinds["ranks" if "ipyparallel.engine" in child.cmdline() else "controllers"].append(child)
+    return {kind: [p.memory_full_info().pss / 2**20 for p in processes] for kind, processes in kinds.items()}
+
+ranks = HorovodRanks(2, progress=None)
+starts = []
+for _ in range(3):
+    starts.append(timed(ranks.start)[0])
+    first = timed(ranks.run, empty)[0]
+    if len(starts) < 3:
+        ranks.stop()
+calls = [timed(ranks.run, empty)[0] for _ in range(50)]
+begun = time.perf_counter()
+steps = ranks.stream(train, 1000)
+live = timed(next, steps)[0]
+losses = [loss for _, loss in steps]
+again = timed(next, ranks.stream(train, 50))[0]
+found = {"starts": starts, "first call": first, "calls": calls, "first item": live, "again": again, "memory": memory()}
+found["idle"] = sum(p.cpu_percent(2) for p in psutil.Process().children(recursive=True)) / 100
+found["stop"] = timed(ranks.stop)[0]
+assert losses[-1] < 0.5 < losses[0], (losses[0], losses[-1])
+print(json.dumps(found))
+"""
+
+
+def main():
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    printed = "".join(output.text for output in notebook.cells[0].outputs if output.get("name") == "stdout")
+    found = json.loads(printed.splitlines()[-1])
+    starts, calls = sorted(found["starts"]), sorted(found["calls"])
+    memory = {kind: sum(values) / 1024 for kind, values in found["memory"].items()}
+    rows = [
+        {"what": "start of 2 ranks, median of 3", "value": starts[1], "unit": "s"},
+        {"what": "first call", "value": found["first call"], "unit": "s"},
+        {"what": "warm call, median of 50", "value": calls[25], "unit": "s"},
+        {"what": "warm call, slowest of 50", "value": calls[-1], "unit": "s"},
+        {"what": "first item of the first training run (traces, loads)", "value": found["first item"], "unit": "s"},
+        {"what": "first item of the second run", "value": found["again"], "unit": "s"},
+        {"what": "stop", "value": found["stop"], "unit": "s"},
+        {"what": "cores that idle ranks and controllers keep busy", "value": found["idle"], "unit": "cores"},
+        *({"what": f"memory: {kind}", "value": value, "unit": "GiB PSS"} for kind, value in memory.items()),
+        {"what": "memory in all, after training digits_cnn", "value": sum(memory.values()), "unit": "GiB PSS"},
+    ]
+    goals = {
+        "0.5 s over a warm call's time (slowest)": (0.5 / calls[-1], 1),
+        "1.6 GB over the memory of kernel, ranks and controllers": (1.6e9 / (sum(memory.values()) * 2**30), 1),
+    }
+    report("ranks", rows, goals)
+
+
+if __name__ == "__main__":
+    main()
