@@ -1,9 +1,12 @@
-"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | table | build-horovod``."""
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod``."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 
 from dgc_lab import __version__
 from dgc_lab.errors import LabError
@@ -33,18 +36,24 @@ def parser() -> argparse.ArgumentParser:
     horovod.set_defaults(command=run_build_horovod)
 
     sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
-    sweep.add_argument("--dataset", default="digits", help="digits (default) or mnist")
+    add_training(sweep)
     sweep.add_argument("--ratios", default="1,0.1,0.01,0.001", help="shares of the gradient to keep, such as 1,0.1,1%%")
-    sweep.add_argument("--steps", type=int, default=300, help="updates per ratio")
-    sweep.add_argument("--batch", type=int, default=64, help="examples per update")
-    sweep.add_argument("--learning-rate", type=float, default=0.05)
-    sweep.add_argument("--momentum", type=float, default=0.9)
     sweep.add_argument("--rule", default="sampled", help="exact, sampled, hierarchical, or off for no mask")
     sweep.add_argument("--scope", default="tensor", help="whose threshold: tensor, global or first")
-    sweep.add_argument("--seed", type=int, default=0)
-    sweep.add_argument("--evaluations", type=int, default=10, help="measurements of the test set per ratio")
     add_files(sweep)
     sweep.set_defaults(command=run_sweep)
+
+    train = commands.add_parser("train", help="train with complete DGC; under horovodrun, on all of its ranks")
+    add_training(train)
+    train.add_argument("--ratio", type=float, default=0.001, help="share of the gradient that a rank sends")
+    train.add_argument("--warm-up", default="paper", help="none, paper, geometric or dense")
+    train.add_argument("--warm-up-steps", type=int, default=20, help="updates in each of its stages")
+    train.add_argument("--clip-norm", type=float, help="L2 norm over all ranks to clip to")
+    train.add_argument("--values", default="float32", help="what values travel as: float32 or float16")
+    train.add_argument("--checkpoint", metavar="FOLDER", help="keep each rank's state here, and go on from it")
+    train.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="how often; at the end in any case")
+    train.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
+    train.set_defaults(command=run_train)
 
     table = commands.add_parser("table", help="a published table, made again here")
     table.add_argument("which", choices=["single-node", "two-node"], help="masking on one worker; on two, beside DGC")
@@ -56,6 +65,17 @@ def parser() -> argparse.ArgumentParser:
     add_files(table)
     table.set_defaults(command=run_table)
     return top
+
+
+def add_training(command: argparse.ArgumentParser) -> None:
+    """What fixes a training on one worker as on many."""
+    command.add_argument("--dataset", default="digits", help="digits (default) or mnist")
+    command.add_argument("--steps", type=int, default=300, help="updates (per ratio)")
+    command.add_argument("--batch", type=int, default=64, help="examples per update (and worker)")
+    command.add_argument("--learning-rate", type=float, default=0.05)
+    command.add_argument("--momentum", type=float, default=0.9)
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--evaluations", type=int, default=10, help="measurements of the test set (per ratio)")
 
 
 def add_files(command: argparse.ArgumentParser) -> None:
@@ -79,13 +99,63 @@ def run_build_horovod(options: argparse.Namespace) -> int:
     return 0
 
 
+TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "seed", "evaluations")
+
+
 def run_sweep(options: argparse.Namespace) -> int:
     from dgc_lab.sweep import parse_ratios, table
     from dgc_lab.training import Settings
 
-    names = ("dataset", "steps", "batch", "learning_rate", "momentum", "rule", "scope", "seed", "evaluations")
-    settings = Settings(**{name: getattr(options, name) for name in names})
+    settings = Settings(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
     return run_rows(settings, parse_ratios(options.ratios), options, table)
+
+
+def run_train(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from dgc_lab.data import load
+    from dgc_lab.distributed import DistributedSettings, DistributedStep, DistributedTrainer
+
+    exchange = launched_exchange()
+    names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values")
+    settings = DistributedSettings(workers=exchange.size, **{name: getattr(options, name) for name in names})
+    settings.check_ratios([options.ratio])
+    if options.save_every < 1:
+        raise ValueError(f"--save-every must be at least 1, got {options.save_every}")
+    trainer = DistributedTrainer(settings, exchange, load(settings.dataset, options.data))
+    go_on = options.checkpoint is not None and trainer.has_saved(options.checkpoint)
+    if go_on:
+        trainer.restore(options.checkpoint)
+    stopping = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
+    first, sent, step = exchange.first == 0, 0, trainer.steps_done
+    with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
+        for event in trainer.run(options.ratio, stopping.is_set, go_on):
+            if isinstance(event, DistributedStep):
+                step, sent = event.step, event.bytes_sent
+                bar.update()
+                if options.checkpoint and (step % options.save_every == 0):
+                    trainer.save(options.checkpoint)
+            else:
+                bar.write(f"step {event.step}: accuracy {event.accuracy:.4f}, loss {event.loss:.4f}, {sent} bytes sent")
+    if options.checkpoint:
+        trainer.save(options.checkpoint)
+    if step < settings.steps and first:
+        kept = f"the same command goes on from {options.checkpoint}" if options.checkpoint else "nothing was kept"
+        print(f"Stopped at step {step} of {settings.steps}; {kept}.", file=sys.stderr)
+    return 0 if step == settings.steps else 130
+
+
+def launched_exchange():
+    """Horovod's ranks where a launcher such as horovodrun started this process, else one worker."""
+    from dgc_lab.exchange import HorovodWorkers, OneWorker
+
+    if "HOROVOD_SIZE" not in os.environ and "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return OneWorker()
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    return HorovodWorkers()
 
 
 def run_table(options: argparse.Namespace) -> int:

@@ -49,7 +49,7 @@ class Recipe:
         sample: share of the elements that the sampled rules look at, in (0, 1].
         dense_vectors: tensors of one dimension (biases, batch norm) are sent whole.
         dense_below: so are tensors with fewer elements than this.
-        values: what sent values travel as; the rounding error of ``"float16"`` stays in the residual.
+        values: what sparse values travel as; the rounding error of ``"float16"`` stays in the residual.
         reduction: ``"average"`` where each worker's gradient is the mean over its own batch; ``"sum"`` where it
             holds 1 / workers already, as in the paper. The division by the number of workers happens once.
         seed: integer from which samples are drawn, the same on all workers.
@@ -258,7 +258,7 @@ def clear(x, indices, left=0.0):
     return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(left, tf.shape(indices)))
 
 
-def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4) -> tuple[int, int]:
+def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4, workers: int = 1) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole; what a real step
@@ -268,6 +268,7 @@ def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4) -> tuple[int, in
         shapes: shape of each gradient tensor.
         recipe: ratio, exemptions and value type.
         index_bytes: bytes of one index; 4 here, 2 for the run lengths of zeros that the paper sends.
+        workers: their number; from ratio x workers = 1 on, tensors travel whole, with zeros for what is not sent.
 
     Returns:
         ``(compressed, dense)`` in bytes.
@@ -281,7 +282,7 @@ def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4) -> tuple[int, in
     for shape in shapes:
         elements = tf.TensorShape(shape).num_elements()
         dense += 4 * elements
-        if recipe.is_dense(shape) or recipe.ratio == 1:
+        if recipe.is_dense(shape) or recipe.ratio * workers >= 1:
             compressed += 4 * elements
         else:
             compressed += -int(-recipe.ratio * (1 - 1e-7) * elements // 1) * (value_bytes + index_bytes)

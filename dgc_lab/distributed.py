@@ -144,7 +144,7 @@ class DistributedTrainer(Trainer):
             TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
         """
         settings, recipe = self.settings, self.settings.recipe(ratio)
-        self.exchange.agree(f"ratio {ratio}")
+        self.exchange.agree(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
         if not self.traces:  # tracing is no part of a run's time; a step at learning rate 0, and its state thrown away
             before = [variable.numpy() for variable in (*self.model.variables, *self.compressor.state)]
             self._update(0, ratio, self._inputs(0, 1.0, False, learning_rate=0.0))
@@ -153,7 +153,7 @@ class DistributedTrainer(Trainer):
         if not go_on:
             self.reset()
         seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
-        for step in range(int(self.compressor.step) + 1, settings.steps + 1):
+        for step in range(self.steps_done + 1, settings.steps + 1):
             start = time.perf_counter()
             now = recipe.ratio_at(step - 1)
             loss, stopping, report = self._update(step, ratio, self._inputs(step - 1, now, stop()))
@@ -168,9 +168,18 @@ class DistributedTrainer(Trainer):
                 accuracy, loss = self.evaluate()
                 yield Evaluation(step, float(accuracy), float(loss))
 
+    @property
+    def steps_done(self) -> int:
+        """Updates since the first weights."""
+        return int(self.compressor.step)
+
+    def has_saved(self, folder) -> bool:
+        """Whether this rank's state is in ``folder``."""
+        return self._file(folder).with_suffix(".index").exists()
+
     def save(self, folder) -> None:
         """Keep weights and this rank's velocities and residuals in ``folder``, a file for each rank."""
-        self._checkpoint().write(str(Path(folder) / f"rank_{self.exchange.first}"))
+        self._checkpoint().write(str(self._file(folder)))
 
     def restore(self, folder) -> None:
         """Take up what `save` kept; ``run(ratio, go_on=True)`` then goes on as if it had not been interrupted.
@@ -178,7 +187,10 @@ class DistributedTrainer(Trainer):
         Raises:
             tf.errors.NotFoundError: there is no state of this rank in ``folder``.
         """
-        self._checkpoint().read(str(Path(folder) / f"rank_{self.exchange.first}")).assert_consumed()
+        self._checkpoint().read(str(self._file(folder))).assert_consumed()
+
+    def _file(self, folder) -> Path:
+        return Path(folder) / f"rank_{self.exchange.first}"
 
     def _checkpoint(self):
         return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)

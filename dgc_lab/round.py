@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import all_finite, thresholds
+from dgc_lab.compression import all_finite, keep_mask, thresholds
 from dgc_lab.dgc import clear, correct_momentum, select
 from dgc_lab.exchange import payload
 
@@ -80,14 +80,15 @@ class Round:
             return None if x is None else tf.reshape(x, [-1])
 
         workers = [(flat(velocity), flat(residual), limit) for velocity, residual, limit in workers]
-        # Without indices a whole tensor takes half the bytes, and an allreduce does not grow with the workers.
-        if tf.is_tensor(self.ratio) and self.compressor.outside:  # rows or a tensor, it must be the same every step
+        # An element takes 8 bytes with its index, and an allgather grows with the workers: from ratio x workers = 1 on,
+        # the same elements, with zeros between them, cost no more by allreduce.
+        if tf.is_tensor(self.ratio) and not self.compressor.outside:
+            ways = (lambda: self._send_masked(i, workers), lambda: self._send_sparse(i, workers))
+            total, left, self.sent[i] = tf.cond(self.ratio * self.exchange.size >= 1, *ways)
+        elif tf.is_tensor(self.ratio) or self.ratio * self.exchange.size < 1:
             total, left, self.sent[i] = self._send_sparse(i, workers)
-        elif tf.is_tensor(self.ratio):
-            ways = (lambda: self._send_whole(i, workers), lambda: self._send_sparse(i, workers))
-            total, left, self.sent[i] = tf.cond(self.ratio >= 1, *ways)
         else:
-            total, left, self.sent[i] = (self._send_whole if self.ratio >= 1 else self._send_sparse)(i, workers)
+            total, left, self.sent[i] = self._send_masked(i, workers)
         for worker, (velocity, residual) in enumerate(left):
             if self.corrects:
                 self.changes.append((self.compressor.velocities[worker][i], tf.reshape(velocity, shape)))
@@ -115,16 +116,17 @@ class Round:
         )
         return total, left, sent
 
-    def _send_whole(self, i, workers):
-        """The same at ratio 1, by allreduce."""
+    def _send_masked(self, i, workers):
+        """The same elements by allreduce, with zeros in place of the others."""
         clears_velocity = self.corrects and self.recipe.factor_masking
-        left = [
-            (tf.zeros_like(velocity) if clears_velocity else velocity, tf.zeros_like(residual))
-            for velocity, residual, _ in workers
-        ]
-        residuals = [residual for _, residual, _ in workers]
-        total = self.exchange.allreduce(residuals, f"dgc_lab.{i}.whole")
-        return total, left, (elements(residuals), payload(residuals), NOTHING)
+        masked, left, kept = [], [], NOTHING
+        for velocity, residual, limit in workers:
+            mask = keep_mask(residual, limit)
+            masked.append(tf.where(mask, residual, 0.0))
+            left.append((tf.where(mask, 0.0, velocity) if clears_velocity else velocity, tf.where(mask, 0.0, residual)))
+            kept += tf.math.count_nonzero(mask)
+        total = self.exchange.allreduce(masked, f"dgc_lab.{i}.masked")
+        return total, left, (kept, payload(masked), NOTHING)
 
     def whole(self, i, gradients):
         """Update of a variable whose gradient is always sent whole."""

@@ -285,7 +285,7 @@ def test_8_reported_bytes_are_those_handed_to_the_collectives():
             self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
             return super().allgather(tensors, name)
 
-    for values, ratio in (("float32", 0.05), ("float16", 0.05), ("float32", 1.0)):
+    for values, ratio in (("float32", 0.05), ("float16", 0.05), ("float32", 0.6), ("float32", 1.0)):
         exchange = Counting(2)
         compressor = Compressor(dataclasses.replace(EXACT, values=values, ratio=ratio), weights(), exchange)
         rows = tf.IndexedSlices(tf.ones([2, 30]), tf.constant([1, 1]), tf.constant([3, 30]))
@@ -424,6 +424,23 @@ def test_traced_and_eager_steps_are_the_same():
         for number in range(4):
             one, other = eager([gradients(number)])[0], step([gradients(number)])[0]
             assert_close(other, one, tolerance=1e-7)
+
+
+def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
+    """Half of the elements of two workers: whole tensors with zeros; a little less: values and indices."""
+    for values in (0.49, 0.5):
+        compressor = Compressor(dataclasses.replace(EXACT, ratio=values), weights(), SimulatedWorkers(2))
+        every = [gradients(0, worker) for worker in range(2)]
+        updates, report = compressor(every)
+        for i in (0, 2):
+            expected = 0
+            for own, residuals in zip(every, compressor.residuals, strict=True):
+                keeps = np.abs(own[i]) >= exact_threshold(own[i], values)
+                np.testing.assert_array_equal(residuals[i], np.where(keeps, 0, own[i]))
+                expected = expected + np.where(keeps, own[i], 0) / 2
+            np.testing.assert_allclose(updates[i], expected, rtol=1e-6)
+        assert (int(report.allgather_bytes) == 4) == (values == 0.5)
+        assert report.kept.numpy()[0] == round(2000 * values)
 
 
 def test_one_traced_step_serves_every_ratio():
