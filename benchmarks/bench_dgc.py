@@ -1,0 +1,75 @@
+"""What complete DGC costs on one worker, and how soon a run on two ranks shows its first point.
+
+DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_dgc.py
+"""
+
+import time
+
+from bench import report
+
+BLOCK, ROUNDS = 20, 15  # steps in a turn, and turns
+
+
+def step_times(settings, data):
+    """Seconds a step with momentum SGD, with masking and with complete DGC at 0.1 %, from runs that take turns."""
+    from dgc_lab.distributed import DistributedSettings, DistributedTrainer
+    from dgc_lab.training import Settings, Step, Trainer
+
+    runs = {
+        "momentum SGD": Trainer(Settings(rule="off", **settings), data).run(1),
+        "masking": Trainer(Settings(**settings), data).run(0.001),
+        "complete DGC": DistributedTrainer(DistributedSettings(workers=1, **settings), data=data).run(0.001),
+    }
+    before, taken = {}, {name: [] for name in runs}
+    for number in range(ROUNDS + 1):
+        for name, events in runs.items():
+            for _ in range(BLOCK):
+                event = next(events)
+                while not isinstance(event, Step):
+                    event = next(events)
+            if number:  # the first block traces and warms up
+                taken[name].append((event.seconds - before[name]) / BLOCK)
+            before[name] = event.seconds
+    return {name: sorted(found)[len(found) // 2] for name, found in taken.items()}
+
+
+def first_points(widget):
+    """Seconds from Run to the first live point: of the first run, with another ratio, and with another switch."""
+    found = {}
+    for name, control, value in (
+        ("first run, ranks started", "ratios", "0.01"),
+        ("second run, another ratio", "ratios", "0.1"),
+        ("third run, a switch off", "accumulate", False),
+    ):
+        widget.controls[control].value = value
+        runs, start = len(widget.curves.runs), time.perf_counter()
+        widget.start()
+        while not (len(widget.curves.runs) > runs and widget.curves.runs[-1]["loss"][0]):
+            time.sleep(0.005)
+        found[name] = time.perf_counter() - start
+        widget.wait()
+    return found
+
+
+def main():
+    from dgc_lab.data import load
+    from dgc_lab.distributed_widget import DistributedSweep
+
+    rows, goals = [], {}
+    settings = {"dataset": "mnist", "batch": 100, "learning_rate": 0.01, "steps": 10_000, "evaluations": 1}
+    times = step_times(settings, load("mnist"))
+    for name, seconds in times.items():
+        rows.append({"what": f"one worker, mnist_cnn, {name}", "value": 1000 * seconds, "unit": "ms a step"})
+    cost = times["complete DGC"] / times["momentum SGD"] - 1
+    goals["cost of complete DGC on one worker, share of the step"] = (cost, "under 0.1")
+    widget = DistributedSweep(steps=100)
+    for name, seconds in first_points(widget).items():
+        rows.append({"what": f"first live point, {name}", "value": seconds, "unit": "s"})
+        if not name.startswith("first"):
+            goals[f"first live point, {name}"] = (seconds, "under 2 s")
+    widget.close()
+    report("dgc", rows, goals)
+
+
+if __name__ == "__main__":
+    main()
