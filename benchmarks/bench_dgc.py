@@ -60,13 +60,15 @@ def main():
     times = step_times(settings, load("mnist"))
     for name, seconds in times.items():
         rows.append({"what": f"one worker, mnist_cnn, {name}", "value": 1000 * seconds, "unit": "ms a step"})
-    cost = times["complete DGC"] / times["momentum SGD"] - 1
-    goals["cost of complete DGC on one worker, share of the step"] = (cost, "under 0.1")
+    goals["throughput with complete DGC on one worker, times momentum SGD"] = (
+        times["momentum SGD"] / times["complete DGC"],
+        1 / 1.1,
+    )
     widget = DistributedSweep(steps=100)
     for name, seconds in first_points(widget).items():
         rows.append({"what": f"first live point, {name}", "value": seconds, "unit": "s"})
         if not name.startswith("first"):
-            goals[f"first live point, {name}"] = (seconds, "under 2 s")
+            goals[f"2 s over the time to the first live point, {name}"] = (2 / seconds, 1)
     widget.close()
     report("dgc", rows, goals)
 
