@@ -6,7 +6,8 @@ addition rounds, and the order in which the additions are made decides how the r
 Call the methods eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimiser (Grappler) may turn a
 chain of additions into a single ``AddN``.
 
-Source for the error bounds: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, chapter 4.
+Source for the error bounds: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002,
+chapter 4.
 """
 
 from __future__ import annotations

@@ -147,7 +147,9 @@ def links(exchanges: dict, workers: int) -> Picture:
                 },
             )
             if sender > receiver or (receiver, sender) not in carried:  # both ways carry the same: say it once
-                axes.text(*(0.5 * start + 0.5 * end), f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL)
+                axes.text(
+                    *(0.5 * start + 0.5 * end), f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL
+                )
         axes.scatter(*places.T, s=260, color="white", edgecolor="black", zorder=3)
         for worker, place in enumerate(places):
             axes.text(*place, str(worker), ha="center", va="center", zorder=4, fontsize=9)
@@ -199,10 +201,18 @@ def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
         words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
         error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)
         end = high / 8 if math.isinf(error) else max(error, low)
-        error_axes.annotate(words, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8, bbox=LABEL)
+        error_axes.annotate(
+            words, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8, bbox=LABEL
+        )
         time_axes.barh(place, 1e3 * row["seconds"], color=colour)
-        time_axes.annotate(f"{1e3 * row['seconds']:.3g}", (1e3 * row["seconds"], place), (3, 0),
-                           textcoords="offset points", va="center", fontsize=8)
+        time_axes.annotate(
+            f"{1e3 * row['seconds']:.3g}",
+            (1e3 * row["seconds"], place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
         said.append(f"{row['method']}: error {words}, {1e3 * row['seconds']:.3g} ms")
     error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
     time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))

@@ -16,7 +16,7 @@ from dgc_lab.training import cross_entropy
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
 DIVISORS = ("replica batch", "global batch")
-NORMALIZATIONS = (None, "local", "synchronized")
+NORMALIZATIONS = ("local", "synchronized")
 
 
 def dense_network(seed: int = 0, normalization: str | None = None):
@@ -39,7 +39,8 @@ def dense_network(seed: int = 0, normalization: str | None = None):
     """
     import keras
 
-    check_choice("normalization", normalization, NORMALIZATIONS) if normalization else None
+    if normalization is not None:
+        check_choice("normalization", normalization, NORMALIZATIONS)
     starts = [keras.initializers.GlorotUniform(seed=1000 * seed + place) for place in range(2)]
     between = [keras.layers.BatchNormalization(synchronized=normalization == "synchronized")] if normalization else []
     return keras.Sequential(

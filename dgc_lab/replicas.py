@@ -6,6 +6,7 @@ can be made only before TensorFlow starts, so call `start_devices` first, before
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from dgc_lab.aggregation import check_choice, check_count
 from dgc_lab.errors import LabError
+from dgc_lab.training import grow_gpu_memory
 
 MOST_REPLICAS = 8
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
@@ -65,6 +67,7 @@ def start_devices(count: int = 4) -> list[str]:
         start_devices(4)  # before anything else that uses TensorFlow
     """
     check_count("replicas", count, 2, MOST_REPLICAS)
+    grow_gpu_memory()
     if len(tf.config.list_physical_devices("GPU")) >= count:
         return [f"GPU:{place}" for place in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -86,8 +89,11 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
 
     Args:
         replicas: 1 to 8.
-        cross_device_ops: how the replicas' tensors are added up, such as ``tf.distribute.ReductionToOneDevice()``;
-            None leaves it to TensorFlow.
+        cross_device_ops: how the replicas' tensors are added up, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
+            None is ``NcclAllReduce`` on GPUs and ``ReductionToOneDevice`` on CPU devices. TensorFlow's own choice for
+            the latter, collective operations, numbers its groups anew in each strategy: a second strategy with
+            another number of replicas ends in "is joining a group with size 4, but that group has size 2", until
+            the kernel is restarted.
 
     Raises:
         ValueError: replicas is not a whole number from 1 to 8.
@@ -96,6 +102,9 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
     """
     check_count("replicas", replicas, 1, MOST_REPLICAS)
     devices = start_devices(replicas) if replicas > 1 else ["CPU:0"]
+    if cross_device_ops is None:
+        on_gpus = devices[0].startswith("GPU")
+        cross_device_ops = tf.distribute.NcclAllReduce() if on_gpus else tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=cross_device_ops)
 
 
@@ -122,10 +131,13 @@ def copies(strategy, variable) -> tuple[float, ...]:
 
 
 def check_values(strategy, values) -> None:
-    """A ValueError unless there is one number per replica."""
+    """A ValueError unless there is one finite number per replica."""
     replicas = strategy.num_replicas_in_sync
     if len(values) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
+    for place, value in enumerate(values):
+        if not math.isfinite(value):
+            raise ValueError(f"values must be finite numbers, got {value!r} for replica {place}")
 
 
 def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:

@@ -87,9 +87,15 @@ def make_trace(operations, changes) -> Trace:
     return Trace(tuple(operations), max(held for _, held in memory), tuple(memory))
 
 
-def session(graph, grappler: bool):
-    """A ``compat.v1`` session on a graph, with its variables set, and TensorFlow's graph optimiser on or off."""
-    config = v1.ConfigProto()
+def session(graph, grappler: bool, one_at_a_time: bool = False):
+    """A ``compat.v1`` session on a graph, with its variables set.
+
+    Args:
+        graph: ``tf.Graph``.
+        grappler: whether TensorFlow may rewrite the graph before it runs.
+        one_at_a_time: whether one operation must end before the next one starts, which makes every run alike.
+    """
+    config = v1.ConfigProto(use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time))
     config.graph_options.rewrite_options.disable_meta_optimizer = not grappler
     opened = v1.Session(graph=graph, config=config)
     with graph.as_default():
@@ -100,6 +106,9 @@ def session(graph, grappler: bool):
 def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, grappler: bool = False) -> Trace:
     """Run the gradient of `dgc_lab.gradient_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
     ``RunMetadata``.
+
+    One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
+    depend on what else the machine does.
 
     Args:
         uses: how often the weight is used: the number of contributions.
@@ -121,7 +130,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
     graph, gradient = gradient_graph(uses, method, width, batch)
     metadata = v1.RunMetadata()
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
-    with session(graph, grappler) as running:
+    with session(graph, grappler, one_at_a_time=True) as running:
         for _ in range(3):
             running.run(gradient.op)
         running.run(gradient.op, options=options, run_metadata=metadata)
@@ -139,6 +148,9 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
 
 def profiler_trace(function, *arguments) -> Trace:
     """Run a ``tf.function`` once under ``tf.profiler``, and read what it wrote.
+
+    The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, on x86 processors
+    those of 256 KiB or more, elsewhere none (``peak_bytes`` is then 0). `session_trace` counts them all.
 
     Args:
         function: a ``tf.function``; it is called once before, so that tracing is no part of what is measured.
@@ -244,9 +256,7 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
     check_count("repeats", repeats, 1, 10_000)
     with tf.Graph().as_default() as graph:
         drawn = tf.random.stateless_uniform([size], (0, count), dtype=dtype)
-        addends = [
-            v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)
-        ]
+        addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]
         sums = {shape: arranged(addends, shape).op for shape in SHAPES}
     times = {shape: [] for shape in SHAPES}
     with session(graph, grappler=False) as running:
@@ -287,7 +297,7 @@ def crossing(sizes, first, second) -> float | None:
         The last size at which the two take equally long, or None where one is faster at all sizes.
 
     Example:
-        >>> crossing([1, 100], [1.0, 4.0], [2.0, 2.0])
+        >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
         10.0
     """
     sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))
