@@ -246,6 +246,25 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
 
 
+def errors(addends: Sequence, methods=tuple(METHODS)) -> dict[str, float]:
+    """`relative_error` of each method on the same addends.
+
+    Args:
+        addends: list of tensors of one dtype and shape.
+        methods: names from `METHODS`.
+
+    Raises:
+        ValueError: an unknown method, or unfit addends.
+
+    Example:
+        >>> errors([tf.constant([1.0]), tf.constant([2.0])], methods=["pairwise"])
+        {'pairwise': 0.0}
+    """
+    functions = {name: find_method(name) for name in methods}
+    exact = exact_sum(addends)
+    return {name: relative_error(function(addends), exact) for name, function in functions.items()}
+
+
 def measure(addends: Sequence, methods=tuple(METHODS), repeats: int = 3) -> list[dict]:
     """Error and time of several methods on the same addends.
 
@@ -267,12 +286,11 @@ def measure(addends: Sequence, methods=tuple(METHODS), repeats: int = 3) -> list
     functions = {name: find_method(name) for name in methods}
     check_count("repeats", repeats, 1, 1000)
     addends = check_addends(addends)
-    exact = exact_sum(addends)
-    errors = {name: relative_error(function(addends), exact) for name, function in functions.items()}
+    distances = errors(addends, methods)
     shortest = dict.fromkeys(functions, math.inf)
     for _ in range(repeats):
         for name, function in functions.items():
             start = time.perf_counter()
             np.asarray(function(addends))  # waits for the value, also on a GPU
             shortest[name] = min(shortest[name], time.perf_counter() - start)
-    return [{"method": name, "error": errors[name], "seconds": shortest[name]} for name in functions]
+    return [{"method": name, "error": distances[name], "seconds": shortest[name]} for name in functions]

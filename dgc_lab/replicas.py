@@ -214,6 +214,35 @@ def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
     return rows
 
 
+def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
+    """Reduce one array per replica to what every replica then holds, by the strategy's ``cross_device_ops``.
+
+    Args:
+        strategy: a ``tf.distribute`` strategy.
+        arrays: one array or tensor per replica, all of one shape and dtype.
+        operation: ``"SUM"`` or ``"MEAN"``.
+
+    Returns:
+        One numpy array per replica.
+
+    Raises:
+        ValueError: another operation, or not one array per replica.
+    """
+    check_choice("operation", operation, ("SUM", "MEAN"))
+    replicas = strategy.num_replicas_in_sync
+    if len(arrays) != replicas:
+        raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
+    own = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.convert_to_tensor(arrays[context.replica_id_in_sync_group])
+    )
+
+    def on_replica(array):
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp[operation], array)
+
+    reduced = strategy.run(on_replica, args=(own,))
+    return [array.numpy() for array in strategy.experimental_local_results(reduced)]
+
+
 def through_checkpoint(strategy, variable) -> dict:
     """Save the variable, overwrite every copy with -1, restore: what of a per-replica variable a checkpoint holds.
 
