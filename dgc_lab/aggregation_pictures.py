@@ -46,7 +46,7 @@ def sum_graphs(graphs: dict) -> Picture:
             f"{title}: {len(nodes)} AddN with {' or '.join(map(str, inputs))} inputs, "
             f"{max(x for x, _ in places.values()):.0f} in a row"
         )
-    panels[0].legend(loc="lower left", fontsize=7)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
 
 

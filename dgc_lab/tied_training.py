@@ -107,7 +107,9 @@ def train_each_way(data, steps: int = 200, ways=WAYS) -> dict[str, dict]:
     trainers = {way: TiedTrainer(way, data) for way in ways}
     losses, seconds = {way: [] for way in ways}, {way: [] for way in ways}
     for number in range(steps):
-        for way, trainer in trainers.items():
+        for turn in range(len(ways)):
+            way = ways[(number + turn) % len(ways)]  # nobody is always first
+            trainer = trainers[way]
             start = time.perf_counter()
             losses[way].append(trainer.step(number))
             seconds[way].append(time.perf_counter() - start)

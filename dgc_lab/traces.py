@@ -7,7 +7,7 @@ Two sources say the same: ``RunMetadata`` of a session run with ``FULL_TRACE``, 
 from __future__ import annotations
 
 import contextlib
-import statistics
+import math
 import tempfile
 import time
 from dataclasses import dataclass
@@ -88,14 +88,16 @@ def make_trace(operations, changes) -> Trace:
 
 
 def session(graph, grappler: bool, one_at_a_time: bool = False):
-    """A ``compat.v1`` session on a graph, with its variables set.
+    """A ``compat.v1`` session on a graph, on the CPU, with its variables set.
 
     Args:
         graph: ``tf.Graph``.
         grappler: whether TensorFlow may rewrite the graph before it runs.
         one_at_a_time: whether one operation must end before the next one starts, which makes every run alike.
     """
-    config = v1.ConfigProto(use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time))
+    config = v1.ConfigProto(
+        device_count={"GPU": 0}, use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time)
+    )
     config.graph_options.rewrite_options.disable_meta_optimizer = not grappler
     opened = v1.Session(graph=graph, config=config)
     with graph.as_default():
@@ -118,7 +120,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
 
     Returns:
-        The `Trace` of the fourth run.
+        The `Trace` of the quickest of five runs; what else the machine does can only slow one down.
 
     Raises:
         ValueError: an argument that `gradient_graph` refuses.
@@ -128,12 +130,20 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
         3
     """
     graph, gradient = gradient_graph(uses, method, width, batch)
-    metadata = v1.RunMetadata()
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    runs = []
     with session(graph, grappler, one_at_a_time=True) as running:
         for _ in range(3):
             running.run(gradient.op)
-        running.run(gradient.op, options=options, run_metadata=metadata)
+        for _ in range(5):
+            metadata = v1.RunMetadata()
+            running.run(gradient.op, options=options, run_metadata=metadata)
+            runs.append(read_metadata(metadata))
+    return min(runs, key=lambda trace: trace.seconds)
+
+
+def read_metadata(metadata) -> Trace:
+    """The `Trace` in a ``RunMetadata`` that a run with ``FULL_TRACE`` has filled."""
     operations, changes = [], []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -237,7 +247,7 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
     Args:
         count: number of addends, 2 to 4 096.
         size: elements of each, 1 to 2**28; together at most 2**28.
-        repeats: the median of that many runs, the three in turns.
+        repeats: the shortest of that many runs, the three in turns.
         dtype: of the addends.
 
     Returns:
@@ -258,7 +268,7 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
         drawn = tf.random.stateless_uniform([size], (0, count), dtype=dtype)
         addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]
         sums = {shape: arranged(addends, shape).op for shape in SHAPES}
-    times = {shape: [] for shape in SHAPES}
+    shortest = dict.fromkeys(SHAPES, math.inf)
     with session(graph, grappler=False) as running:
         calls = {shape: running.make_callable(operation) for shape, operation in sums.items()}
         for call in [*calls.values(), *calls.values()]:
@@ -267,8 +277,8 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
             for shape, call in calls.items():
                 start = time.perf_counter()
                 call()
-                times[shape].append(time.perf_counter() - start)
-    return {shape: statistics.median(values) for shape, values in times.items()}
+                shortest[shape] = min(shortest[shape], time.perf_counter() - start)
+    return shortest
 
 
 def arranged(addends, shape: str):
