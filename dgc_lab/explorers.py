@@ -231,9 +231,13 @@ class ReplicaExplorer(Explorer):
             "how": ipywidgets.Dropdown(options=ASSIGNMENTS, description="Call", **WIDE),
             "initial": ipywidgets.FloatText(value=0, description="Before", **WIDE),
         }
-        narrow = {"style": {"description_width": "5em"}, "layout": ipywidgets.Layout(width="11em")}
         self.grid = [
-            ipywidgets.FloatText(value=place + 1, description=f"Replica {place}", **narrow)
+            ipywidgets.FloatText(
+                value=place + 1,
+                description=f"Replica {place}",
+                style={"description_width": "5em"},
+                layout=ipywidgets.Layout(width="11em"),  # one each: fields are shown and hidden one by one
+            )
             for place in range(MOST_REPLICAS)
         ]
         rows = [list(controls.values())[:3], list(controls.values())[3:], self.grid]
