@@ -186,7 +186,7 @@ def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
     """Two panels of bars per method: relative error on a logarithmic axis, and time in ms.
 
     Args:
-        rows: as `dgc_lab.aggregation.measure` returns them.
+        rows: as `dgc_lab.rounding.measure` returns them.
         chosen: the method to draw in full colour; None for all.
     """
     figure = Figure(figsize=(9, 2.7), dpi=84, layout="constrained")

@@ -19,7 +19,7 @@ from dgc_lab.pictures import image_tag, png
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 EXPECTED_ERRORS = (ValueError, LabError)
-WIDE = {"style": {"description_width": "8em"}, "layout": ipywidgets.Layout(width="22em")}
+WIDE = {"style": {"description_width": "9em"}, "layout": ipywidgets.Layout(width="23em")}
 
 
 class Explorer(ipywidgets.VBox):
@@ -175,8 +175,9 @@ class AggregationExplorer(Explorer):
         """Measure every method on these addends; choosing another method alone measures nothing anew."""
         import pandas as pd
 
-        from dgc_lab.aggregation import make_addends, measure
+        from dgc_lab.aggregation import make_addends
         from dgc_lab.aggregation_pictures import error_and_time_bars
+        from dgc_lab.rounding import measure
 
         asked = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
         if self._measured[0] != (addends, asked):

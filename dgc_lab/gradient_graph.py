@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from dgc_lab.aggregation import check_choice, check_count
+from dgc_lab.checks import check_choice, check_count
 
 METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")

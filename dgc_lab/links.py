@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgc_lab.aggregation import check_choice
+from dgc_lab.checks import check_choice
 
 MOST_WORKERS = 64
 

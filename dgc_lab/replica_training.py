@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.aggregation import check_choice, check_count
+from dgc_lab.checks import check_choice, check_count
 from dgc_lab.training import cross_entropy
 
 EXCHANGES = ("MEAN", "SUM", "NONE")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from dgc_lab.aggregation import check_choice, check_count
+from dgc_lab.checks import check_choice, check_count
 from dgc_lab.errors import LabError
 from dgc_lab.training import grow_gpu_memory
 

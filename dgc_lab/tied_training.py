@@ -11,7 +11,7 @@ import time
 
 import tensorflow as tf
 
-from dgc_lab.aggregation import check_choice, check_count
+from dgc_lab.checks import check_choice, check_count
 from dgc_lab.gradient_graph import METHODS, aggregation_method
 from dgc_lab.training import cross_entropy, pick_batch
 

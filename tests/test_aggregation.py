@@ -8,7 +8,16 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_lab import aggregation, aggregation_pictures, gradient_graph, links, tied_training, traces
+from dgc_lab import (
+    aggregation,
+    aggregation_pictures,
+    gradient_graph,
+    links,
+    rounding,
+    sum_speed,
+    tied_training,
+    traces,
+)
 
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 
@@ -41,16 +50,16 @@ def test_no_error_is_above_its_bound(method, dtype, count, spread, signs, order,
     total = np.asarray(aggregation.METHODS[method](addends), np.float64)
     sizes = np.sum([np.abs(np.asarray(addend, np.float64)) for addend in addends], axis=0)
     underflow = count * 2.0**-24  # half's subnormals: Higham's model leaves them out; Kahan's corrections can be such
-    distance = np.abs(total - aggregation.exact_sum(addends))
-    assert np.all(distance <= aggregation.error_bound(method, count, dtype) * sizes * (1 + 1e-9) + underflow)
+    distance = np.abs(total - rounding.exact_sum(addends))
+    assert np.all(distance <= rounding.error_bound(method, count, dtype) * sizes * (1 + 1e-9) + underflow)
 
 
 def test_bounds_by_closed_form():
     for dtype, unit in UNITS.items():
-        assert aggregation.error_bound("sequential", 2, dtype) == pytest.approx(unit / (1 - unit))
-        assert aggregation.error_bound("pairwise", 9, dtype) == pytest.approx(4 * unit / (1 - 4 * unit))
-        assert aggregation.error_bound("add_n", 1, dtype) == 0
-    assert aggregation.error_bound("sequential", 257, "bfloat16") == math.inf
+        assert rounding.error_bound("sequential", 2, dtype) == pytest.approx(unit / (1 - unit))
+        assert rounding.error_bound("pairwise", 9, dtype) == pytest.approx(4 * unit / (1 - 4 * unit))
+        assert rounding.error_bound("add_n", 1, dtype) == 0
+    assert rounding.error_bound("sequential", 257, "bfloat16") == math.inf
 
 
 def test_a_chain_stops_growing_where_an_addend_is_below_half_a_unit():
@@ -105,7 +114,7 @@ def test_unknown_names_and_numbers_are_refused():
         with pytest.raises(ValueError, match=f"{name} must be .*, got"):
             aggregation.make_addends(**wrong)
     with pytest.raises(ValueError, match="repeats must be"):
-        aggregation.measure([tf.ones([1])], repeats=0)
+        rounding.measure([tf.ones([1])], repeats=0)
 
 
 def test_more_addends_than_fit_in_memory_are_refused_before_any_work():
@@ -133,26 +142,26 @@ def test_addends_are_as_asked(order):
 
 
 def test_relative_error_by_closed_form():
-    assert aggregation.relative_error(tf.constant([3.0, 4.0]), [3, 4]) == 0
-    assert aggregation.relative_error(tf.constant([3.0, 9.0]), [3, 4]) == 1
-    assert aggregation.relative_error(tf.constant([math.inf, 1.0]), [1, 1]) == math.inf
-    assert aggregation.relative_error(tf.constant([math.nan]), [1]) == math.inf
-    assert aggregation.relative_error(tf.constant([0.0]), [0]) == 0
-    assert aggregation.relative_error(tf.constant([1.0]), [0]) == math.inf
+    assert rounding.relative_error(tf.constant([3.0, 4.0]), [3, 4]) == 0
+    assert rounding.relative_error(tf.constant([3.0, 9.0]), [3, 4]) == 1
+    assert rounding.relative_error(tf.constant([math.inf, 1.0]), [1, 1]) == math.inf
+    assert rounding.relative_error(tf.constant([math.nan]), [1]) == math.inf
+    assert rounding.relative_error(tf.constant([0.0]), [0]) == 0
+    assert rounding.relative_error(tf.constant([1.0]), [0]) == math.inf
 
 
 def test_measure_gives_each_methods_own_error():
     addends = aggregation.make_addends(512, dtype="float16", signs="positive")
-    rows = {row["method"]: row for row in aggregation.measure(addends, repeats=1)}
-    exact = aggregation.exact_sum(addends)
+    rows = {row["method"]: row for row in rounding.measure(addends, repeats=1)}
+    exact = rounding.exact_sum(addends)
     for name, row in rows.items():
-        assert row["error"] == aggregation.relative_error(aggregation.METHODS[name](addends), exact)
+        assert row["error"] == rounding.relative_error(aggregation.METHODS[name](addends), exact)
         assert row["seconds"] > 0
     assert rows["kahan"]["error"] < rows["pairwise"]["error"] * 1.01 < rows["sequential"]["error"]
 
 
 def test_overflow_counts_as_an_infinite_error():
-    rows = aggregation.measure([tf.constant([40000.0], tf.float16)] * 2, repeats=1)
+    rows = rounding.measure([tf.constant([40000.0], tf.float16)] * 2, repeats=1)
     assert {row["error"] for row in rows} == {math.inf}
 
 
@@ -246,15 +255,15 @@ def test_arranged_sums_have_the_depth_they_say(count):
     for shape, expected in depths.items():
         with tf.Graph().as_default():
             addends = [tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(count)]
-            assert gradient_graph.depth(gradient_graph.sum_nodes(traces.arranged(addends, shape))) == expected
+            assert gradient_graph.depth(gradient_graph.sum_nodes(sum_speed.arranged(addends, shape))) == expected
 
 
 def test_time_sums_and_crossing():
-    assert all(seconds > 0 for seconds in traces.time_sums(4, 10, repeats=2).values())
+    assert all(seconds > 0 for seconds in sum_speed.time_sums(4, 10, repeats=2).values())
     with pytest.raises(ValueError, match="count x size must be"):
-        traces.time_sums(4096, 2**20)
-    assert traces.crossing([1, 100], [1, 2], [2, 4]) is None
-    assert traces.crossing([1, 10, 100, 1000], [1, 1, 4, 4], [2, 2, 2, 2]) == pytest.approx(10**1.5)
+        sum_speed.time_sums(4096, 2**20)
+    assert sum_speed.crossing([1, 100], [1, 2], [2, 4]) is None
+    assert sum_speed.crossing([1, 10, 100, 1000], [1, 1, 4, 4], [2, 2, 2, 2]) == pytest.approx(10**1.5)
 
 
 # Links and training ------------------------------------------------------------------------------------------------

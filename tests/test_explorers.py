@@ -91,8 +91,8 @@ def test_moves_are_computed_and_drawn(aggregation):
 
 
 def test_what_is_shown_is_what_the_library_measures(aggregation):
-    from dgc_lab.aggregation import errors as measured
     from dgc_lab.aggregation import make_addends
+    from dgc_lab.rounding import errors as measured
 
     set_and_wait(aggregation, dtype="float16", spread=4.0, signs="mixed", order="descending", method="kahan")
     expected = measured(make_addends(64, dtype="float16", spread=4.0, signs="mixed", order="descending"))
@@ -107,7 +107,7 @@ def test_another_method_is_shown_without_measuring_anew(aggregation, monkeypatch
     def never(*_, **__):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("dgc_lab.aggregation.measure", never)
+    monkeypatch.setattr("dgc_lab.rounding.measure", never)
     before = picture_of(aggregation)
     set_and_wait(aggregation, method="pairwise")
     assert "pairwise: relative error" in aggregation.message.value
@@ -124,8 +124,8 @@ def test_quick_moves_end_with_the_last_one_and_few_drawings(aggregation):
     assert aggregation.wait(60)
     assert len(drawn) < 20
     assert np.diff(drawn[:-1]).min(initial=1) >= 0.2, "four frames a second at most"
-    from dgc_lab.aggregation import errors as measured
     from dgc_lab.aggregation import make_addends
+    from dgc_lab.rounding import errors as measured
 
     assert (aggregation.values()["spread"], aggregation.values()["addends"]) == (3.5, 1024)
     expected = measured(make_addends(1024, spread=3.5, signs="positive"))
@@ -178,7 +178,7 @@ def test_a_failure_nobody_expected_is_said_too(aggregation, monkeypatch):
         def breaks(*_, **__):
             raise KeyError("lost")
 
-        patched.setattr("dgc_lab.aggregation.measure", breaks)
+        patched.setattr("dgc_lab.rounding.measure", breaks)
         set_and_wait(aggregation, addends=32)
         assert "KeyError" in aggregation.message.value
     set_and_wait(aggregation, addends=16)
