@@ -124,6 +124,12 @@ class Explorer(ipywidgets.VBox):
         self.message.value = f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
 
 
+def columns(controls: dict, height: int) -> list:
+    """The controls under one another, in columns of that height."""
+    every = list(controls.values())
+    return [ipywidgets.VBox(every[start : start + height]) for start in range(0, len(every), height)]
+
+
 def set_control(name: str, control, value) -> None:
     """Give a control its first value; a ValueError that names it when it takes no such value."""
     try:
@@ -168,8 +174,7 @@ class AggregationExplorer(Explorer):
             "order": ipywidgets.Dropdown(options=ORDERS, description="Order", **WIDE),
         }
         self._measured = (None, None)
-        names = list(controls)
-        super().__init__(controls, [[controls[name] for name in row] for row in (names[:3], names[3:])], settings)
+        super().__init__(controls, [columns(controls, 3)], settings)
 
     def result(self, method, dtype, addends, spread, signs, order):
         """Measure every method on these addends; choosing another method alone measures nothing anew."""
@@ -241,7 +246,7 @@ class ReplicaExplorer(Explorer):
             )
             for place in range(MOST_REPLICAS)
         ]
-        rows = [list(controls.values())[:3], list(controls.values())[3:], self.grid]
+        rows = [columns(controls, 3), self.grid]
         controls.update({f"value{place}": control for place, control in enumerate(self.grid)})
         controls["replicas"].observe(lambda _: self._show_grid(), "value")
         super().__init__(controls, rows, settings)
