@@ -137,9 +137,8 @@ def set_control(name: str, control, value) -> None:
     except TraitError:
         allowed = getattr(control, "_options_values", None) or "a value of another type"
         raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
-    if control.value != value:  # sliders move a value that is out of bounds to the nearest end
-        before = f"{control.min} to {control.max}"
-        raise ValueError(f"{name} must be from {before}, got {value!r}")
+    if hasattr(control, "max") and control.value != value:  # a slider moves what is out of bounds to its nearest end
+        raise ValueError(f"{name} must be from {control.min} to {control.max}, got {value!r}")
 
 
 class AggregationExplorer(Explorer):
