@@ -1,114 +1,13 @@
-"""Lesson 4 in a real JupyterLab in a real Chromium: run all, use the widget as a student does, look at the plot.
+"""Lesson 4 in a real JupyterLab in a real Chromium: run all, use the widget as a student does, look at the plot."""
 
-Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere the test is left out.
-Screenshots go to ``artefacts/``.
-"""
-
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from pathlib import Path
 
 import pytest
+from browser import BADGES, ROOT, control, run_all, screenshot
 
-ROOT = Path(__file__).resolve().parent.parent
 LESSON = "04_dgc_masking.ipynb"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-TOKEN = "lesson-token"
-
-if BROWSER is None and not os.environ.get("CI"):
-    pytest.skip("no Chromium or Chrome on this machine", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def jupyterlab(tmp_path_factory):
-    """JupyterLab on a copy of the lessons, loopback only, with a token; yields its address."""
-    folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(ROOT / "notebooks" / LESSON, folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
-    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
-    log = (folder / "lab.log").open("w")
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JUPYTER_CONFIG_DIR": str(folder / "config")}
-    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    address = f"http://127.0.0.1:{port}"
-    end = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
-            break
-        except OSError:
-            assert process.poll() is None, (folder / "lab.log").read_text()
-            assert time.monotonic() < end, "JupyterLab did not start"
-            time.sleep(0.2)
-    yield address
-    process.terminate()
-    process.wait(20)
-    log.close()
-
-
-@pytest.fixture(autouse=True)
-def screenshot_of_a_failure(request, page):
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        screenshot(page, f"failed_{request.node.name}")
-
-
-@pytest.fixture(scope="module")
-def page(jupyterlab):
-    """The lesson, opened; messages of the browser's console are kept in ``page.complaints``."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.complaints = []
-        page.on(
-            "console",
-            lambda said: page.complaints.append((said.text, said.location["url"])) if said.type == "error" else None,
-        )
-        page.on("pageerror", lambda error: page.complaints.append((str(error), "")))
-        page.goto(f"{jupyterlab}/lab/tree/{LESSON}?token={TOKEN}")
-        page.locator(".jp-Notebook").wait_for(timeout=60_000)
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
-        yield page
-        browser.close()
-
-
-def screenshot(page, name):
-    folder = ROOT / "artefacts"
-    folder.mkdir(exist_ok=True)
-    page.screenshot(path=folder / f"{name}.png")
-
-
-def run_all(page, restart=False):
-    """Menu Run > Run All Cells, then wait until all cells have run."""
-    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
-    name = "Restart Kernel and Run All Cells" if restart else "Run All Cells"
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
-    if restart:
-        page.get_by_role("button", name="Confirm Kernel Restart").click()
-    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment.
-    end, calm = time.monotonic() + 180, 0
-    while calm < 10:
-        assert time.monotonic() < end, "the lesson did not finish"
-        time.sleep(0.2)
-        calm = 0 if page.locator(".jp-InputPrompt", has_text="[*]").count() else calm + 1
-
-
-def control(page, label):
-    """A control by the label that the student reads."""
-    return page.get_by_label(label, exact=True).first
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
 def widget(page):
@@ -223,6 +122,5 @@ def test_restart_and_run_all(page):
 
 def test_console_is_silent_about_the_lesson(page):
     """But for the badges' pictures, which come from outside and stay away where there is no network."""
-    badges = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
-    ours = [complaint for complaint in page.complaints if complaint[1] not in badges]
+    ours = [complaint for complaint in page.complaints if complaint[1] not in BADGES]
     assert not ours

@@ -1,0 +1,132 @@
+"""A real JupyterLab in a real Chromium, for tests that use a lesson as a student does.
+
+A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on).
+Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere such tests are left out.
+Screenshots go to ``artefacts/``.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+TOKEN = "lesson-token"
+# The badges' pictures come from outside and stay away where there is no network.
+BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(request, tmp_path_factory):
+    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address."""
+    if BROWSER is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium or Chrome on this machine")
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copy(ROOT / "notebooks" / request.module.LESSON, folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
+    log = (folder / "lab.log").open("w")
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JUPYTER_CONFIG_DIR": str(folder / "config")}
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    address = f"http://127.0.0.1:{port}"
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
+            break
+        except OSError:
+            assert process.poll() is None, (folder / "lab.log").read_text()
+            assert time.monotonic() < end, "JupyterLab did not start"
+            time.sleep(0.2)
+    yield address
+    process.terminate()
+    process.wait(20)
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def page(request, jupyterlab):
+    """The module's ``LESSON``, opened; messages of the browser's console are kept in ``page.complaints``."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.complaints = []
+        page.on(
+            "console",
+            lambda said: page.complaints.append((said.text, said.location["url"])) if said.type == "error" else None,
+        )
+        page.on("pageerror", lambda error: page.complaints.append((str(error), "")))
+        page.goto(f"{jupyterlab}/lab/tree/{request.module.LESSON}?token={TOKEN}")
+        page.locator(".jp-Notebook").wait_for(timeout=60_000)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def screenshot_of_a_failure(request, page):
+    """A picture of the page when the test fails; a module uses it for all its tests."""
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed:
+        screenshot(page, f"failed_{request.node.name}")
+
+
+def screenshot(page, name):
+    """The window as the student sees it, in ``artefacts/NAME.png``."""
+    folder = ROOT / "artefacts"
+    folder.mkdir(exist_ok=True)
+    page.screenshot(path=folder / f"{name}.png")
+
+
+def run_all(page, restart=False):
+    """Menu Run > Run All Cells, then wait until all cells have run."""
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
+    name = "Restart Kernel and Run All Cells" if restart else "Run All Cells"
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
+    if restart:
+        page.get_by_role("button", name="Confirm Kernel Restart").click()
+    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment. The prompts
+    # alone do not tell: a cell far outside the window need not be in the page.
+    idle = page.get_by_text("Python 3 (ipykernel) | Idle")
+    end, calm = time.monotonic() + 300, 0
+    while calm < 10:
+        assert time.monotonic() < end, "the lesson did not finish"
+        time.sleep(0.2)
+        busy = page.locator(".jp-InputPrompt", has_text="[*]").count() or not idle.count()
+        calm = 0 if busy else calm + 1
+
+
+def saved_outputs(page):
+    """Save, and read the file back: a list of (kind, output) of all code cells, those outside the window included."""
+    address, _, rest = page.url.partition("/lab/tree/")
+    contents = f"{address}/api/contents/{rest.partition('?')[0]}?token={TOKEN}"
+    before = page.request.get(contents).json()["last_modified"]
+    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^File$")).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Save Notebook$")).first.click()
+    end = time.monotonic() + 30
+    while (saved := page.request.get(contents).json())["last_modified"] == before:
+        assert time.monotonic() < end, "the notebook was not saved"
+        time.sleep(0.2)
+    cells = [cell for cell in saved["content"]["cells"] if cell["cell_type"] == "code"]
+    return [(output["output_type"], output) for cell in cells for output in cell["outputs"]]
+
+
+def control(page, label):
+    """A control by the label that the student reads."""
+    return page.get_by_label(label, exact=True).first

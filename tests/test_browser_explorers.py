@@ -1,0 +1,103 @@
+"""Lesson 1's widget in a real JupyterLab in a real Chromium, moved as a student moves it."""
+
+import re
+import time
+
+import pytest
+from browser import BADGES, ROOT, control, run_all, saved_outputs, screenshot
+
+LESSON = "01_gradient_aggregation.ipynb"
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+PICTURE = "img[alt^='Relative error']"
+
+
+def widget(page):
+    found = page.locator(f".widget-vbox:has({PICTURE})").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def picture(page):
+    return widget(page).locator(PICTURE)
+
+
+def message(page):
+    return widget(page).locator("[role=status], [role=alert]").inner_text()
+
+
+def wait_for(page, words, seconds=60):
+    widget(page).locator("[role=status], [role=alert]").get_by_text(re.compile(words)).wait_for(timeout=1000 * seconds)
+
+
+def test_run_all_fills_the_lesson(page):
+    assert page.get_by_role("heading", name="Gradient aggregation").count() == 1
+    run_all(page)
+    wait_for(page, "sequential: relative error")
+    outputs = saved_outputs(page)
+    errors = [output["evalue"] for kind, output in outputs if kind == "error"]
+    assert len(errors) == 2, "the two calls that the lesson shows to fail, and no other"
+    assert "no attribute 'TREE'" in errors[0]
+    assert "no attribute '_compute_gradients_sum'" in errors[1]
+    pictures = [output["metadata"] for _, output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) == 7
+    assert all(metadata["image/png"]["alt"] for metadata in pictures)
+    screenshot(page, "lesson1_run_all")
+
+
+def test_each_control_changes_what_is_drawn(page):
+    for label, choice in {"Dtype": "bfloat16", "Signs": "mixed", "Order": "descending", "Method": "kahan"}.items():
+        before = picture(page).get_attribute("src")
+        control(page, label).select_option(choice)
+        page.wait_for_function(
+            "([selector, before]) => document.querySelector(selector).src !== before", arg=[PICTURE, before]
+        )
+    wait_for(page, "kahan: relative error")
+    widget(page).screenshot(path=ROOT / "artefacts" / "aggregation_explorer.png")
+
+
+def test_sliders_by_keyboard(page):
+    handles = widget(page).locator(".noUi-handle")
+    assert handles.count() == 2
+    for number in range(2):
+        before = picture(page).get_attribute("src")
+        handles.nth(number).focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(
+            "([selector, before]) => document.querySelector(selector).src !== before", arg=[PICTURE, before]
+        )
+    readouts = widget(page).locator(".widget-readout").all_inner_texts()
+    assert readouts == ["2048", "0.5"]
+
+
+def test_quick_moves_end_where_the_slider_stands(page):
+    handle = widget(page).locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(12):
+        page.keyboard.press("ArrowLeft")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert widget(page).locator(".widget-readout").first.inner_text() == "16"
+    wait_for(page, "kahan: relative error")
+    end = time.monotonic() + 30
+    seen, calm = picture(page).get_attribute("alt"), 0
+    while calm < 10:
+        assert time.monotonic() < end, "the picture does not come to rest"
+        time.sleep(0.2)
+        now = picture(page).get_attribute("alt")
+        seen, calm = now, calm + 1 if now == seen else 0
+    rows = dict(re.findall(r"(\w+): error ([\d.e+-]+),", seen))
+    table = dict(row.split()[:2] for row in widget(page).locator("tbody tr").all_inner_texts())
+    assert {name: float(error) for name, error in rows.items()} == pytest.approx(
+        {name: float(error) for name, error in table.items()}, rel=0.1
+    ), "table and picture are of the same values"
+
+
+def test_restart_and_run_all(page):
+    run_all(page, restart=True)
+    wait_for(page, "sequential: relative error")
+    control(page, "Method").select_option("add_n")
+    wait_for(page, "add_n: relative error")
+
+
+def test_console_is_silent_about_the_lesson(page):
+    assert not [complaint for complaint in page.complaints if complaint[1] not in BADGES]

@@ -1,0 +1,96 @@
+"""Lesson 2's widget in a real JupyterLab in a real Chromium: real replicas, moved as a student moves them."""
+
+import re
+
+import pytest
+from browser import BADGES, ROOT, control, run_all, saved_outputs, screenshot
+
+LESSON = "02_variable_aggregation.ipynb"
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+
+
+def widget(page):
+    found = page.locator(".widget-vbox:has(img[alt^='assign'])").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def wait_for(page, words, seconds=60):
+    widget(page).locator("[role=status], [role=alert]").get_by_text(re.compile(words)).wait_for(timeout=1000 * seconds)
+
+
+def fields(page):
+    """The labels of the fields for what each replica gives that are to be seen."""
+    labels = widget(page).locator("label", has_text=re.compile(r"^Replica \d$"))
+    return [labels.nth(place).inner_text() for place in range(labels.count()) if labels.nth(place).is_visible()]
+
+
+def test_run_all_fills_the_lesson(page):
+    assert page.get_by_role("heading", name="VariableAggregation", exact=True).count() == 1
+    run_all(page)
+    wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
+    outputs = saved_outputs(page)
+    errors = [output["evalue"] for kind, output in outputs if kind == "error"]
+    assert len(errors) == 1, "the call that the lesson shows to fail, and no other"
+    assert "distributed_training_variables" in errors[0]
+    pictures = [output["metadata"] for _, output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) == 3
+    assert all(metadata["image/png"]["alt"] for metadata in pictures)
+    screenshot(page, "lesson2_run_all")
+
+
+def test_controls_change_the_copies(page):
+    control(page, "Synchronization").select_option("AUTO")
+    wait_for(page, "Copies after: 10, 10, 10, 10")
+    control(page, "Aggregation").select_option("MEAN")
+    wait_for(page, r"Copies after: 2\.5, 2\.5, 2\.5, 2\.5")
+    control(page, "Call").select_option("assign_sub")
+    wait_for(page, r"Copies after: -2\.5, -2\.5, -2\.5, -2\.5")
+    control(page, "Before").fill("10")
+    control(page, "Before").press("Tab")
+    wait_for(page, r"Copies before: 10, 10, 10, 10. Copies after: 7\.5, 7\.5, 7\.5, 7\.5")
+    control(page, "Replica 3").fill("8")
+    control(page, "Replica 3").press("Tab")
+    wait_for(page, r"gave 1, 2, 3, 8\. .* Copies after: 6\.5")
+    widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer.png")
+
+
+def test_slider_shows_a_field_per_replica(page):
+    assert len(fields(page)) == 4
+    widget(page).locator(".noUi-handle").first.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    wait_for(page, "gave 1, 2, 3, 8, 5, 6, 7, 8")
+    assert fields(page) == [f"Replica {place}" for place in range(8)]
+    for _ in range(6):
+        page.keyboard.press("ArrowLeft")
+    wait_for(page, r"gave 1, 2\. .* Copies after: 8\.5, 8\.5")
+    assert fields(page) == ["Replica 0", "Replica 1"]
+
+
+def test_what_is_refused_is_said(page):
+    control(page, "Synchronization").select_option("NONE")
+    wait_for(page, "TensorFlow refused to make the variable")
+    control(page, "Synchronization").select_option("ON_READ")
+    control(page, "Aggregation").select_option("NONE")
+    wait_for(page, "TensorFlow refused to read it outside the replicas")
+    widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer_refused.png")
+
+
+def test_running_the_cell_again_gives_a_working_widget(page):
+    cell = page.locator(".jp-CodeCell", has_text="explorer = ReplicaExplorer(").first
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
+    control(page, "Aggregation").select_option("MEAN")
+    wait_for(page, r"A read outside the replicas gives 2\.5")
+
+
+def test_restart_and_run_all(page):
+    run_all(page, restart=True)
+    wait_for(page, "A read outside the replicas gives 10")
+    assert [kind for kind, _ in saved_outputs(page)].count("error") == 1, "no complaint that it is too late for devices"
+
+
+def test_console_is_silent_about_the_lesson(page):
+    assert not [complaint for complaint in page.complaints if complaint[1] not in BADGES]
