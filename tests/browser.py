@@ -94,7 +94,7 @@ def screenshot(page, name):
     page.screenshot(path=folder / f"{name}.png")
 
 
-def run_all(page, restart=False):
+def run_all(page, restart=False, seconds=300):
     """Menu Run > Run All Cells, then wait until all cells have run."""
     page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
     name = "Restart Kernel and Run All Cells" if restart else "Run All Cells"
@@ -104,7 +104,7 @@ def run_all(page, restart=False):
     # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment. The prompts
     # alone do not tell: a cell far outside the window need not be in the page.
     idle = page.get_by_text("Python 3 (ipykernel) | Idle")
-    end, calm = time.monotonic() + 300, 0
+    end, calm = time.monotonic() + seconds, 0
     while calm < 10:
         assert time.monotonic() < end, "the lesson did not finish"
         time.sleep(0.2)
