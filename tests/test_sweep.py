@@ -308,8 +308,40 @@ def readme_lines():
         )
 
 
+def readme_lines_of_two_nodes():
+    """The README's table of the two-node rows; DGC has one more, at 0.01 %."""
+    masking, dgc = ({row["ratio"]: row for row in published.two_node_rows(method)} for method in published.METHODS)
+    for ratio in sorted({*masking, *dgc}, reverse=True):
+        cells = [f"{published.TWO_NODE[ratio][0]:.4f}" if ratio in published.TWO_NODE else ""]
+        for rows in (masking, dgc):
+            row = rows.get(ratio)
+            cells += [f"{row['accuracy']:.4f}", f"{row['bytes a step'] / 1000:,.1f}"] if row else ["", ""]
+        yield f"| {ratio:.2%} | " + " | ".join(cells) + " |"
+
+
+def test_two_node_rows_are_complete_and_of_one_recipe():
+    for method in published.METHODS:
+        rows = published.two_node_rows(method)
+        assert set(published.TWO_NODE) <= {row["ratio"] for row in rows}
+        wanted = dataclasses.asdict(published.two_node_settings(method, steps=5000))
+        for row in rows:
+            assert {name: row[name] for name in wanted} == wanted, (method, row["ratio"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "topk"}, "method must be one of masking, dgc, got 'topk'"),
+        ({"method": "dgc", "steps": 5}, "steps must be a multiple of 2"),
+    ],
+)
+def test_two_node_settings_name_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        published.two_node_settings(**arguments)
+
+
 def test_readme_shows_the_committed_rows():
     with open(os.path.join(os.path.dirname(__file__), "..", "README.md"), encoding="utf-8") as readme:
         text = readme.read()
-    for line in readme_lines():
+    for line in (*readme_lines(), *readme_lines_of_two_nodes()):
         assert line in text
