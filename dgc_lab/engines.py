@@ -225,9 +225,11 @@ class LocalEngines(Engines):
             # Before the controller ends: should this process be killed here, the controller's guard cleans up.
             shutil.rmtree(self._folder, ignore_errors=True)
             kill(leaders)
-            shutil.rmtree(self._folder, ignore_errors=True)  # what the controller still wrote
-        if self._cluster is not None:
-            aside(self._cluster.stop_cluster_sync)
+        try:
+            if self._cluster is not None:
+                aside(self._cluster.stop_cluster_sync)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)  # what controller and ipyparallel still wrote
         self._cluster = self._folder = self._context = self.client = None
         self.ids = []
 
