@@ -214,14 +214,22 @@ class LocalEngines(Engines):
         """End everything that was started, and remove its files. Harmless when called again."""
         if os.getpid() != self._owner or self._folder is None:
             return  # a fork of the notebook's process must not stop what it does not own
-        kill(self._leaders())
-        if self.client is not None:
-            self.client.close(linger=0)
-        if self._context is not None:
-            self._context.destroy(linger=0)
-        if self._cluster is not None:
-            aside(self._cluster.stop_cluster_sync)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        leaders = self._leaders()
+        try:
+            self.kill()
+            if self.client is not None:
+                self.client.close(linger=0)
+            if self._context is not None:
+                self._context.destroy(linger=0)
+        finally:
+            # Before the controller ends: should this process be killed here, the controller's guard cleans up.
+            shutil.rmtree(self._folder, ignore_errors=True)
+            kill(leaders)
+        try:
+            if self._cluster is not None:
+                aside(self._cluster.stop_cluster_sync)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)  # what controller and ipyparallel still wrote
         self._cluster = self._folder = self._context = self.client = None
         self.ids = []
 

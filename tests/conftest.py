@@ -49,7 +49,16 @@ def digits():
 
 
 @pytest.fixture(scope="session")
-def warm_ranks():
+def horovod():
+    """The test is left out where Horovod is not built."""
+    from dgc_lab.build_horovod import horovod_state
+
+    if horovod_state()[0] is None:
+        pytest.skip("Horovod is not built here")
+
+
+@pytest.fixture(scope="session")
+def warm_ranks(horovod):
     """Two Horovod ranks for the whole session; ask for `two_ranks`."""
     from dgc_lab.clusters import HorovodRanks
 

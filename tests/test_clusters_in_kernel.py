@@ -109,7 +109,7 @@ def until(condition, seconds=10):
 
 
 @pytest.fixture
-def kernel(tmp_path):
+def kernel(horovod, tmp_path):
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.close()

@@ -84,7 +84,7 @@ def test_lower_bounds_are_met_by_colab():
 
     colab = {"tensorflow": "2.20.0", "numpy": "2.1.3", "matplotlib": "3.10.0", "scikit-learn": "1.6.1"}
     colab |= {"ipywidgets": "7.7.1", "ipython": "7.34.0", "pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5"}
-    colab |= {"tqdm": "4.67"}
+    colab |= {"tqdm": "4.67", "ipyparallel": "8.8.0", "cloudpickle": "3.1.1"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:
         name, least = requirement.split(">=")
