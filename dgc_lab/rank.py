@@ -83,6 +83,8 @@ def join(variables: dict[str, str], path: list[str]) -> int:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
+    # Each new training traces its own step; TensorFlow would warn of that after the fifth, in the notebook's cells.
+    tf.get_logger().setLevel("ERROR")
     hvd.init()
     return len(tf.config.list_physical_devices("GPU"))
 
