@@ -116,11 +116,17 @@ def saved_outputs(page):
     """Save, and read the file back: a list of (kind, output) of all code cells, those outside the window included."""
     address, _, rest = page.url.partition("/lab/tree/")
     contents = f"{address}/api/contents/{rest.partition('?')[0]}?token={TOKEN}"
-    before = page.request.get(contents).json()["last_modified"]
+
+    def on_disk():
+        """The file as it stands; None while it is being written."""
+        answer = page.request.get(contents)
+        return answer.json() if answer.ok else None
+
+    before = on_disk()
     page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^File$")).click()
     page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Save Notebook$")).first.click()
-    end = time.monotonic() + 30
-    while (saved := page.request.get(contents).json())["last_modified"] == before:
+    end = time.monotonic() + 60
+    while not (saved := on_disk()) or (before and saved["last_modified"] == before["last_modified"]):
         assert time.monotonic() < end, "the notebook was not saved"
         time.sleep(0.2)
     cells = [cell for cell in saved["content"]["cells"] if cell["cell_type"] == "code"]
