@@ -53,6 +53,7 @@ class Compressor(tf.Module):
         has_residual = [recipe.accumulate and not dense for dense in self.dense]
         self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
+        self.parted = set()  # numbers of the variables whose gradients were sent in part at the last call
         self._agreed = False
 
     def _zeros(self, name, wanted):
@@ -94,6 +95,7 @@ class Compressor(tf.Module):
         this = Round(self, self._ratio() if ratio is None else ratio)
         gradients = [self._merged_decayed_clipped(worker) for worker in gradients]
         parted = [i for i, g in enumerate(gradients[0]) if g is not None and not is_rows(g) and not self.dense[i]]
+        self.parted = set(parted)
         updates = this.compressed(parted, [[worker[i] for i in parted] for worker in gradients])
         for i, gradient in enumerate(gradients[0]):
             every = [worker[i] for worker in gradients]
@@ -120,7 +122,7 @@ class Compressor(tf.Module):
             shape = self.trained[i].shape
             if update is None:
                 done.append(None)
-            elif is_rows(update) and update.values.shape.rank == 1 < shape.rank:
+            elif is_rows(update) and i in self.parted:
                 values = check_finite(tf.cast(update.values, self.trained[i].dtype), self.names[i])
                 flat = tf.scatter_nd(update.indices[:, None], values, [shape.num_elements()])
                 whole = tf.reshape(flat, shape)
@@ -130,7 +132,7 @@ class Compressor(tf.Module):
                 values = this.momentum_after(i, check_finite(rows.values, self.names[i]), rows.indices)
                 done.append(tf.IndexedSlices(values, rows.indices, rows.dense_shape))
             else:
-                update = check_finite(update, self.names[i])
+                update = tf.reshape(check_finite(update, self.names[i]), shape)
                 done.append(update if this.corrects and not self.dense[i] else this.momentum_after(i, update))
         assigned = [variable.assign(value) for variable, value in this.changes]
         with tf.control_dependencies([] if tf.executing_eagerly() else assigned):

@@ -14,6 +14,8 @@ One worker and one tensor, step by step, with gradient g, velocity u and residua
 from __future__ import annotations
 
 import itertools
+import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -40,7 +42,8 @@ class Recipe:
         factor_masking: clear the velocity, too, where an element was sent (section 3.2).
         clip_norm: L2 norm over all of a step's gradients above which they are scaled down; None for no clipping.
             The norm is that of the gradient over all workers; each worker clips to its share of it (`clip_locally`).
-        weight_decay: times the weights is added to the local gradient, before everything else.
+        weight_decay: times the weights is added to the local gradient, before everything else; not to gradients that
+            are rows (embeddings), which it would make dense.
         warm_up: ratios of the stages before ``ratio`` holds, falling, such as `PAPER_WARM_UP`; ``(1.0,)`` trains
             dense first. See `geometric_warm_up`.
         warm_up_steps: steps in each stage of the warm-up.
@@ -89,6 +92,12 @@ class Recipe:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("ratio", "momentum", "weight_decay", "sample", "clip_norm"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Real) and not (name == "clip_norm" and value is None):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+        if not isinstance(self.warm_up, Sequence) or isinstance(self.warm_up, str):
+            raise ValueError(f"warm_up must be a sequence of ratios, got {self.warm_up!r}")
         if not 0 <= self.ratio <= 1:
             raise ValueError(f"ratio must be in [0, 1], got {self.ratio!r}")
         if not 0 <= self.momentum < 1:
@@ -189,7 +198,8 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
     """
     limit = clip_norm * workers ** (0.5 if reduction == "average" else -0.5)
     norm = tf.linalg.global_norm(gradients)
-    scale = tf.where(norm > limit, limit / norm, 1.0)
+    # A norm that overflows must not pass for a large gradient, which would be scaled to nothing.
+    scale = tf.where(tf.math.is_finite(norm), tf.where(norm > limit, limit / norm, 1.0), float("nan"))
     return [
         tf.IndexedSlices(g.values * scale, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else g * scale
         for g in gradients

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -117,6 +118,7 @@ class DistributedTrainer(Trainer):
             raise ValueError(f"workers must be {self.exchange.size}, as many as there are, got {settings.workers}")
         self.exchange.agree(str(settings))
         super().__init__(settings, data)
+        self.ratio = None  # of the run
         self.compressor = Compressor(settings.recipe(1.0), self.weights, self.exchange, self.names)
         # Every worker's every step draws its own dropout, whoever computed before it: set from (seed, step, worker).
         layers = [layer for layer in self.model.layers if hasattr(layer, "seed_generator")]
@@ -139,11 +141,14 @@ class DistributedTrainer(Trainer):
             A `DistributedStep` after every update, and on the first rank an `Evaluation` now and then.
 
         Raises:
-            ValueError: ratio outside [0, 1].
+            ValueError: ratio outside [0, 1], or another one than the run had that goes on.
             RanksDisagree: another rank was given another ratio.
             TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
         """
         settings, recipe = self.settings, self.settings.recipe(ratio)
+        if go_on and self.ratio not in (None, ratio):
+            raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
+        self.ratio = ratio
         self.exchange.agree(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
         if not self.traces:  # tracing is no part of a run's time; a step at learning rate 0, and its state thrown away
             before = [variable.numpy() for variable in (*self.model.variables, *self.compressor.state)]
@@ -173,24 +178,54 @@ class DistributedTrainer(Trainer):
         """Updates since the first weights."""
         return int(self.compressor.step)
 
-    def has_saved(self, folder) -> bool:
-        """Whether this rank's state is in ``folder``."""
-        return self._file(folder).with_suffix(".index").exists()
-
     def save(self, folder) -> None:
-        """Keep weights and this rank's velocities and residuals in ``folder``, a file for each rank."""
-        self._checkpoint().write(str(self._file(folder)))
+        """Keep weights, and this rank's velocities and residuals, in ``folder``; the save before this one stays.
 
-    def restore(self, folder) -> None:
-        """Take up what `save` kept; ``run(ratio, go_on=True)`` then goes on as if it had not been interrupted.
+        A run that dies while some ranks have saved and others have not still has a step that all of them have.
+        """
+        file = self._file(folder, self.steps_done)
+        self._checkpoint().write(str(file))
+        file.with_suffix(".json").write_text(json.dumps({**dataclasses.asdict(self.settings), "ratio": self.ratio}))
+        for step in self._saved_steps(folder)[:-2]:
+            for old in Path(folder).glob(f"{self._file(folder, step).name}.*"):
+                old.unlink()
+
+    def restore(self, folder) -> bool:
+        """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
+
+        Returns:
+            Whether there was anything to take up.
 
         Raises:
-            tf.errors.NotFoundError: there is no state of this rank in ``folder``.
+            LabError: what was saved had other settings (more steps or evaluations are fine); the message names them.
         """
-        self._checkpoint().read(str(self._file(folder))).assert_consumed()
+        steps = self._saved_steps(folder)
+        newest = tf.constant([steps[-1] if steps else 0])
+        step = int(tf.reduce_min(self.exchange.allgather([newest] * self.exchange.local, "dgc_lab.saved")))
+        if step == 0:
+            return False
+        if step not in steps:
+            raise LabError(
+                f"{folder} holds steps {steps} of rank {self.exchange.first}, and another rank has step {step}"
+            )
+        file = self._file(folder, step)
+        saved = json.loads(file.with_suffix(".json").read_text())
+        self.ratio = saved.pop("ratio")
+        now = dataclasses.asdict(self.settings)
+        differing = [name for name in now if saved.get(name) != now[name] and name not in ("steps", "evaluations")]
+        if differing:
+            told = ", ".join(f"{name} {saved.get(name)} (now {now[name]})" for name in differing)
+            raise LabError(f"{folder} was saved by a run with {told}")
+        self._checkpoint().read(str(file)).assert_consumed()
+        return True
 
-    def _file(self, folder) -> Path:
-        return Path(folder) / f"rank_{self.exchange.first}"
+    def _saved_steps(self, folder) -> list[int]:
+        """Steps of this rank's saves in a folder, the last one last."""
+        files = Path(folder).glob(f"rank_{self.exchange.first}_step_*.json")
+        return sorted(int(file.stem.rpartition("_")[2]) for file in files)
+
+    def _file(self, folder, step) -> Path:
+        return Path(folder) / f"rank_{self.exchange.first}_step_{step}"
 
     def _checkpoint(self):
         return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)

@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import sys
 
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.build_horovod import require_horovod
 from dgc_lab.errors import LabError
+
+OPEN_COUNTS = []  # of `handed_to_horovod`
 
 
 class RanksDisagree(LabError):
@@ -80,6 +85,7 @@ class HorovodWorkers:
     local = 1
 
     def __init__(self):
+        require_horovod()
         import horovod.tensorflow as hvd
 
         if not hvd.is_initialized():
@@ -142,7 +148,7 @@ class ExchangedByHorovodsOptimizer(HorovodWorkers):
 def handed_to_horovod():
     """Count what is handed to Horovod's collectives meanwhile, by whomever: this lab's code or Horovod's optimizer.
 
-    Counts what runs, eagerly or in a ``tf.function`` that is traced meanwhile; one that was traced before is not seen.
+    Counts what runs, eagerly or in a ``tf.function``; one that was traced before this was ever used is not seen.
 
     Yields:
         A dict that grows: bytes by collective, ``"allreduce"`` and ``"allgather"``.
@@ -159,7 +165,8 @@ def handed_to_horovod():
 
     def counted(collective, name):
         def add(size):
-            sent[name] += int(size)
+            for count in OPEN_COUNTS:  # Horovod keeps its traced functions: they must serve the next count, too
+                count[name] += int(size)
 
         def call(tensor, *args, **kwargs):
             tf.numpy_function(add, [payload([tensor])], [])  # runs with the step, Horovod's are traced functions
@@ -170,9 +177,11 @@ def handed_to_horovod():
     # All of Horovod's functions, its optimizer included, reach the collectives by these two names of its module.
     own = hvd._allreduce, hvd.allgather
     hvd._allreduce, hvd.allgather = counted(own[0], "allreduce"), counted(own[1], "allgather")
+    OPEN_COUNTS.append(sent)
     try:
         yield sent
     finally:
+        OPEN_COUNTS.remove(sent)
         hvd._allreduce, hvd.allgather = own
 
 
@@ -181,9 +190,20 @@ def payload(tensors):
     return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])
 
 
-def default_exchange():
-    """Horovod's ranks where Horovod runs in this process with more than one, else one worker."""
-    import sys
+def launched_ranks() -> int:
+    """Number of ranks that a launcher such as horovodrun has started with this process; 1 without a launcher."""
+    return int(os.environ.get("HOROVOD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
 
+
+def default_exchange():
+    """Horovod's ranks where Horovod runs in this process with more than one, else one worker.
+
+    Raises:
+        LabError: a launcher has started several ranks, and Horovod was not started: each would train alone.
+    """
     horovod = sys.modules.get("horovod.tensorflow")
-    return HorovodWorkers() if horovod and horovod.is_initialized() and horovod.size() > 1 else OneWorker()
+    if horovod and horovod.is_initialized():
+        return HorovodWorkers() if horovod.size() > 1 else OneWorker()
+    if launched_ranks() > 1:
+        raise LabError(f"this is one of {launched_ranks()} ranks: call horovod.tensorflow.init() first")
+    return OneWorker()

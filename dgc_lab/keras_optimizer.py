@@ -5,7 +5,7 @@ overrides ``apply``, which ``fit`` and custom loops both call.
 
     hvd.init()
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.001, momentum=0.9))
-    model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
     x, y = shard(x_train, y_train)
     model.fit(x, y, callbacks=[AverageMetrics(), *on_first_rank(keras.callbacks.ModelCheckpoint("model.keras"))])
 """
@@ -52,7 +52,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         >>> optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.5, dense_below=0))
-        >>> model.compile(optimizer, loss="mse")
+        >>> model.compile(optimizer, loss="mse", jit_compile=False)
         >>> history = model.fit(np.ones((8, 4)), np.ones((8, 2)), epochs=2, verbose=0)
         >>> history.history["loss"][0] > history.history["loss"][1]
         True
@@ -90,15 +90,22 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             trainable_variables: Keras variables; those that it was built with if None.
 
         Raises:
-            ValueError: called inside ``jit_compile=True``: Horovod's collectives are no XLA operations.
+            ValueError: called inside ``jit_compile=True``: Horovod's collectives are no XLA operations; or inside a
+                ``LossScaleOptimizer``; or a variable is not among those that it was built with.
             tf.errors.InvalidArgumentError: a rank's gradient holds NaN or infinity; on all ranks.
         """
-        refuse_xla()
+        refuse_xla_and_loss_scaling()
         if not self.built:
             self.build(trainable_variables)
         known = self._trainable_variables
         given = known if trainable_variables is None else list(trainable_variables)
         by_variable = {id(variable): gradient for variable, gradient in zip(given, grads, strict=True)}
+        unknown = [variable.path for variable in given if all(variable is not one for one in known)]
+        if unknown:
+            raise ValueError(
+                f"trainable_variables must be among those of the first call, got also {unknown}. After layers were "
+                "unfrozen, compile the model with a new optimizer"
+            )
         self._start()
         updates, _ = self.compressor([[by_variable.get(id(variable)) for variable in known]])
         self.inner.apply(updates, known)
@@ -137,14 +144,26 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Payload that this rank has handed to the collectives since it was built, in bytes."""
         return int(tf.reduce_sum(self.compressor.bytes_sent)) if self.built else 0
 
+    def scale_loss(self, loss):
+        return self.inner.scale_loss(loss)
+
     def save_own_variables(self, store):
         # Keras saves the inner optimizer by itself.
-        for number, variable in enumerate(self.compressor.state if self.built else []):
-            store[str(number)] = variable.numpy()
+        if self.built:
+            store["rank"] = np.array(self.exchange.first)
+            for number, variable in enumerate(self.compressor.state):
+                store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store):
-        if len(store.keys()) != len(self.compressor.state):
-            raise ValueError(f"the file holds {len(store.keys())} of the {len(self.compressor.state)} state variables")
+        if not store.keys():  # saved before it was built
+            return
+        saved, own = int(np.asarray(store["rank"])), self.exchange.first
+        if saved != own:
+            raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
+        if len(store.keys()) - 1 != len(self.compressor.state):
+            raise ValueError(
+                f"the file holds {len(store.keys()) - 1} of the {len(self.compressor.state)} state variables"
+            )
         for number, variable in enumerate(self.compressor.state):
             variable.assign(np.asarray(store[str(number)]))
 
@@ -165,8 +184,12 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 class AverageMetrics(keras.callbacks.Callback):
     """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
 
-    Put it first in the list of callbacks. At the start it also takes all of the model's variables from rank 0, those
-    that are not trained (batch norm's moments) included.
+    Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
+    moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
+    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
+
+    Raises:
+        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
 
     Args:
         exchange: as in `DistributedOptimizer`.
@@ -178,7 +201,10 @@ class AverageMetrics(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.exchange = self.exchange or default_exchange()
-        self.exchange.broadcast([variable.value for variable in self.model.non_trainable_variables])
+        # A rank with fewer batches would leave the others waiting in the last step.
+        self.exchange.agree(f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}")
+        # Not the seeds of dropout: each rank draws its own.
+        self.exchange.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
     def on_epoch_end(self, epoch, logs=None):
         if logs:
@@ -237,16 +263,31 @@ def check_outer_optimizer(optimizer) -> None:
             f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the recipe has the momentum, "
             "and it would be applied twice"
         )
-    if optimizer.weight_decay:
-        raise ValueError(f"weight_decay must be given to the recipe, got {optimizer.weight_decay} in the inner SGD")
+    for name, instead in {
+        "weight_decay": "weight_decay",
+        "clipnorm": "clip_norm",
+        "global_clipnorm": "clip_norm",
+        "clipvalue": "clip_norm",
+    }.items():
+        if getattr(optimizer, name):
+            raise ValueError(
+                f"{name} must be given to the recipe, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
+                "it comes before the accumulation"
+            )
 
 
-def refuse_xla() -> None:
-    """A clear ValueError when TensorFlow is tracing for XLA; its own, at the first step, names internal operations."""
+def refuse_xla_and_loss_scaling() -> None:
+    """A clear ValueError for two surroundings that would fail later: XLA by an obscure message, the other by a hang."""
     frame = inspect.currentframe()
     while frame:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "the policy must not be mixed_float16: its LossScaleOptimizer leaves out a step on the rank whose "
+                "gradients overflow, and the others wait for it. Use mixed_bfloat16 or float32"
+            )
         # TensorFlow tells a traced function nowhere that it is for XLA; the tf.function that is tracing it knows.
-        if getattr(frame.f_locals.get("self"), "_jit_compile", None) is True:
+        if getattr(caller, "_jit_compile", None) is True:
             raise ValueError(
                 "jit_compile must be False, got True: Horovod's collectives are no XLA operations. "
                 "Say model.compile(..., jit_compile=False); on a GPU Keras may otherwise choose True by itself"

@@ -9,14 +9,12 @@ compresses first: Horovod's ``compute_gradients`` would reduce the dense gradien
 
 from __future__ import annotations
 
-import sys
-
 import tensorflow as tf
 
 from dgc_lab.compressor import Compressor
 from dgc_lab.dgc import Recipe
 from dgc_lab.errors import LabError
-from dgc_lab.exchange import ExchangedByHorovodsOptimizer, HorovodWorkers, OneWorker
+from dgc_lab.exchange import ExchangedByHorovodsOptimizer, HorovodWorkers, default_exchange
 
 v1 = tf.compat.v1.train
 
@@ -25,7 +23,9 @@ class GradientCompressionOptimizer(v1.Optimizer):
     """Deep Gradient Compression around a ``tf.compat.v1.train.Optimizer``: eager, in ``tf.function``, in a session.
 
     Args:
-        optimizer: applies the update: ``GradientDescentOptimizer``, or Horovod's ``DistributedOptimizer`` around one.
+        optimizer: applies the update: ``GradientDescentOptimizer``, or Horovod's ``DistributedOptimizer`` around one,
+            of which the exchange is taken over, with the recipe's ``reduction`` and ``values`` in place of Horovod's
+            ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
             ``MomentumOptimizer`` is accepted where the recipe's momentum is 0.
         recipe: the switches (`dgc_lab.dgc.Recipe`); the paper's algorithm at 0.1 % if None.
         sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
@@ -56,6 +56,8 @@ class GradientCompressionOptimizer(v1.Optimizer):
         super().__init__(use_locking=False, name=name)
         self.recipe, self.sparse_to_dense = recipe or Recipe(), sparse_to_dense
         around_horovod = is_horovods(optimizer)
+        if around_horovod:
+            check_horovods_options(optimizer)
         self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod offers no public way to it
         check_inner_optimizer(self.inner, self.recipe)
         self.exchange = exchange or (HorovodWorkers() if around_horovod else None)
@@ -81,6 +83,11 @@ class GradientCompressionOptimizer(v1.Optimizer):
             with tf.init_scope():
                 outside = self.exchange is None
                 self.compressor = Compressor(self.recipe, variables, self.exchange or around_workers(), outside=outside)
+        if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
+            raise ValueError(
+                f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
+                f"{[variable.name for variable in variables]}. Use an optimizer for each list"
+            )
         updates, _ = self.compressor([list(gradients)])
         self._given_out = updates if self.exchange is None else []
         return list(zip(updates, variables, strict=True))
@@ -134,10 +141,20 @@ def is_horovods(optimizer) -> bool:
     return type(optimizer).__module__.startswith("horovod.") and hasattr(optimizer, "_optimizer")
 
 
+def check_horovods_options(optimizer) -> None:
+    """A ValueError for options of Horovod's optimizer that would be lost when its exchange is taken over."""
+    if optimizer._agg_helper is not None:
+        raise ValueError("backward_passes_per_step must be 1 where GradientCompressionOptimizer wraps Horovod's")
+    if optimizer._local_vars:
+        raise ValueError("Horovod's optimizer must have no local variables where GradientCompressionOptimizer wraps it")
+    if optimizer.process_set.process_set_id:
+        raise ValueError("process_set must be the global one where GradientCompressionOptimizer wraps Horovod's")
+
+
 def around_workers():
     """The ranks that a Horovod optimizer around this one exchanges with; one worker where Horovod is not started."""
-    horovod = sys.modules.get("horovod.tensorflow")
-    return ExchangedByHorovodsOptimizer() if horovod and horovod.is_initialized() else OneWorker()
+    exchange = default_exchange()
+    return ExchangedByHorovodsOptimizer() if isinstance(exchange, HorovodWorkers) else exchange
 
 
 def check_inner_optimizer(optimizer, recipe: Recipe) -> None:

@@ -96,6 +96,10 @@ def test_clipping_leaves_small_gradients_and_zeros_alone():
     assert_same(clip_locally([tf.zeros(3)], 1.0, 1), [np.zeros(3)])
 
 
+def test_a_norm_that_overflows_is_not_taken_for_a_large_gradient():
+    assert np.isnan(clip_locally([tf.constant([1e20, 1.0])], 1.0, 1)[0]).all()
+
+
 floats = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # TensorFlow may take those for zero
 
 
@@ -190,6 +194,9 @@ def resnet_50():
         ({"reduction": "mean"}, "reduction must be one of average, sum"),
         ({"sample": 0}, r"sample must be in \(0, 1\]"),
         ({"dense_below": -1}, "dense_below must be a whole number"),
+        ({"ratio": "0.1"}, "ratio must be a number, got '0.1'"),
+        ({"momentum": None}, "momentum must be a number, got None"),
+        ({"warm_up": 0.25}, "warm_up must be a sequence of ratios, got 0.25"),
     ],
 )
 def test_bad_switches_are_named(switches, message):

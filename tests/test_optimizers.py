@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.dgc import Recipe
+from dgc_lab.errors import LabError
 from dgc_lab.exchange import OneWorker, SimulatedWorkers
 from dgc_lab.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
 from dgc_lab.optimizer import GradientCompressionOptimizer
@@ -16,7 +17,7 @@ SMALL = Recipe(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
 
 def compiled(optimizer, **options):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile(optimizer, "mse", **options)
+    model.compile(optimizer, "mse", **{"jit_compile": False, **options})
     return model
 
 
@@ -33,6 +34,7 @@ def fit(model, **options):
         (keras.optimizers.Adam(), Recipe(), r"must be keras.optimizers.SGD with a recipe, got Adam"),
         (keras.optimizers.SGD(0.1, momentum=0.9), Recipe(), r"momentum must be 0 in the inner SGD, got 0.9"),
         (keras.optimizers.SGD(0.1, weight_decay=0.1), Recipe(), r"weight_decay must be given to the recipe"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), Recipe(), r"global_clipnorm must be given .* as clip_norm"),
         ("sgd", None, r"optimizer must be a Keras 3 optimizer, got 'sgd'"),
     ],
 )
@@ -98,6 +100,51 @@ def test_a_model_is_saved_and_loaded_with_its_residuals(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_model_saved_before_training_can_be_loaded(tmp_path):
+    compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL)).save(tmp_path / "model.keras")
+    fit(keras.saving.load_model(tmp_path / "model.keras"))
+
+
+def test_another_ranks_file_is_refused(tmp_path):
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    fit(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.optimizer.exchange.first = 1
+    with pytest.raises(ValueError, match="the file holds rank 0's residuals, and this is rank 1"):
+        model.optimizer.load_own_variables({"rank": np.array(0)})
+
+
+def test_mixed_float16_is_refused_before_it_hangs():
+    with pytest.raises(ValueError, match="the policy must not be mixed_float16"):
+        fit(compiled(keras.optimizers.LossScaleOptimizer(DistributedOptimizer(keras.optimizers.SGD(0.1)))))
+
+
+def test_a_fixed_loss_scale_changes_nothing():
+    keras.utils.set_random_seed(0)
+    models = [
+        compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, loss_scale_factor=s), SMALL)) for s in (None, 64.0)
+    ]
+    models[1].set_weights(models[0].get_weights())
+    for model in models:
+        fit(model, epochs=3, shuffle=False)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_layers_unfrozen_later_are_refused_and_not_left_out():
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    fit(model)
+    late = keras.Variable([1.0], name="late")
+    with pytest.raises(ValueError, match=r"got also .*late.*compile the model with a new optimizer"):
+        model.optimizer.apply([tf.constant([1.0])], [late])
+
+
+def test_ranks_of_a_launcher_must_start_horovod(monkeypatch):
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    with pytest.raises(LabError, match=r"this is one of 2 ranks: call horovod.tensorflow.init\(\) first"):
+        fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1))))
+
+
 def test_a_custom_loop_trains_with_it():
     weight = keras.Variable([[1.0, 2.0]])
     optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), Recipe(ratio=0.5, momentum=0.0, dense_below=0))
@@ -150,6 +197,14 @@ def test_slots_and_variables_before_and_after_the_first_step():
     assert np.any(optimizer.get_slot(weight, "velocity"))
     assert optimizer.get_slot(tf.Variable(1.0), "velocity") is None
     assert len(optimizer.variables()) == 3
+
+
+def test_another_list_of_variables_is_refused():
+    weights = [tf.Variable(tf.ones([2, 2])) for _ in range(2)]
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
+    optimizer.minimize(lambda: tf.reduce_sum(weights[0]), var_list=weights[:1])
+    with pytest.raises(ValueError, match="var_list must hold the variables of the first call"):
+        optimizer.minimize(lambda: tf.reduce_sum(weights[1]), var_list=weights[1:])
 
 
 def test_momentum_of_the_inner_optimizer_where_the_recipe_has_none():

@@ -46,7 +46,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
     command = [*TRAIN, "--steps", "120", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
-    while not (tmp_path / "parts" / "rank_0.index").exists():
+    while not list(tmp_path.glob("parts/rank_0_step_*.json")):
         assert time.monotonic() < end, "nothing was saved"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -56,6 +56,9 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
     assert re.search(r"Stopped at step \d+ of 120; the same command goes on", said)
     again = train("--steps", "120", "--checkpoint", str(tmp_path / "parts"))
     assert again.returncode == 0
+    other = train("--steps", "130", "--seed", "1", "--checkpoint", str(tmp_path / "parts"))
+    assert other.returncode == 1
+    assert "was saved by a run with seed 0 (now 1)" in other.stderr
     reached = [re.search(r"step 120: .* bytes", done.stdout + done.stderr).group() for done in (whole, again)]
     assert reached[0] == reached[1]
 
@@ -75,4 +78,4 @@ def test_under_horovodrun_all_ranks_train(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step 20: accuracy" in done.stdout + done.stderr
-    assert {path.name for path in tmp_path.glob("*.index")} == {"rank_0.index", "rank_1.index"}
+    assert {path.name for path in tmp_path.glob("*.json")} == {"rank_0_step_20.json", "rank_1_step_20.json"}
