@@ -405,8 +405,8 @@ def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mo
         results[order] = first, sent
     for one, other in zip(results["inside"][0], results["around"][0], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    for _, sent in results.values():
-        assert sent < 6 * 4 * 2050 / (10 if name in ("dgc", "eq. 5", "nesterov", "vectors") else 1.5)
+    if name != "warm-up":  # it sends all in its first steps
+        assert all(sent < 6 * 4 * 2050 / 4 for _, sent in results.values())
 
 
 @pytest.mark.parametrize("mode", ["function", "session"])
