@@ -65,10 +65,12 @@ class DistributedSweep(LiveSweep):
         self.method = wide(
             ipywidgets.Dropdown, options=[AS_TYPED, *METHODS], value="complete DGC", description="Method"
         )
-        self.accumulate = wide(ipywidgets.Checkbox, value=True, description="Accumulate what is not sent")
-        self.momentum_correction = wide(ipywidgets.Checkbox, value=True, description="Momentum correction")
-        self.factor_masking = wide(ipywidgets.Checkbox, value=True, description="Momentum factor masking")
-        self.nesterov = wide(ipywidgets.Checkbox, value=False, description="Nesterov's momentum")
+        self.accumulate = wide(ipywidgets.Checkbox, indent=False, value=True, description="Accumulate what is not sent")
+        self.momentum_correction = wide(
+            ipywidgets.Checkbox, indent=False, value=True, description="Momentum correction"
+        )
+        self.factor_masking = wide(ipywidgets.Checkbox, indent=False, value=True, description="Momentum factor masking")
+        self.nesterov = wide(ipywidgets.Checkbox, indent=False, value=False, description="Nesterov's momentum")
         self.clip_norm = wide(ipywidgets.FloatText, value=0, description="Clip norm")
         warm_ups = ["none", "paper", "geometric", "dense"]
         self.warm_up = wide(ipywidgets.Dropdown, options=warm_ups, description="Warm-up")
