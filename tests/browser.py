@@ -37,7 +37,12 @@ def jupyterlab(request, tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
-    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"]
+    command += [
+        "--LabApp.expose_app_in_browser=True",
+        "--ServerApp.ip=127.0.0.1",
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={folder}",
+    ]
     log = (folder / "lab.log").open("w")
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JUPYTER_CONFIG_DIR": str(folder / "config")}
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -112,25 +117,10 @@ def run_all(page, restart=False, seconds=300):
         calm = 0 if busy else calm + 1
 
 
-def saved_outputs(page):
-    """Save, and read the file back: a list of (kind, output) of all code cells, those outside the window included."""
-    address, _, rest = page.url.partition("/lab/tree/")
-    contents = f"{address}/api/contents/{rest.partition('?')[0]}?token={TOKEN}"
-
-    def on_disk():
-        """The file as it stands; None while it is being written."""
-        answer = page.request.get(contents)
-        return answer.json() if answer.ok else None
-
-    before = on_disk()
-    page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^File$")).click()
-    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Save Notebook$")).first.click()
-    end = time.monotonic() + 60
-    while not (saved := on_disk()) or (before and saved["last_modified"] == before["last_modified"]):
-        assert time.monotonic() < end, "the notebook was not saved"
-        time.sleep(0.2)
-    cells = [cell for cell in saved["content"]["cells"] if cell["cell_type"] == "code"]
-    return [(output["output_type"], output) for cell in cells for output in cell["outputs"]]
+def all_outputs(page):
+    """A list of (kind, output) of all code cells, those outside the window included, as JupyterLab holds them."""
+    cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
+    return [(output["output_type"], output) for cell in cells for output in cell.get("outputs", [])]
 
 
 def control(page, label):

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from browser import BADGES, ROOT, control, run_all, saved_outputs, screenshot
+from browser import BADGES, ROOT, all_outputs, control, run_all, screenshot
 
 LESSON = "01_gradient_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -33,7 +33,7 @@ def test_run_all_fills_the_lesson(page):
     assert page.get_by_role("heading", name="Gradient aggregation").count() == 1
     run_all(page)
     wait_for(page, "sequential: relative error")
-    outputs = saved_outputs(page)
+    outputs = all_outputs(page)
     errors = [output["evalue"] for kind, output in outputs if kind == "error"]
     assert len(errors) == 2, "the two calls that the lesson shows to fail, and no other"
     assert "no attribute 'TREE'" in errors[0]

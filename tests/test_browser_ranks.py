@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from browser import BADGES, ROOT, control, run_all, saved_outputs, screenshot
+from browser import BADGES, ROOT, all_outputs, control, run_all, screenshot
 from playwright.sync_api import expect
 
 LESSON = "05_dgc_on_horovod.ipynb"
@@ -33,7 +33,7 @@ def fill(page, **values):
 
 def test_run_all_fills_the_lesson(page):
     run_all(page, seconds=500)
-    outputs = saved_outputs(page)
+    outputs = all_outputs(page)
     errors = [output["evalue"] for kind, output in outputs if kind == "error"]
     assert len(errors) == 1, errors
     assert "got Adam: Deep Gradient Compression is defined for SGD alone" in errors[0]

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import BADGES, ROOT, control, run_all, saved_outputs, screenshot
+from browser import BADGES, ROOT, all_outputs, control, run_all, screenshot
 
 LESSON = "02_variable_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -29,7 +29,7 @@ def test_run_all_fills_the_lesson(page):
     assert page.get_by_role("heading", name="VariableAggregation", exact=True).count() == 1
     run_all(page)
     wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
-    outputs = saved_outputs(page)
+    outputs = all_outputs(page)
     errors = [output["evalue"] for kind, output in outputs if kind == "error"]
     assert len(errors) == 1, "the call that the lesson shows to fail, and no other"
     assert "distributed_training_variables" in errors[0]
@@ -89,7 +89,7 @@ def test_running_the_cell_again_gives_a_working_widget(page):
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     wait_for(page, "A read outside the replicas gives 10")
-    assert [kind for kind, _ in saved_outputs(page)].count("error") == 1, "no complaint that it is too late for devices"
+    assert [kind for kind, _ in all_outputs(page)].count("error") == 1, "no complaint that it is too late for devices"
 
 
 def test_console_is_silent_about_the_lesson(page):
