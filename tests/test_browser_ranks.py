@@ -70,6 +70,7 @@ def test_stop_ends_all_ranks_soon(page):
 def test_switches_by_label_and_finished_rows(page):
     fill(page, Ratios="1, 0.01", Steps="60")
     control(page, "Method").select_option("complete DGC")
+    expect(control(page, "Momentum factor masking")).to_be_checked(timeout=30_000)  # the kernel has answered
     control(page, "Momentum factor masking").uncheck()
     control(page, "Warm-up").select_option("geometric")
     control(page, "Values").select_option("float16")
