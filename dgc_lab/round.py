@@ -169,7 +169,7 @@ class Round:
         return updates, report
 
     def _mean(self, total):
-        if self.compressor.outside or self.recipe.reduction == "sum":
+        if self.compressor.outside or self.recipe.reduction == "sum" or self.exchange.size == 1:
             return total
         return total / self.exchange.size
 
