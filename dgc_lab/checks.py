@@ -12,6 +12,13 @@ def check_choice(argument: str, value, allowed):
     return value
 
 
+def check_whole(argument: str, value, least: int) -> int:
+    """The value, when it is a whole number of at least ``least``; else a ValueError that says so."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{argument} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
 def check_count(argument: str, value, least: int, most: int) -> int:
     """The value, when it is a whole number from least to most; else a ValueError that says so."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:

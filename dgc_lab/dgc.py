@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from dgc_lab.checks import check_choice, check_whole
 from dgc_lab.compression import RULES, SCOPES, keep_mask
 
 PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
@@ -90,8 +91,7 @@ class Recipe:
     def __post_init__(self):
         choices = {"rule": tuple(RULES), "scope": SCOPES, "values": VALUE_TYPES, "reduction": REDUCTIONS}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), allowed)
         for name in ("ratio", "momentum", "weight_decay", "sample", "clip_norm"):
             value = getattr(self, name)
             if not isinstance(value, numbers.Real) and not (name == "clip_norm" and value is None):
@@ -109,9 +109,7 @@ class Recipe:
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample must be in (0, 1], got {self.sample!r}")
         for name, least in {"warm_up_steps": 1, "dense_below": 0, "seed": 0}.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            check_whole(name, getattr(self, name), least)
         object.__setattr__(self, "warm_up", tuple(self.warm_up))
         stages = self.warm_up if not self.warm_up or self.ratio == 0 else (*self.warm_up, self.ratio)
         falls = all(later < earlier for earlier, later in itertools.pairwise(stages))

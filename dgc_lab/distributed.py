@@ -15,6 +15,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from dgc_lab.checks import check_choice, check_whole
 from dgc_lab.compressor import Compressor
 from dgc_lab.data import Dataset, load
 from dgc_lab.dgc import PAPER_WARM_UP, Recipe, geometric_warm_up
@@ -63,10 +64,8 @@ class DistributedSettings(Settings):
         super().__post_init__()
         if self.rule == "off":
             raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
-        if self.warm_up not in WARM_UPS:
-            raise ValueError(f"warm_up must be one of {', '.join(WARM_UPS)}, got {self.warm_up!r}")
-        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:
-            raise ValueError(f"workers must be a whole number of at least 1, got {self.workers!r}")
+        check_choice("warm_up", self.warm_up, WARM_UPS)
+        check_whole("workers", self.workers, 1)
         self.recipe(1.0)
 
     def recipe(self, ratio: float) -> Recipe:
@@ -168,8 +167,7 @@ class DistributedTrainer(Trainer):
             yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
             if stopping:
                 return
-            due = step * settings.evaluations // settings.steps > (step - 1) * settings.evaluations // settings.steps
-            if due and self.exchange.first == 0:
+            if settings.evaluates_after(step) and self.exchange.first == 0:
                 accuracy, loss = self.evaluate()
                 yield Evaluation(step, float(accuracy), float(loss))
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.build_horovod import require_horovod
+from dgc_lab.checks import check_whole
 from dgc_lab.errors import LabError
 
 OPEN_COUNTS = []  # of `handed_to_horovod`
@@ -47,9 +48,7 @@ class SimulatedWorkers:
     first = 0
 
     def __init__(self, workers: int):
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise ValueError(f"workers must be a whole number of at least 1, got {workers!r}")
-        self.size = self.local = workers
+        self.size = self.local = check_whole("workers", workers, 1)
 
     def allreduce(self, tensors, name=None):
         """Sum of the workers' tensors, all of one shape."""

@@ -157,7 +157,8 @@ class Round:
         report = Report(tf.add_n(allreduce) // here, tf.add_n(allgather) // here + 4, tf.stack(kept) // here)
         if self.compressor.outside:
             finite = []
-            updates = [spoiled(update, gradients[0]) for update in updates]
+            all_are = tf.reduce_all([all_finite(getattr(g, "values", g)) for g in gradients[0] if g is not None])
+            updates = [spoiled(update, all_are) for update in updates]
         else:
             finite = self._tell_all_what_is_not_finite(gradients)
         with tf.control_dependencies(finite):
@@ -225,11 +226,10 @@ def merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
-def spoiled(update, gradients):
-    """The update; NaN in place of it when a gradient is not finite, for an exchange outside to tell all workers."""
+def spoiled(update, finite):
+    """The update; NaN in place of it unless all gradients are finite, for an exchange outside to tell all workers."""
     if update is None:
         return None
-    finite = tf.reduce_all([all_finite(getattr(g, "values", g)) for g in gradients if g is not None])
     if not is_rows(update):
         return tf.where(finite, update, np.nan)
     # NaN passes no threshold: where nothing was selected, the first element must carry it.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.checks import check_choice, check_whole
 from dgc_lab.compression import RULES, SCOPES, check_finite, keep_masks
 from dgc_lab.data import Dataset, load
 from dgc_lab.models import MODELS
@@ -57,12 +58,9 @@ class Settings:
     def __post_init__(self):
         choices = {"dataset": tuple(MODELS), "rule": (*RULES, "off"), "scope": SCOPES}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), allowed)
         for name, least in {"steps": 1, "batch": 1, "seed": 0, "evaluations": 1}.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+            check_whole(name, getattr(self, name), least)
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate!r}")
         if self.seed >= 2**31:
@@ -77,6 +75,10 @@ class Settings:
                 raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
             if self.rule == "off" and ratio != 1:
                 raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
+
+    def evaluates_after(self, step: int) -> bool:
+        """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
+        return step * self.evaluations // self.steps > (step - 1) * self.evaluations // self.steps
 
     @property
     def model(self) -> str:
@@ -193,7 +195,7 @@ class Trainer:
             loss, kept = self._update(step, ratio, inputs)
             seconds += time.perf_counter() - start
             yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
-            if step * settings.evaluations // settings.steps > (step - 1) * settings.evaluations // settings.steps:
+            if settings.evaluates_after(step):
                 accuracy, loss = self.evaluate()
                 yield Evaluation(step, float(accuracy), float(loss))
 
