@@ -71,8 +71,10 @@ class Call:
                 try:
                     self.outcomes[rank] = cloudpickle.loads(result.get(0))
                 except Exception as error:  # of ipyparallel: the engine died, or cannot import dgc_lab
-                    problem = Problem(getattr(error, "ename", type(error).__name__), str(error), str(error))
-                    self.outcomes[rank] = Outcome(problem=problem)
+                    kind = getattr(error, "ename", type(error).__name__)
+                    if kind == "EngineError":
+                        self.engines.lost.add(rank)
+                    self.outcomes[rank] = Outcome(problem=Problem(kind, str(error), str(error)))
         return len(self.outcomes) == len(self._results)
 
     def problems(self) -> dict[int, Problem]:
@@ -93,9 +95,10 @@ class Call:
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
             yield from self._items()
+            finished = self.finished()  # before the look for the dead: a result can tell of a death first
             look_for_dead(self.engines)
             now = time.monotonic()
-            if self.finished():
+            if finished:
                 if self._taken == self.outcomes[0].batches:
                     return
                 # A stream's items travel apart from the results, and can come after them.
@@ -117,9 +120,9 @@ class Call:
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.engines.signal(STOP_SIGNAL)  # the first may have come before the function began
                 last_signal = now
-            next(result for rank, result in enumerate(self._results) if rank not in self.outcomes).wait(
-                SECONDS_BETWEEN_LOOKS
-            )
+            # All may have ended by now: another thread, in request_stop, looks too.
+            running = (result for rank, result in enumerate(self._results) if rank not in self.outcomes)
+            next(running, self._results[0]).wait(SECONDS_BETWEEN_LOOKS)
 
     def request_stop(self) -> None:
         """Ask the ranks to stop; `follow` asks again and puts them down after the time of grace."""

@@ -56,16 +56,17 @@ class Engines:
         size: number of engines.
         client: ipyparallel's client, after `start`.
         ids: the engines' numbers in it, in rank order.
+        lost: ranks whose call ended with ipyparallel's word that the engine died; it can come before `dead` knows.
         broken: why the engines were put down; None as long as they were not.
     """
 
     def __init__(self, size: int):
-        self.size, self.client, self.ids, self.broken = size, None, [], None
+        self.size, self.client, self.ids, self.lost, self.broken = size, None, [], set(), None
 
     def dead(self) -> list[int]:
         """Ranks whose engine is gone, in order. ipyparallel's nanny, a process beside each engine, tells."""
         alive = self.client.ids if self.client else self.ids
-        return [rank for rank, number in enumerate(self.ids) if number not in alive]
+        return [rank for rank, number in enumerate(self.ids) if number not in alive or rank in self.lost]
 
     def signal(self, number: int) -> None:
         """Send a signal to every engine that lives; does not wait."""

@@ -7,7 +7,6 @@ gives one more drawing and not fifty. Works with ipywidgets 7.7 and 8, without p
 from __future__ import annotations
 
 import contextlib
-import html
 import threading
 import time
 
@@ -16,6 +15,7 @@ from traitlets import TraitError
 
 from dgc_lab.errors import LabError
 from dgc_lab.pictures import image_tag, png
+from dgc_lab.widget_html import framed, message_line
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 EXPECTED_ERRORS = (ValueError, LabError)
@@ -107,8 +107,7 @@ class Explorer(ipywidgets.VBox):
             self.picture, self.frame, said = self.result(**values)
             self.image.value = image_tag(png(self.picture.figure), self.picture.alt)
             looks = self.frame.to_html(index=False, na_rep="", float_format="{:.4g}".format)
-            # The classes lend the table the looks of JupyterLab's and of the classic notebook's own tables.
-            self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{looks}</div>'
+            self.table.value = framed(looks)
             self._error = None
             self._say(said)
         except Exception as error:  # whatever it is must be seen: in a thread it would end in silence
@@ -120,8 +119,7 @@ class Explorer(ipywidgets.VBox):
         return " (Picture and table below are still those of the values before.)" if self.image.value else ""
 
     def _say(self, text: str, error: bool = False):
-        role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-        self.message.value = f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
+        self.message.value = message_line(text, error)
 
 
 def columns(controls: dict, height: int) -> list:

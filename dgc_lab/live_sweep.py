@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import html
 import threading
 import time
 from typing import ClassVar
@@ -19,6 +18,7 @@ from traitlets import TraitError
 from dgc_lab.errors import LabError
 from dgc_lab.pictures import Curves, image_tag
 from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
+from dgc_lab.widget_html import framed, message_line
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
@@ -143,17 +143,14 @@ class LiveSweep(ipywidgets.VBox):
             self.ratios.value = self.presets[change["new"]]
 
     def _say(self, text: str, error: bool = False):
-        role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-        self.message.value = f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
+        self.message.value = message_line(text, error)
 
     def _draw(self):
         self.image.value = image_tag(self.curves.frame(), self.curves.alt())
 
     def _show_table(self):
         looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
-        # The classes lend the table the looks of JupyterLab's and of the classic notebook's own tables.
-        tidy = f'<div class="jp-RenderedHTMLCommon rendered_html">{self.frame().to_html(**looks)}</div>'
-        self.table.value = (tidy + self._below_table()) if self.rows else ""
+        self.table.value = (framed(self.frame().to_html(**looks)) + self._below_table()) if self.rows else ""
 
     def _below_table(self) -> str:
         """HTML under the table."""
