@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from dgc_lab.calls import ProcessDied
 from dgc_lab.errors import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -49,6 +50,18 @@ def aside(function: Callable):
         return pool.submit(function).result()
 
 
+class RankDied(ProcessDied):
+    """The process of a rank is gone.
+
+    Attributes:
+        ranks: which ones, at least one.
+    """
+
+    def __init__(self, ranks: list[int]):
+        super().__init__([f"rank {rank}" for rank in ranks])
+        self.ranks = ranks
+
+
 class Engines:
     """Some of a client's engines.
 
@@ -59,6 +72,8 @@ class Engines:
         lost: ranks whose call ended with ipyparallel's word that the engine died; it can come before `dead` knows.
         broken: why the engines were put down; None as long as they were not.
     """
+
+    what = "ranks"
 
     def __init__(self, size: int):
         self.size, self.client, self.ids, self.lost, self.broken = size, None, [], set(), None
@@ -86,6 +101,23 @@ class Engines:
     def orphaned(self) -> bool:
         """Whether the controller is gone, without which no engine can be reached."""
         return False
+
+    def look_for_dead(self) -> None:
+        """Put all engines down when one of them, or the controller, is gone.
+
+        Raises:
+            RankDied: an engine is gone.
+            LabError: the controller is gone, or all was stopped.
+        """
+        if self.client is None:
+            raise LabError("the ranks were stopped. start() starts them")
+        if dead := self.dead():
+            error = RankDied(dead)
+            self.put_down(str(error).split(";")[0])
+            raise error
+        if self.orphaned():
+            self.put_down("ipyparallel's controller died, the ranks were put down")
+            raise LabError(f"{self.broken}. restart() brings them back")
 
     def _await_engines(self, deadline, say, ended=lambda: False, printed=lambda: ""):
         said = None

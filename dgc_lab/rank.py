@@ -1,6 +1,6 @@
 """What runs inside a rank: it joins the Horovod job, runs the notebook's functions, and hands their results back.
 
-The notebook's side is `dgc_lab.clusters`.
+The notebook's side is `dgc_lab.horovod_ranks`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,12 @@ def stop_requested() -> bool:
     return _stop.is_set()
 
 
+def listen_for_stop() -> None:
+    """Let the stop signal make `stop_requested` true; to be called in the main thread."""
+    # Python runs a signal's handler between two steps of the main thread, where the functions run too.
+    signal.signal(STOP_SIGNAL, lambda *_: _stop.set())
+
+
 def join(variables: dict[str, str], path: list[str]) -> int:
     """Become a rank: set the variables, import Horovod, meet the others.
 
@@ -76,8 +83,7 @@ def join(variables: dict[str, str], path: list[str]) -> int:
     Returns:
         Number of GPUs that it sees.
     """
-    # Python runs a signal's handler between two steps of the main thread, where the functions run too.
-    signal.signal(STOP_SIGNAL, lambda *_: _stop.set())
+    listen_for_stop()
     os.environ.update(thread_variables(int(variables["HOROVOD_LOCAL_SIZE"])) | variables)
     sys.path.extend(entry for entry in path if entry not in sys.path)
     import horovod.tensorflow as hvd
@@ -105,7 +111,7 @@ def call(payload: bytes) -> bytes:
     Returns:
         cloudpickle of the `Outcome`.
     """
-    return _outcome(payload, lambda outcome, function, args, kwargs: function(*args, **kwargs))
+    return outcome_of(payload, lambda outcome, function, args, kwargs: function(*args, **kwargs))
 
 
 def stream(payload: bytes) -> bytes:
@@ -113,10 +119,19 @@ def stream(payload: bytes) -> bytes:
 
     Args and result are those of `call`; the outcome says how many batches the notebook has to wait for.
     """
-    return _outcome(payload, _stream)
+    return outcome_of(payload, _stream)
 
 
-def _outcome(payload, run):
+def outcome_of(payload: bytes, run: Callable) -> bytes:
+    """Run a function that came from the notebook, and say how it ended, whatever it raised.
+
+    Args:
+        payload: as in `call`.
+        run: gets the outcome to fill, the function, its arguments and its keywords; returns the function's value.
+
+    Returns:
+        cloudpickle of the `Outcome`.
+    """
     _stop.clear()
     outcome = Outcome()
     try:
@@ -125,8 +140,8 @@ def _outcome(payload, run):
         return cloudpickle.dumps(outcome)
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: the notebook waits for an answer
         trace = error.__traceback__
-        while trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next  # begin in the notebook's function, not in this module
+        while trace.tb_next and trace.tb_frame.f_code.co_filename in (__file__, run.__code__.co_filename):
+            trace = trace.tb_next  # begin in the notebook's function, not in the lab's
         printed = "".join(traceback.format_exception(type(error), error, trace))
         problem = Problem(type(error).__name__, str(error), printed)
         return cloudpickle.dumps(Outcome(None, problem, outcome.batches))

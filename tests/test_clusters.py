@@ -193,7 +193,7 @@ def test_an_error_on_one_rank_names_it_while_the_other_waits_in_a_collective(two
     assert "in fail_on_one" in str(caught.value)
     assert "restart()" in str(caught.value)
     assert list(caught.value.problems) == [1]
-    with pytest.raises(LabError, match=r"a rank failed.*restart\(\)"):
+    with pytest.raises(LabError, match=r"one of the ranks failed.*restart\(\)"):
         two_ranks.run(total)
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
@@ -372,9 +372,9 @@ def test_ranks_that_are_forgotten_end(two_ranks):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 0}, "size must be an integer, at least 1, got 0"),
-        ({"size": 1.5}, "size must be an integer, at least 1, got 1.5"),
-        ({"size": True}, "size must be an integer, at least 1, got True"),
+        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
+        ({"size": 1.5}, "size must be a whole number of at least 1, got 1.5"),
+        ({"size": True}, "size must be a whole number of at least 1, got True"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
         ({"cluster": 1, "client": 2}, "cluster and client must not both be given"),
