@@ -23,7 +23,7 @@ def samples_beside_real(samples: dict) -> Picture:
     Example:
         >>> import numpy as np
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
-        'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.446.'
+        'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
     """
     if not samples:
         raise ValueError("samples must hold at least one run, got none")

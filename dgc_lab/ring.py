@@ -94,7 +94,7 @@ def quality(points) -> dict[str, float]:
         >>> score["modes covered"], score["good samples"]
         (8.0, 0.983)
         >>> round(quality(np.zeros((1000, 2)))["energy distance"], 1)
-        1.4
+        1.5
     """
     points = np.asarray(points, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 2 or len(points) < 2:
