@@ -35,8 +35,9 @@ class RingGAN:
     """The ring's points and two dense networks that play against each other, as a task for workers.
 
     The generator makes points out of noise, the discriminator tells real ones from made ones. Both learn at once, from
-    the same weights and at the same learning rate: weights are one list, the generator's first. Plain gradient descent
-    works at learning rates from 0.1 to 0.5 with no momentum; at 0.9, the usual momentum, it does not.
+    the same weights and at the same learning rate: weights are one list, the generator's first. With fresh gradients
+    of 64 points, 2 000 of them teach it all eight centres at learning rates from 0.05 to 0.5 without momentum; momentum
+    0.9 does worse at every rate tried.
 
     Attributes:
         hidden: width of the two hidden layers of each network, 1 to 4096.

@@ -151,6 +151,14 @@ def test_points_on_one_spot_between_the_centres_are_all_bad():
     assert score["energy distance"] == pytest.approx(2 * RADIUS - 4 / np.pi * RADIUS, abs=0.1)
 
 
+def test_a_circle_without_centres_covers_them_all_and_is_told_by_its_good_samples():
+    angles = np.linspace(0, 2 * np.pi, SAMPLES, endpoint=False)
+    score = quality(RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    assert score["modes covered"] == MODES
+    # A chord of 3 deviations, 0.6, spans 2 asin(0.6 / 2 / RADIUS) to each side of a centre.
+    assert score["good samples"] == pytest.approx(MODES * 4 * np.arcsin(0.15) / (2 * np.pi), abs=0.02)
+
+
 def test_a_centre_needs_a_fifth_of_its_share():
     one, other = centres()[:2]
     assert quality(np.array([one] * 976 + [other] * 24))["modes covered"] == 1
