@@ -1,14 +1,17 @@
-"""Schedules of workers: what their records say, and the simulation that makes such records."""
+"""Schedules of workers: what their records say, the simulation that makes such records, and pictures of both."""
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
 
-from dgc_lab import event_log
+from dgc_lab import event_log, schedule_pictures, throughput_pictures
 from dgc_lab.schedule_costs import Costs
 from dgc_lab.schedule_simulation import scale_row, simulate, sweep_workers
 from dgc_lab.schedules import DROPPED, MODES, Gradient, Schedule, Straggler, draw_delay
@@ -370,3 +373,131 @@ def test_sweeps_are_checked_before_the_first_run():
         sweep_workers({}, COSTS)
     with pytest.raises(ValueError, match=r"source must be one of measured, simulated, got 'guessed'"):
         scale_row("a", [], 2, "guessed")
+
+
+# Pictures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured_like():
+    """Runs of all modes with one slow worker of three, and a falling loss."""
+    slow = (Straggler(2, slowdown=4),)
+    return {
+        mode: [
+            replace(record, loss=2.0 - place / 100)
+            for place, record in enumerate(simulate(Schedule(mode, stragglers=slow), 3, 90, COSTS))
+        ]
+        for mode in MODES
+    }
+
+
+def bars_of(picture, panel: int, look: str):
+    """Bars of one look in a panel of the timelines, as (begin, end, height of the middle)."""
+    colour = to_rgba(schedule_pictures.LOOKS[look]["facecolor"])
+    for collection in picture.figure.axes[panel].collections:
+        if tuple(collection.get_facecolor()[0]) == colour:
+            for path in collection.get_paths():
+                box = path.get_extents()
+                yield box.x0, box.x1, round((box.y0 + box.y1) / 2)
+
+
+def test_timelines_show_what_the_records_say(measured_like):
+    picture = schedule_pictures.timelines(measured_like, seconds=(0.1, 0.5))
+    assert len(picture.figure.axes) == len(MODES)
+    for panel, (name, records) in enumerate(measured_like.items()):
+        shown = sorted(
+            (max(record.read, 0.1), min(record.computed, 0.5), record.worker)
+            for record in records
+            if record.update != DROPPED and record.read < 0.5 and record.computed > 0.1
+        )
+        np.testing.assert_allclose(sorted(bars_of(picture, panel, "computing")), shown)
+        marks = picture.figure.axes[panel].lines[0].get_xdata()
+        moments = [moment for moment, _ in event_log.updates(records) if 0.1 <= moment <= 0.5]
+        np.testing.assert_allclose(marks, moments)
+        assert f"{name}: {len(moments)} updates" in picture.alt
+    dropped = list(bars_of(picture, MODES.index("backup workers"), "computing, then dropped"))
+    assert dropped
+    assert {worker for _, _, worker in dropped} == {2}
+
+
+def test_timelines_choose_a_window_and_leave_out_workers_that_would_be_too_thin():
+    runs = {"many": simulate(Schedule("asynchronous"), 40, 4000, COSTS)}
+    picture = schedule_pictures.timelines(runs)
+    start, end = picture.figure.axes[0].get_xlim()
+    assert start == 0
+    assert 3 * 0.02 < end < runs["many"][-1].done / 4
+    assert "many (the first 16 of 40 workers)" in picture.alt
+    assert len(picture.figure.axes[0].get_yticks()) == 17
+    short = {"short": runs["many"][:1]}
+    assert schedule_pictures.timelines(short).figure.axes[0].get_xlim()[1] == runs["many"][0].done
+
+
+@pytest.mark.parametrize("window", [(1.0, 1.0), (-1.0, 2.0), (0.0, math.inf)])
+def test_windows_that_show_nothing(measured_like, window):
+    with pytest.raises(ValueError, match=r"seconds must be a time of at least 0 and a later one, got \("):
+        schedule_pictures.timelines(measured_like, seconds=window)
+
+
+def test_histograms_show_each_share(measured_like):
+    picture = schedule_pictures.staleness_histograms(measured_like)
+    for axes, (name, records) in zip(picture.figure.axes, measured_like.items(), strict=True):
+        stale = [record.staleness for record in records if record.update != DROPPED]
+        heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
+        counted = {staleness: count / len(stale) for staleness, count in Counter(stale).items()}
+        assert {staleness: height for staleness, height in heights.items() if height} == pytest.approx(counted)
+        assert f"{name}: mean {np.mean(stale):.2f}, at most {max(stale)}" in picture.alt
+    many = {"many": simulate(Schedule("asynchronous"), 100, 1000, COSTS)}
+    bars = schedule_pictures.staleness_histograms(many).figure.axes[0].patches
+    assert len(bars) <= 30
+    assert sum(bar.get_height() for bar in bars) == pytest.approx(1)
+    nothing = {"nothing": [Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, 0, DROPPED, 2.0)]}
+    assert "nothing: no update" in schedule_pictures.staleness_histograms(nothing).alt
+
+
+def test_losses_by_time_and_by_gradients(measured_like):
+    by_time = schedule_pictures.loss_curves(measured_like, smooth=4)
+    by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients", smooth=4)
+    for number, records in enumerate(measured_like.values()):
+        for picture, places in ((by_time, [record.done for record in records]), (by_gradients, range(1, 91))):
+            x, y = picture.figure.axes[0].lines[number].get_data()
+            np.testing.assert_allclose(x, places)
+            assert y[0] == pytest.approx(2.0)
+            assert y[1] == pytest.approx(1.995)
+            np.testing.assert_allclose(y[3:], 2.0 - (np.arange(3, 90) - 1.5) / 100)
+    assert "synchronous: 2.000 at first, 1.125 after 90 gradients" in by_gradients.alt
+    with pytest.raises(ValueError, match=r"runs must hold losses, got none for 'simulated'"):
+        schedule_pictures.loss_curves({"simulated": simulate(Schedule(), 2, 4, COSTS)})
+    with pytest.raises(ValueError, match=r"by must be one of seconds, gradients, got 'steps'"):
+        schedule_pictures.loss_curves(measured_like, by="steps")
+
+
+def test_a_loss_that_grows_without_end_leaves_the_others_visible(measured_like):
+    diverged = [replace(record, loss=10.0**place) for place, record in enumerate(measured_like["asynchronous"])]
+    picture = schedule_pictures.loss_curves({"good": measured_like["synchronous"], "diverged": diverged})
+    assert picture.figure.axes[0].get_ylim() == (0, 10)
+
+
+def test_throughput_bars(measured_like):
+    frame = event_log.summary(measured_like, 32)[["samples/s", "gradients/s"]]
+    picture = throughput_pictures.throughput_bars(frame, "a second")
+    widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
+    np.testing.assert_allclose(widths, [*frame["samples/s"], *frame["gradients/s"]])
+    assert f"asynchronous: samples/s {frame.loc['asynchronous', 'samples/s']:,.0f}, gradients/s" in picture.alt
+    with pytest.raises(ValueError, match=r"frame must hold at least one number, got 0 rows"):
+        throughput_pictures.throughput_bars(frame.iloc[:0])
+
+
+def test_scale_tells_simulated_from_measured(measured_like):
+    rows = [scale_row(name, records, 3, "measured") for name, records in measured_like.items()]
+    simulated = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 4, 8), gradients_each=5)
+    picture = throughput_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))
+    speeds = picture.figure.axes[0]
+    assert (speeds.get_xscale(), speeds.get_yscale()) == ("log", "log")
+    marks = [line for line in speeds.lines if line.get_linestyle() == "None"]
+    assert [line.get_xdata().tolist() for line in marks] == [[3]] * 4
+    assert [line.get_ydata()[0] for line in marks] == pytest.approx([row["gradients/s"] for row in rows])
+    assert [line.get_xdata().tolist() for line in speeds.lines if line not in marks] == [[2, 4, 8]] * 4
+    assert "asynchronous, measured: 3 workers" in picture.alt
+    assert "asynchronous, simulated: 8 workers" in picture.alt
+    with pytest.raises(ValueError, match=r"frame must hold at least one row, got none"):
+        throughput_pictures.by_workers(simulated.iloc[:0])
