@@ -143,3 +143,20 @@ class Gradient:
             2
         """
         return self.update - self.version
+
+
+def draw_delay(straggler: Straggler, random) -> float:
+    """Seconds that a straggler adds to its next gradient.
+
+    Args:
+        straggler: its ``delay`` is the mean, its ``tail`` the exponent of Pareto's distribution.
+        random: ``numpy.random.Generator``; unused without a tail.
+
+    Example:
+        >>> draw_delay(Straggler(0, delay=0.5), random=None)
+        0.5
+    """
+    if straggler.tail is None:
+        return straggler.delay
+    # Pareto's mean is tail / (tail - 1) times its least value; numpy's pareto() starts at 0 instead of that value.
+    return float(straggler.delay * (straggler.tail - 1) / straggler.tail * (1 + random.pareto(straggler.tail)))

@@ -88,6 +88,8 @@ def test_lower_bounds_are_met_by_colab():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:
         name, least = requirement.split(">=")
+        if name == "simpy":  # not in the image; it needs nothing else, so that installing it changes nothing there
+            continue
         assert not doctor.older(colab[name], least), requirement
 
 
