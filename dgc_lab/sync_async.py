@@ -24,7 +24,7 @@ from dgc_lab import tensorflow_roles as roles
 from dgc_lab.checks import check_count
 from dgc_lab.errors import LabError
 from dgc_lab.rank import stop_requested
-from dgc_lab.schedules import Gradient, Schedule
+from dgc_lab.schedules import Gradient, Schedule, Straggler
 from dgc_lab.shared_model import NOT_YET, SharedModel, sleep
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -278,24 +278,6 @@ def worker_step(shared: SharedModel, task, settings: Settings):
         A function of the batch's number and its arrays that gives float64 (8,): worker, the four times of a
         `dgc_lab.schedules.Gradient` as seconds since 1970, version, update, loss.
     """
-    slow = {straggler.worker: straggler for straggler in settings.schedule.stragglers}
-    slowdowns = [slow[n].slowdown if n in slow else 1.0 for n in range(shared.workers)]
-    delays = [slow[n].delay if n in slow else 0.0 for n in range(shared.workers)]
-    tails = [slow[n].tail or np.inf if n in slow else np.inf for n in range(shared.workers)]
-
-    def now(*after):
-        with tf.control_dependencies(after):
-            return tf.timestamp()
-
-    def delay(worker, seed, computing):
-        """Seconds that a worker is to wait, given the seconds that it has computed."""
-        tail = tf.gather(tf.constant(tails, tf.float64), worker)
-        # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
-        uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
-        random = (1 - 1 / tail) * uniform ** (-1 / tail)
-        slower = tf.gather(tf.constant(slowdowns, tf.float64), worker) - 1
-        return slower * computing + random * tf.gather(tf.constant(delays, tf.float64), worker)
-
     @tf.function
     def step(number, first, *batch):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
@@ -304,19 +286,48 @@ def worker_step(shared: SharedModel, task, settings: Settings):
         with tf.control_dependencies([began]):
             turn = shared.wait_for_turn(worker)
         with tf.control_dependencies([turn]):
-            version, weights = shared.read()
+            version, pace, weights = shared.read()
         read = now(*weights)
         with tf.control_dependencies([read]):
             weights = [tf.identity(weight) for weight in weights]
         loss, gradients = task.gradients(weights, seed, *batch)
-        slept = sleep(delay(worker, seed, now(*gradients) - read))
-        computed = now(slept)
+        computing = now(*gradients) - read
+        computed = now(sleep(delay(settings.schedule, shared.workers, worker, seed, pace, computing)))
         with tf.control_dependencies([computed]):
-            update = shared.submit(worker, number, version, gradients)
+            update = shared.submit(worker, number, version, gradients, computing)
         done = now(update)
         return tf.stack([tf.cast(x, tf.float64) for x in (worker, began, read, computed, done, version, update, loss)])
 
     return step
+
+
+def now(*after) -> tf.Tensor:
+    """Seconds since 1970, float64, when those tensors are there."""
+    with tf.control_dependencies(after):
+        return tf.timestamp()
+
+
+def delay(schedule: Schedule, workers: int, worker, seed, pace, computing) -> tf.Tensor:
+    """Seconds that a worker is to wait because it is a straggler.
+
+    Args:
+        schedule: who is slow, and how.
+        workers: how many there are.
+        worker: int scalar.
+        seed: int32 (2,), for the random delay.
+        pace: float64 scalar, seconds that the others take for a gradient; 0 where that is not known yet.
+        computing: float64 scalar, seconds that this one has computed.
+    """
+    slow = {straggler.worker: straggler for straggler in schedule.stragglers}
+    each = [slow.get(number, Straggler(number)) for number in range(workers)]
+    slowdown = tf.gather(tf.constant([straggler.slowdown for straggler in each], tf.float64), worker)
+    seconds = tf.gather(tf.constant([straggler.delay for straggler in each], tf.float64), worker)
+    tail = tf.gather(tf.constant([straggler.tail or np.inf for straggler in each], tf.float64), worker)
+    # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
+    uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
+    random = (1 - 1 / tail) * uniform ** (-1 / tail)
+    slower = tf.maximum(slowdown * tf.where(pace > 0, pace, computing) - computing, 0)
+    return tf.where(slowdown > 1, slower, 0) + random * seconds
 
 
 def order(examples: int, settings: Settings) -> np.ndarray:

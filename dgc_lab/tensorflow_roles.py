@@ -60,6 +60,11 @@ def number_of(job: str) -> int:
     return len(json.loads(os.environ["TF_CONFIG"])["cluster"][job])
 
 
+def own_number() -> int:
+    """The number of this process among those of its job."""
+    return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+
 def dead_workers() -> list[int]:
     """Numbers of the workers whose process is gone at this moment."""
     return [number for number in range(number_of("worker")) if not alive(f"worker {number}")]
