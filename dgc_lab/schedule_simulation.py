@@ -132,7 +132,7 @@ class _Training:
         self.summed += 1
         if self.summed == self.needed:
             self.summed, self.version = 0, update + 1
-        if self.slowest > slowest or self.summed == 0:
+        if self.slowest > slowest if self.schedule.mode == "bounded staleness" else self.summed == 0:
             self.next_turns()
         return update
 
