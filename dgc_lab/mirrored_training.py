@@ -16,7 +16,7 @@ import tensorflow as tf
 from dgc_lab import tensorflow_roles as roles
 from dgc_lab.rank import stop_requested
 from dgc_lab.schedules import Gradient
-from dgc_lab.shared_model import paced, sleep
+from dgc_lab.shared_model import sleep
 from dgc_lab.sync_async import Finished, Score, Settings, delay, now, order
 
 
@@ -85,24 +85,16 @@ def mirrored_step(strategy, task, settings: Settings, workers: int, worker: int,
         gradient, when it was done, as seconds since 1970, and the loss.
     """
 
-    slow = [straggler.worker for straggler in settings.schedule.stragglers]
-    with strategy.scope():
-        pace = tf.Variable(0.0, dtype=tf.float64)  # seconds that the workers take that are not slow
-
     def on_replica(number, *batch):
         began = now()
         with tf.control_dependencies([began]):
             batch = [tf.identity(array) for array in batch]
         seed = tf.stack([settings.seed, number])
         loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
-        computing = now(*gradients) - began
-        computed = now(sleep(delay(settings.schedule, workers, worker, seed, pace, computing)))
+        computed = now(sleep(delay(settings.schedule, workers, worker, seed, now(*gradients) - began)))
         with tf.control_dependencies([computed]):
             gradients = [tf.identity(gradient) for gradient in gradients]
-        own = tf.cast(0 * computing if worker in slow else computing, tf.float32)  # one type in one message
-        *means, of_all = all_reduce_mean([*gradients, own])
-        pace.assign(paced(pace, tf.cast(of_all, tf.float64) * workers / max(1, workers - len(slow))))
-        for weight, velocity, mean in zip(weights, velocities, means, strict=True):
+        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
             velocity.assign(settings.momentum * velocity + mean)
             weight.assign_sub(settings.learning_rate * workers * velocity)
         done = now(*[weight.read_value() for weight in weights])

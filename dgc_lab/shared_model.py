@@ -38,7 +38,9 @@ def sleep(seconds) -> tf.Tensor:
     slept = tf.raw_ops.SleepDataset(
         input_dataset=one, sleep_microseconds=tf.cast(1e6 * tf.cast(seconds, tf.float64), tf.int64), **nothing
     )
-    return tf.raw_ops.DatasetToSingleElement(dataset=slept, **nothing)[0]
+    # Without the limit it would sleep a second time, to see that no element follows.
+    once = tf.raw_ops.TakeDataset(input_dataset=slept, count=tf.constant(1, tf.int64), **nothing)
+    return tf.raw_ops.DatasetToSingleElement(dataset=once, **nothing)[0]
 
 
 class SharedModel:
@@ -89,7 +91,6 @@ class SharedModel:
             self.submitted = tf.Variable(none)  # gradients so far
             self.contributed = tf.Variable(none - 1)  # the last version that it gave a gradient to
             self.stopped = tf.Variable(False)
-            self.pace = tf.Variable(0.0, dtype=tf.float64)  # see `paced`
             self.lock = tf.CriticalSection(name="shared_model")
 
     def wait_for_start(self, worker) -> tf.Tensor:
@@ -126,14 +127,14 @@ class SharedModel:
 
         return tf.while_loop(on_server, body, [tf.constant(0)])[0]
 
-    def read(self) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """The version, the pace, and the weights of that version: nobody updates them meanwhile."""
-        version, pace, *parts = self.lock.execute(
-            lambda: [tf.identity(variable.read_value()) for variable in (self.version, self.pace, *self.weights)]
+    def read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The version, and the weights of that version: nobody updates them meanwhile."""
+        version, *parts = self.lock.execute(
+            lambda: [tf.identity(variable.read_value()) for variable in (self.version, *self.weights)]
         )
-        return version, pace, self._apart(parts)
+        return version, self._apart(parts)
 
-    def submit(self, worker, batch, version, gradients, computing) -> tf.Tensor:
+    def submit(self, worker, batch, version, gradients) -> tf.Tensor:
         """Hand in the gradient of a batch.
 
         Args:
@@ -141,7 +142,6 @@ class SharedModel:
             batch: number of the batch.
             version: that of the weights that it was computed with.
             gradients: as the weights.
-            computing: float64 scalar, seconds that it took, without any delay.
 
         Returns:
             int64 scalar: number of the update that the gradient went into, or `DROPPED`. A batch that was submitted
@@ -150,12 +150,9 @@ class SharedModel:
         sizes = [part.shape[0] for part in self.weights]
         parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
         with tf.device(self.version.device):
-            return self.lock.execute(lambda: self._take(worker, batch, version, parts, computing))
+            return self.lock.execute(lambda: self._take(worker, batch, version, parts))
 
-    def _take(self, worker, batch, version, parts, computing):
-        slow = [straggler.worker for straggler in self.schedule.stragglers]
-        mine = tf.reduce_any(tf.equal(tf.cast(worker, tf.int64), tf.constant(slow, tf.int64)))
-        self.pace.assign(tf.where(mine, self.pace, paced(self.pace, computing)))
+    def _take(self, worker, batch, version, parts):
         current, before = self.version.read_value(), self.updates[batch]
         known = tf.not_equal(before, NOT_YET)
         late = tf.not_equal(version, current) if self.averages else tf.constant(False)
@@ -213,15 +210,6 @@ class SharedModel:
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         pieces = tf.split(tf.concat(parts, 0), sizes)
         return [tf.reshape(piece, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
-
-
-def paced(pace, computing):
-    """The seconds that a worker takes for a gradient when nothing slows it down, as a running mean.
-
-    A straggler is slower than the others are; its own computing time is no measure, since it begins each gradient with
-    a processor that has slept.
-    """
-    return tf.where(pace > 0, 0.8 * pace + 0.2 * computing, computing)
 
 
 def flat(arrays) -> np.ndarray:

@@ -260,8 +260,10 @@ class Hands:
                     number = next(self._next, None)
                     if number is None or self._stopping.is_set():
                         return
-                    batch = [array[self._places[number]] for array in self._examples]
-                    result = roles.coordinator().schedule(self._step, args=(np.int64(number), np.bool_(first), *batch))
+                    # As tensors of this process: arrays would be made into tensors on the worker, one by one.
+                    batch = [tf.constant(array[self._places[number]]) for array in self._examples]
+                    which = tf.constant([number, first], tf.int64)
+                    result = roles.coordinator().schedule(self._step, args=(which, *batch))
                 first = False
                 worker, began, read, computed, done, version, update, loss = result.fetch()
                 self._results.put(
@@ -275,26 +277,28 @@ def worker_step(shared: SharedModel, task, settings: Settings):
     """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
     Returns:
-        A function of the batch's number and its arrays that gives float64 (8,): worker, the four times of a
-        `dgc_lab.schedules.Gradient` as seconds since 1970, version, update, loss.
+        A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
+        tensors. It gives float64 (8,): worker, the four times of a `dgc_lab.schedules.Gradient` as seconds since 1970,
+        version, update, loss.
     """
+
     @tf.function
-    def step(number, first, *batch):
+    def step(which, *batch):
+        number, first = which[0], which[1] > 0
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         seed = tf.stack([settings.seed, tf.cast(number, tf.int32)])
         began = now(tf.cond(first, lambda: shared.wait_for_start(worker), lambda: tf.constant(0)))
         with tf.control_dependencies([began]):
             turn = shared.wait_for_turn(worker)
         with tf.control_dependencies([turn]):
-            version, pace, weights = shared.read()
+            version, weights = shared.read()
         read = now(*weights)
         with tf.control_dependencies([read]):
             weights = [tf.identity(weight) for weight in weights]
         loss, gradients = task.gradients(weights, seed, *batch)
-        computing = now(*gradients) - read
-        computed = now(sleep(delay(settings.schedule, shared.workers, worker, seed, pace, computing)))
+        computed = now(sleep(delay(settings.schedule, shared.workers, worker, seed, now(*gradients) - read)))
         with tf.control_dependencies([computed]):
-            update = shared.submit(worker, number, version, gradients, computing)
+            update = shared.submit(worker, number, version, gradients)
         done = now(update)
         return tf.stack([tf.cast(x, tf.float64) for x in (worker, began, read, computed, done, version, update, loss)])
 
@@ -307,7 +311,7 @@ def now(*after) -> tf.Tensor:
         return tf.timestamp()
 
 
-def delay(schedule: Schedule, workers: int, worker, seed, pace, computing) -> tf.Tensor:
+def delay(schedule: Schedule, workers: int, worker, seed, computing) -> tf.Tensor:
     """Seconds that a worker is to wait because it is a straggler.
 
     Args:
@@ -315,8 +319,7 @@ def delay(schedule: Schedule, workers: int, worker, seed, pace, computing) -> tf
         workers: how many there are.
         worker: int scalar.
         seed: int32 (2,), for the random delay.
-        pace: float64 scalar, seconds that the others take for a gradient; 0 where that is not known yet.
-        computing: float64 scalar, seconds that this one has computed.
+        computing: float64 scalar, seconds that it has computed.
     """
     slow = {straggler.worker: straggler for straggler in schedule.stragglers}
     each = [slow.get(number, Straggler(number)) for number in range(workers)]
@@ -326,8 +329,7 @@ def delay(schedule: Schedule, workers: int, worker, seed, pace, computing) -> tf
     # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
     uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
     random = (1 - 1 / tail) * uniform ** (-1 / tail)
-    slower = tf.maximum(slowdown * tf.where(pace > 0, pace, computing) - computing, 0)
-    return tf.where(slowdown > 1, slower, 0) + random * seconds
+    return (slowdown - 1) * computing + random * seconds
 
 
 def order(examples: int, settings: Settings) -> np.ndarray:
