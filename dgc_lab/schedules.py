@@ -55,7 +55,8 @@ class Schedule:
     Attributes:
         mode: one of `MODES`.
 
-            - synchronous: every update is the mean of one gradient from each worker; who is ready waits.
+            - synchronous: every update is the mean of as many gradients as there are workers, in the order of batches;
+              who is ready waits for the others.
             - asynchronous: every gradient is an update; nobody waits.
             - bounded staleness: every gradient is an update; a worker waits that is more than ``bound`` gradients ahead
               of the slowest (Ho et al. 2013, "stale synchronous parallel").

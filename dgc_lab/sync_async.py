@@ -150,24 +150,28 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
     hands = Hands(shared, task, settings, left)
     watch = Watch(settings.schedule, workers)
     began = None
+
+    def since_start(record):
+        nonlocal began, done
+        began, done = began or record.began, done + 1
+        times = {name: getattr(record, name) - began for name in ("began", "read", "computed", "done")}
+        return dataclasses.replace(record, **times)
+
     try:
         hands.start(2 * workers)  # one batch that a worker works on, and one that waits for it
         for event in hands.events(watch):
-            now = 0.0 if began is None else time.time() - began
             if isinstance(event, int):
                 shared.forget(event)
-                yield WorkerDied(event, now)
+                yield WorkerDied(event, time.time() - began if began else 0.0)
                 continue
-            began = began or event.began
-            yield dataclasses.replace(
-                event, **{name: getattr(event, name) - began for name in ("began", "read", "computed", "done")}
-            )
-            done += 1
+            yield since_start(event)
             if done % settings.score_every == 0 and done < settings.gradients:
                 state = save(checkpoint, shared, settings)
                 yield Score(done, time.time() - began, task.score(state["weights"]))
     finally:
         hands.stop()
+    for record in hands.rest():
+        yield since_start(record)
     seconds = time.time() - began if began else 0.0
     state = save(checkpoint, shared, settings)
     yield Score(done, seconds, task.score(state["weights"]))
@@ -252,6 +256,13 @@ class Hands:
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
+    def rest(self) -> Iterator[Gradient]:
+        """What became of the batches that were out when the training was stopped."""
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, Gradient):
+                yield result
+
     def _work(self):
         try:
             first = True
@@ -266,9 +277,10 @@ class Hands:
                     result = roles.coordinator().schedule(self._step, args=(which, *batch))
                 first = False
                 worker, began, read, computed, done, version, update, loss = result.fetch()
-                self._results.put(
-                    Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
-                )
+                if update != NOT_YET:
+                    self._results.put(
+                        Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
+                    )
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)
 
@@ -289,7 +301,7 @@ def worker_step(shared: SharedModel, task, settings: Settings):
         seed = tf.stack([settings.seed, tf.cast(number, tf.int32)])
         began = now(tf.cond(first, lambda: shared.wait_for_start(worker), lambda: tf.constant(0)))
         with tf.control_dependencies([began]):
-            turn = shared.wait_for_turn(worker)
+            turn = shared.wait_for_turn(worker, number)
         with tf.control_dependencies([turn]):
             version, weights = shared.read()
         read = now(*weights)
