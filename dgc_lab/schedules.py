@@ -12,6 +12,7 @@ from dgc_lab.checks import check_choice, check_count
 
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
 DROPPED = -1  # the number of the update that a gradient went into, where it went into none
+NOT_YET = -2  # the same, where it has not been handed in
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.schedules import DROPPED, Schedule
+from dgc_lab.schedules import DROPPED, NOT_YET, Schedule
 
-NOT_YET = -2  # the update of a batch that no worker has submitted
 POLL_SECONDS = 0.001
 
 

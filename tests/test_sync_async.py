@@ -16,8 +16,9 @@ from dgc_lab.replica_training import dense_network
 from dgc_lab.schedule_costs import Costs
 from dgc_lab.schedule_simulation import simulate
 from dgc_lab.schedules import DROPPED, MODES, Gradient, Schedule, Straggler
-from dgc_lab.sync_async import Finished, Score, Settings, order, train
+from dgc_lab.sync_async import Finished, Score, Settings, train
 from dgc_lab.tasks import Classifier
+from dgc_lab.training_state import order
 
 DIGITS = Classifier(dense_network, load("digits"))
 SETTINGS = Settings(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
