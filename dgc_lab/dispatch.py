@@ -116,7 +116,7 @@ class Hands:
                     which = tf.constant([number, first], tf.int64)
                     result = roles.coordinator().schedule(self._step, args=(which, *batch))
                 first = False
-                worker, began, read, computed, done, version, update, loss = result.fetch()
+                worker, began, read, computed, done, version, update, loss = np.asarray(result.fetch()).tolist()
                 if update != NOT_YET:
                     self._results.put(
                         Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
