@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab import tensorflow_roles as roles
