@@ -232,7 +232,7 @@ class Redraws:
         curves: the picture; its ``background`` is None when the next frame draws axes and legend too.
         draw: draws it.
         shortest: seconds between two frames, at least.
-        share: of the time that may go into drawing frames.
+        share: of one core's time, how much may go into drawing frames.
     """
 
     def __init__(self, curves, draw: Callable[[], None], shortest: float, share: float):
@@ -241,11 +241,11 @@ class Redraws:
 
     def draw_if_due(self) -> None:
         """Draw, unless the last time was a short while ago."""
-        now = time.monotonic()
-        if now < self._next:
+        if time.monotonic() < self._next:
             return
         whole = self._curves.background is None  # rare, and no measure of the frames to come
+        began = time.thread_time()  # what it takes from the training, not how long it had to wait for its turn
         self._draw()
         if not whole:
-            self._seconds = time.monotonic() - now
+            self._seconds = time.thread_time() - began
         self._next = time.monotonic() + max(self._shortest, self._seconds / self._share)

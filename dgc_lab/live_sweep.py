@@ -13,7 +13,7 @@ from dgc_lab.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, w
 from dgc_lab.pictures import Curves
 from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 
-REDRAW_SHARE = 0.012  # of the time goes into drawing frames
+REDRAW_SHARE = 0.012  # of one core's time goes into drawing frames
 AS_TYPED = "as typed"
 
 

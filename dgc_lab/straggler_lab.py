@@ -11,7 +11,7 @@ from dgc_lab.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, w
 from dgc_lab.schedules import DROPPED, MODES, Gradient, Schedule, Straggler
 from dgc_lab.straggler_picture import StragglerPicture
 
-REDRAW_SHARE = 0.03  # of the time goes into drawing frames
+REDRAW_SHARE = 0.03  # of one core's time goes into drawing frames
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
 COLUMNS = (
     *("run", "mode", "workers", "slowdown", "learning rate", "momentum", "gradients", "seconds"),
@@ -56,7 +56,7 @@ class StragglerLab(LiveRun):
         self.mode = wide(ipywidgets.Dropdown, options=MODES, description="Mode")
         self.workers = wide(ipywidgets.IntSlider, value=2, min=1, max=4, description="Workers")
         self.slowdown = wide(
-            ipywidgets.FloatSlider, value=1, min=1, max=10, step=0.5, readout_format=".1f", description="Last slower"
+            ipywidgets.FloatSlider, value=1, min=1, max=10, step=0.5, readout_format=".1f", description="Last worker ×"
         )
         self.bound = wide(ipywidgets.IntText, value=2, description="Bound")
         self.backup = wide(ipywidgets.IntText, value=1, description="Backup")
@@ -124,11 +124,12 @@ class StragglerLab(LiveRun):
         self._start_servers(workers)
         if self._stopping.is_set():
             return "Stopped before the training began. The servers are up."
-        self._say("Building the model on the servers.")
         label = f"{len(self.records) + 1} {settings.schedule.mode}"
         if settings.schedule.stragglers:
             label += f", {self._slowdown(settings):g}x"
         self.curves.begin(label, workers)
+        self._say("Building the model on the servers.")
+        self._draw()  # axes and legend are drawn while the servers build
         try:
             with contextlib.closing(self.servers.stream(train, self._task(), settings)) as events:
                 return self._follow(events, settings, workers, label)

@@ -82,17 +82,14 @@ class StragglerPicture(LiveFigure):
         self._restyle(linewidth=0.9, alpha=0.8)
         [line] = self.loss_axes.plot([], [], linewidth=1.8, label=label, **style(len(self.runs)))
         self.runs.append({"label": label, "line": line, "seconds": [], "loss": [], "last": deque(maxlen=SMOOTH)})
-        self.staleness_axes.set_title(f"of {label}", fontsize=9, pad=3)
-        self._legend()
         self._start(workers)
+        self.rename(label)
 
     def rename(self, label: str) -> None:
-        """Give the current run another name in the legend."""
+        """Give the current run another name."""
         self.runs[-1]["label"] = label
         self.runs[-1]["line"].set_label(label)
-        self._legend()
-
-    def _legend(self):
+        self.staleness_axes.set_title(f"of {label}", fontsize=9, pad=3)
         # The names of a long row of runs would hide its lines.
         lines = [run["line"] for run in self.runs[-NAMES_IN_LEGEND:]]
         self.loss_axes.legend(handles=lines, loc="upper right", fontsize=8, ncols=1 + len(lines) // 7, framealpha=0.8)
