@@ -17,7 +17,9 @@ from dgc_lab import tensorflow_roles as roles
 from dgc_lab.rank import stop_requested
 from dgc_lab.schedules import Gradient
 from dgc_lab.shared_model import sleep
-from dgc_lab.sync_async import Finished, Score, Settings, delay, now, order
+from dgc_lab.sync_async import Finished, Score, Settings
+from dgc_lab.training_state import order
+from dgc_lab.worker_step import delay, now
 
 
 def train_mirrored(task, settings: Settings) -> Iterator:

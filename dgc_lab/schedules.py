@@ -12,6 +12,7 @@ from dgc_lab.checks import check_choice, check_count
 
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
 DROPPED = -1  # the number of the update that a gradient went into, where it went into none
+NOT_YET = -2  # the same, where it has not been handed in
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Schedule:
     Attributes:
         mode: one of `MODES`.
 
-            - synchronous: every update is the mean of one gradient from each worker; who is ready waits.
+            - synchronous: every update is the mean of as many gradients as there are workers, in the order of batches;
+              who is ready waits for the others.
             - asynchronous: every gradient is an update; nobody waits.
             - bounded staleness: every gradient is an update; a worker waits that is more than ``bound`` gradients ahead
               of the slowest (Ho et al. 2013, "stale synchronous parallel").

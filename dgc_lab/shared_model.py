@@ -5,7 +5,7 @@ and when a worker has to wait before it reads.
 
 | mode | gradients an update | a worker waits while |
 |---|---|---|
-| synchronous | one from each worker | it has a gradient in the update to come |
+| synchronous | as many as workers | its batch belongs to a later update |
 | backup workers | the first workers - backup | it has a gradient in the update to come |
 | bounded staleness | 1 | it is more than bound gradients ahead of the slowest |
 | asynchronous | 1 | never |
@@ -16,9 +16,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.schedules import DROPPED, Schedule
+from dgc_lab.schedules import DROPPED, NOT_YET, Schedule
 
-NOT_YET = -2  # the update of a batch that no worker has submitted
 POLL_SECONDS = 0.001
 
 
@@ -98,23 +97,29 @@ class SharedModel:
         self.arrived.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
         return self._wait_while(lambda: (tf.reduce_sum(self.arrived) < self.starters) & ~self.stopped)
 
-    def wait_for_turn(self, worker) -> tf.Tensor:
-        """Wait until the schedule lets the worker read the weights."""
+    def wait_for_turn(self, worker, batch) -> tf.Tensor:
+        """Wait until the schedule lets the worker read the weights for that batch."""
         if self.schedule.mode == "asynchronous":
             return tf.constant(0)
         self.waiting.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
-        with tf.control_dependencies([self._wait_while(lambda: self._blocked(worker))]):
+        with tf.control_dependencies([self._wait_while(lambda: self._blocked(worker, batch))]):
             self.waiting.scatter_update(tf.IndexedSlices(tf.constant(0, tf.int64), worker))
             return tf.constant(0)
 
-    def _blocked(self, worker):
-        if self.averages:
-            wait = tf.equal(self.contributed[worker], self.version)
-        else:
-            wait = self.submitted[worker] - tf.reduce_min(self.submitted) > self.schedule.bound
+    def _blocked(self, worker, batch):
+        wait = self._not_its_turn(worker, batch)
         # Nobody can end the wait when all batches that are left are held by those who wait.
         left = tf.reduce_sum(tf.cast(tf.equal(self.updates, NOT_YET), tf.int64))
         return wait & (tf.reduce_sum(self.waiting) < left) & ~self.stopped
+
+    def _not_its_turn(self, worker, batch):
+        if self.schedule.mode == "synchronous":
+            return batch // self.needed > self.version
+        if self.schedule.mode == "backup workers":
+            return tf.equal(self.contributed[worker], self.version)
+        if self.schedule.mode == "bounded staleness":
+            return self.submitted[worker] - tf.reduce_min(self.submitted) > self.schedule.bound
+        return tf.constant(False)
 
     def _wait_while(self, condition):
         def body(times):
@@ -144,8 +149,9 @@ class SharedModel:
             gradients: as the weights.
 
         Returns:
-            int64 scalar: number of the update that the gradient went into, or `DROPPED`. A batch that was submitted
-            before is not taken twice: a worker can die between the update and the word of it.
+            int64 scalar: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is refused,
+            because the training was stopped while the worker waited for its turn. A batch that was submitted before is
+            not taken twice: a worker can die between the update and the word of it.
         """
         sizes = [part.shape[0] for part in self.weights]
         parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
@@ -156,6 +162,7 @@ class SharedModel:
         current, before = self.version.read_value(), self.updates[batch]
         known = tf.not_equal(before, NOT_YET)
         late = tf.not_equal(version, current) if self.averages else tf.constant(False)
+        refused = self.stopped & self._not_its_turn(worker, batch)
 
         def add():
             added = []
@@ -166,11 +173,11 @@ class SharedModel:
                 full = self.count.assign_add(1) >= self.needed
             return tf.cond(full, lambda: self._update(current - version), lambda: current)
 
-        with tf.control_dependencies([tf.cond(known | late, lambda: current, add)]):
+        with tf.control_dependencies([tf.cond(known | late | refused, lambda: current, add)]):
             one = tf.constant(1, tf.int64)
             self.contributed.scatter_update(tf.IndexedSlices(version, worker))
             self.submitted.scatter_add(tf.IndexedSlices(one, worker))
-            update = tf.where(known, before, tf.where(late, DROPPED * one, current))
+            update = tf.where(known | refused, before, tf.where(late, DROPPED * one, current))
             self.updates.scatter_update(tf.IndexedSlices(update, batch))
             return tf.identity(update)
 

@@ -1,0 +1,126 @@
+"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab import tensorflow_roles as roles
+from dgc_lab.errors import LabError
+from dgc_lab.rank import stop_requested
+from dgc_lab.schedules import NOT_YET, Gradient, Schedule
+from dgc_lab.shared_model import SharedModel
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_FOR_LAST_GRADIENTS = 20
+
+
+class Watch:
+    """Looks for workers that died, and says whether the schedule can do without them.
+
+    Args:
+        schedule: which mode.
+        workers: how many there are.
+    """
+
+    def __init__(self, schedule: Schedule, workers: int):
+        self.schedule, self.workers, self._dead = schedule, workers, set()
+
+    def look(self) -> list[int]:
+        """Numbers of the workers that have died since the last look.
+
+        Raises:
+            LabError: too many have.
+        """
+        dead = set(roles.dead_workers())
+        spare = {"asynchronous": self.workers - 1, "backup workers": self.schedule.backup}.get(self.schedule.mode, 0)
+        if len(dead) > spare:
+            names = " and ".join(f"worker {number}" for number in sorted(dead))
+            raise LabError(
+                f"{names} died, and {self.schedule.mode} training cannot go on without: the others wait. "
+                "restart_worker() brings it back, a checkpoint keeps what was learnt"
+            )
+        new, self._dead = dead - self._dead, dead
+        return sorted(new)
+
+
+class Hands:
+    """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
+
+    Args:
+        shared: the model.
+        step: of `dgc_lab.worker_step.worker_step`.
+        examples: arrays that batches are cut from.
+        places: int array (batches, examples of each): which examples.
+        batches: numbers of the batches to hand out, in order.
+    """
+
+    def __init__(self, shared: SharedModel, step, examples, places, batches):
+        self._shared, self._step, self._examples, self._places = shared, step, examples, places
+        self._left, self._next = len(batches), iter(batches)
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._results, self._threads = queue.Queue(), []
+
+    def start(self, number: int) -> None:
+        """Start that many threads."""
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def events(self, watch: Watch) -> Iterator[Gradient | int]:
+        """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
+        last_look = time.monotonic()
+        while self._left and not stop_requested():
+            try:
+                result = self._results.get(timeout=SECONDS_BETWEEN_LOOKS)
+            except queue.Empty:
+                result = None
+            if isinstance(result, Exception):
+                raise result
+            if result is not None:
+                self._left -= 1
+                yield result
+            if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
+                yield from watch.look()
+                last_look = time.monotonic()
+
+    def stop(self) -> None:
+        """Hand out no more batches, and wait for those that are out."""
+        self._stopping.set()
+        self._shared.stopped.assign(True)
+        end = time.monotonic() + SECONDS_FOR_LAST_GRADIENTS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def rest(self) -> Iterator[Gradient]:
+        """What became of the batches that were out when the training was stopped."""
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, Gradient):
+                yield result
+
+    def _work(self):
+        try:
+            first = True
+            while True:
+                with self._lock:  # so that batches go out in order
+                    number = next(self._next, None)
+                    if number is None or self._stopping.is_set():
+                        return
+                    # As tensors of this process: arrays would be made into tensors on the worker, one by one.
+                    batch = [tf.constant(array[self._places[number]]) for array in self._examples]
+                    which = tf.constant([number, first], tf.int64)
+                    result = roles.coordinator().schedule(self._step, args=(which, *batch))
+                first = False
+                worker, began, read, computed, done, version, update, loss = np.asarray(result.fetch()).tolist()
+                if update != NOT_YET:
+                    self._results.put(
+                        Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
+                    )
+        except Exception as error:  # it is raised where the events are read
+            self._results.put(error)
