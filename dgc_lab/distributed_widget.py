@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import ipywidgets
 
-from dgc_lab.live_sweep import AS_TYPED, LiveSweep, wide
+from dgc_lab.live_run import wide
+from dgc_lab.live_sweep import AS_TYPED, LiveSweep
 from dgc_lab.published import TWO_NODE, beside_published
 
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
@@ -51,7 +52,7 @@ class DistributedSweep(LiveSweep):
         "dense and 4 ratios": "1, 0.1, 0.01, 0.001, 0.0001",
         "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
     }
-    beside_settings: ClassVar = ("method",)
+    beside_settings: ClassVar = (*LiveSweep.beside_settings, "method")
 
     def __init__(self, ranks=None, out=None, **settings):
         self.ranks, self._own_ranks, self._data = ranks, ranks is None, None

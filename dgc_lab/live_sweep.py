@@ -1,39 +1,23 @@
-"""What the training widgets have in common: a sweep in a thread, its live picture, and the buttons around it.
-
-Works with ipywidgets 7.7 and 8. Pictures are PNG files in an HTML widget, drawn without pyplot; training runs in a
-thread, so that Stop is heard. The widget knows the sweep, the sweep knows no widget.
-"""
+"""What the widgets of lessons 4 and 5 have in common: ratios to choose, and a sweep over them that is shown live."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
 from typing import ClassVar
 
 import ipywidgets
-from traitlets import TraitError
 
-from dgc_lab.errors import LabError
-from dgc_lab.pictures import Curves, image_tag
+from dgc_lab.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+from dgc_lab.pictures import Curves
 from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
-from dgc_lab.widget_html import framed, message_line
 
-SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
-MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
-REDRAW_SHARE = 0.012  # of the time goes into drawing frames
-EXPECTED_ERRORS = (ValueError, LabError, OSError)
+REDRAW_SHARE = 0.012  # of one core's time goes into drawing frames
 AS_TYPED = "as typed"
-WIDE = {"style": {"description_width": "7em"}}
 
 
-def wide(kind, **options):
-    """A control with room for its label."""
-    return kind(**WIDE, layout=ipywidgets.Layout(width="21em"), **options)
-
-
-class LiveSweep(ipywidgets.VBox):
+class LiveSweep(LiveRun):
     """A widget that trains at one or several ratios and shows it live; the base of `dgc_lab.widgets`.
 
     Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the
@@ -54,35 +38,14 @@ class LiveSweep(ipywidgets.VBox):
     """
 
     presets: ClassVar[dict[str, str]] = {}  # lists of ratios to choose from, by name
-    beside_settings: ClassVar[tuple[str, ...]] = ()  # names of a subclass's controls that are no settings
+    beside_settings: ClassVar = ("ratio", "preset")
 
     def __init__(self, out=None, **settings):
         self.out = out
-        self.rows = []
-        self._lock = threading.Lock()
-        self._thread = None
-        self._stopping = threading.Event()
         self._build_controls()
-        columns = self._columns()
-        others = ("ratio", "preset", *self.beside_settings)
-        shown = [control for column in columns for control in column]
-        self.controls = {name: c for name, c in vars(self).items() if c in shown and name not in others}
-        for name, value in settings.items():
-            if name not in self.controls:
-                raise ValueError(f"settings must be among {', '.join(self.controls)}, got {name!r}")
-            try:
-                self.controls[name].value = value
-            except TraitError:
-                allowed = getattr(self.controls[name], "_options_values", None) or "a value of another type"
-                raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
-        self.clear()
-        super().__init__(self._layout(columns))
+        super().__init__(**settings)
 
     # What the user sees ------------------------------------------------------------------------------------------
-
-    def _columns(self) -> list[list]:
-        """The controls, column by column; a subclass adds its own."""
-        raise NotImplementedError
 
     def _build_controls(self):
         self.dataset = wide(ipywidgets.Dropdown, options=["digits", "mnist"], description="Data set")
@@ -98,26 +61,9 @@ class LiveSweep(ipywidgets.VBox):
         self.batch = wide(ipywidgets.IntText, value=64, description="Batch")
         self.steps = wide(ipywidgets.IntText, value=300, description="Steps")
         self.seed = wide(ipywidgets.IntText, value=0, description="Seed")
-        self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
-        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
-        self.clear_button = ipywidgets.Button(description="Clear", icon="trash")
-        self.progress = wide(ipywidgets.FloatProgress, value=0, min=0, max=1, description="Progress")
-        self.message = ipywidgets.HTML()
-        self.image = ipywidgets.HTML()
-        self.table = ipywidgets.HTML()
         self.ratio.observe(self._slider_moved, "value")
         self.ratios.observe(self._text_changed, "value")
         self.preset.observe(self._preset_chosen, "value")
-        self.run_button.on_click(lambda _: self.start())
-        self.stop_button.on_click(lambda _: self.stop())
-        self.clear_button.on_click(lambda _: self.clear())
-
-    def _layout(self, columns):
-        controls = ipywidgets.HBox(
-            [ipywidgets.VBox(column) for column in columns], layout=ipywidgets.Layout(flex_flow="row wrap")
-        )
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.clear_button, self.progress])
-        return [controls, buttons, self.message, self.image, self.table]
 
     def _slider_moved(self, change):
         if self._single_ratio() != change["new"]:
@@ -142,54 +88,13 @@ class LiveSweep(ipywidgets.VBox):
         if change["new"] in self.presets:
             self.ratios.value = self.presets[change["new"]]
 
-    def _say(self, text: str, error: bool = False):
-        self.message.value = message_line(text, error)
-
-    def _draw(self):
-        self.image.value = image_tag(self.curves.frame(), self.curves.alt())
-
-    def _show_table(self):
-        looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
-        self.table.value = (framed(self.frame().to_html(**looks)) + self._below_table()) if self.rows else ""
-
-    def _below_table(self) -> str:
-        """HTML under the table."""
-        return ""
-
-    # What the buttons do -----------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Run: train in a thread. Nothing happens while a run is under way."""
-        job = self._prepare()
-        if job:
-            self._thread = threading.Thread(target=self._work, args=job, daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Stop: end the training after the step that it is in. Finished rows stay; a second call changes nothing."""
-        self._stopping.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until a run that `start` began has ended; False when it has not within ``timeout`` seconds."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
+    def _new_curves(self):
+        self._first = None
+        return Curves(max(1, self.steps.value))
 
     def clear(self) -> None:
         """Clear: forget rows and curves (a file of rows is left as it is). Ignored while a run is under way."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self.rows = []
-            self.curves = Curves(max(1, self.steps.value))
-            self._first = None
-            self.progress.value = 0
-            self._draw()
-            self._show_table()
-            self._say("Press Run to train.")
-        finally:
-            self._lock.release()
+        super().clear()
 
     def run(self) -> None:
         """Train as Run does, wait for the end, and show figure and table as ordinary output.
@@ -201,12 +106,7 @@ class LiveSweep(ipywidgets.VBox):
             TrainingDiverged: a ratio's training diverged; raised after the other ratios, whose rows are kept.
             ValueError, DataError: what the widget would show in its message line.
         """
-        from IPython.display import display
-
-        job = self._prepare(raise_errors=True)
-        if job:
-            self._work(*job, raise_errors=True)
-        display(self.curves.picture(), self.frame())
+        super().run()
 
     def frame(self):
         """The rows as a table."""
@@ -229,24 +129,6 @@ class LiveSweep(ipywidgets.VBox):
     def _saw_step(self, step) -> None:
         """Called now and then with the latest step, to show what a subclass has to show of it."""
 
-    def _prepare(self, raise_errors=False):
-        """Check the controls and take the lock: the job to do, or None when there is none (the message says why)."""
-        if not self._lock.acquire(blocking=False):
-            if raise_errors:
-                raise RuntimeError("a run is under way: press Stop, or call stop(), first")
-            return None
-        job = None
-        try:
-            job = self._job()
-        except EXPECTED_ERRORS as error:
-            self._say(str(error), error=True)
-            if raise_errors:
-                raise
-        finally:
-            if job is None:
-                self._lock.release()
-        return job
-
     def _job(self):
         """Settings and ratios that have no row yet, with the buttons set for a run; None when all rows are there."""
         settings, ratios = self.settings(), parse_ratios(self.ratios.value)
@@ -255,9 +137,6 @@ class LiveSweep(ipywidgets.VBox):
         if not ratios:
             self._say("The table has these rows already. Change a control, or press Clear to make them again.")
             return None
-        self._stopping.clear()
-        self.run_button.disabled = self.clear_button.disabled = True
-        self.stop_button.disabled = False
         source = (
             "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)" if settings.dataset == "mnist" else "digits"
         )
@@ -268,35 +147,18 @@ class LiveSweep(ipywidgets.VBox):
         wanted = {**dataclasses.asdict(settings), "ratio": ratio}
         return any(all(row.get(name) == value for name, value in wanted.items()) for row in self.rows)
 
-    def _work(self, settings, ratios, raise_errors=False):
-        """Train and show it; whatever happens, the buttons work again afterwards."""
-        said, failures = "", []
-        try:
-            try:
-                self.curves.fit(settings.steps)
-                events = sweep(settings, ratios, self.out, trainer=self._trainer(settings))
-                with contextlib.closing(events):
-                    said = self._follow(events, settings, ratios, failures)
-            except KeyboardInterrupt:
-                said = "Interrupted. The finished rows are kept."
-                raise
-            except Exception as problem:
-                expected = isinstance(problem, EXPECTED_ERRORS)
-                failures.append(str(problem) if expected else f"{type(problem).__name__}: {problem}")
-                if raise_errors or not expected:
-                    raise
-            finally:
-                self._draw()
-                self._show_table()
-                self._say(" ".join([*failures, said]).strip(), error=bool(failures))
-        finally:
-            self.run_button.disabled = self.clear_button.disabled = False
-            self.stop_button.disabled = True
-            self._lock.release()
+    def _work(self, *job, raise_errors=False):
+        failures = super()._work(*job, raise_errors=raise_errors)
         if failures and raise_errors:
             from dgc_lab.training import TrainingDiverged
 
             raise TrainingDiverged(" ".join(failures))
+
+    def _train(self, failures, settings, ratios):
+        self.curves.fit(settings.steps)
+        events = sweep(settings, ratios, self.out, trainer=self._trainer(settings))
+        with contextlib.closing(events):
+            return self._follow(events, settings, ratios, failures)
 
     def _follow(self, events, settings, ratios, failures) -> str:
         """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message.
@@ -306,7 +168,7 @@ class LiveSweep(ipywidgets.VBox):
         from dgc_lab.training import Evaluation, Step
 
         done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
-        next_message, next_redraw, drawing = start, start, 0.0
+        next_message, redraws = start, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
         for event in events:
             if isinstance(event, RowStarted):
                 ratio = event.ratio
@@ -332,11 +194,8 @@ class LiveSweep(ipywidgets.VBox):
                 self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
                 self._saw_step(last)
                 next_message = now + MESSAGE_EVERY
-            if done and now >= next_redraw:
-                whole = self.curves.background is None  # the first frame of a run draws axes and legend too
-                self._draw()
-                drawing = drawing if whole else time.monotonic() - now
-                next_redraw = time.monotonic() + max(SHORTEST_REDRAW, drawing / REDRAW_SHARE)
+            if done:
+                redraws.draw_if_due()
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."

@@ -10,8 +10,9 @@ import html
 import io
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from dgc_lab.live_figure import LiveFigure
 
 # Okabe and Ito's palette, made to be told apart with any colour vision; yellow left out, too pale for lines on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -62,11 +63,10 @@ class Picture:
         return data, {"image/png": {"alt": self.alt}}
 
 
-class Curves:
+class Curves(LiveFigure):
     """Two panels that grow while training runs: loss by step, accuracy on the test set by step.
 
-    Axes, legend and finished runs are drawn once and kept as a background; a frame adds the current run's two lines
-    to it. That makes a frame cheap enough to leave the training its time.
+    Finished runs are part of the background; a frame adds the current run's two lines to it.
 
     Example:
         >>> curves = Curves(steps=2)
@@ -77,8 +77,7 @@ class Curves:
     """
 
     def __init__(self, steps: int):
-        self.figure = Figure(figsize=(9.0, 3.2), dpi=84, layout="constrained")
-        self.canvas = FigureCanvasAgg(self.figure)
+        super().__init__(Figure(figsize=(9.0, 3.2), dpi=84, layout="constrained"))
         self.loss_axes, self.accuracy_axes = self.figure.subplots(1, 2)
         self.loss_axes.set(xlabel="step", ylabel="training loss", ylim=(0, 2.5))
         self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
@@ -90,7 +89,6 @@ class Curves:
         self.figure.set_layout_engine("none")
         self.runs = []
         self.steps = 0
-        self.background = None
         self.fit(steps)
 
     def fit(self, steps: int) -> None:
@@ -144,30 +142,13 @@ class Curves:
         steps.append(step)
         values.append(accuracy)
 
-    def frame(self) -> bytes:
-        """The picture as it stands, as a PNG file."""
-        from PIL import Image
-
-        current = self.runs[-1] if self.runs else None
-        lines = current["lines"] if current else ()
-        if current:
-            for line, name in zip(lines, ("loss", "accuracy"), strict=True):
-                line.set_data(*current[name])
-        if self.background is None:
-            for line in lines:
-                line.set_animated(True)
-            self.canvas.draw()
-            self.background = self.canvas.copy_from_bbox(self.figure.bbox)
-            for line in lines:
-                line.set_animated(False)
-        self.canvas.restore_region(self.background)
-        for line in lines:
-            line.axes.draw_artist(line)
-        file = io.BytesIO()
-        # A palette and light packing: a third of the bytes and of the time of the default.
-        picture = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")
-        picture.quantize(64, dither=Image.Dither.NONE).save(file, "png", compress_level=3)
-        return file.getvalue()
+    def _moving(self):
+        if not self.runs:
+            return []
+        current = self.runs[-1]
+        for line, name in zip(current["lines"], ("loss", "accuracy"), strict=True):
+            line.set_data(*current[name])
+        return current["lines"]
 
     def alt(self) -> str:
         """What the two panels show, in words."""

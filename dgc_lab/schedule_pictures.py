@@ -65,23 +65,43 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
     return Picture(figure, f"What workers did from second {start:.3g} to {end:.3g}. " + "; ".join(said) + ".")
 
 
-def _draw_workers(axes, records, workers, start, end) -> dict[str, float]:
-    """Bars within a window of time; returns each look's share of these workers' time in it."""
-    bars = {(worker, look): [] for worker in workers for look in LOOKS}
-    total = dict.fromkeys(LOOKS, 0.0)
+def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
+    """What workers did within a window of time.
+
+    Args:
+        records: of `dgc_lab.schedules.Gradient`.
+        workers: their numbers.
+        start: first second of the window.
+        end: its last second.
+
+    Returns:
+        By worker and look (one of ``LOOKS``): second and length of each stretch of time.
+
+    Example:
+        >>> from dgc_lab.schedules import Gradient
+        >>> spans([Gradient(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)], [0], 1, 3)[0, "computing"]
+        [(1.0, 0.5)]
+    """
+    found = {(worker, look): [] for worker in workers for look in LOOKS}
     for record in records:
         if record.worker in workers and record.began < end and record.done > start:
             computing = "computing, then dropped" if record.update == DROPPED else "computing"
-            moments = np.clip([record.began, record.read, record.computed, record.done], start, end).tolist()
+            moments = [min(max(m, start), end) for m in (record.began, record.read, record.computed, record.done)]
             for look, begin, stop in zip(
                 ("waiting, then reading", computing, "handing in"), moments, moments[1:], strict=False
             ):
                 if stop > begin:
-                    bars[record.worker, look].append((begin, stop - begin))
-                    total[look] += stop - begin
-    for (worker, look), spans in bars.items():
-        if spans:
-            axes.broken_barh(spans, (workers.index(worker) - 0.4, 0.8), **LOOKS[look])
+                    found[record.worker, look].append((begin, stop - begin))
+    return found
+
+
+def _draw_workers(axes, records, workers, start, end) -> dict[str, float]:
+    """Bars within a window of time; returns each look's share of these workers' time in it."""
+    total = dict.fromkeys(LOOKS, 0.0)
+    for (worker, look), bars in spans(records, workers, start, end).items():
+        if bars:
+            axes.broken_barh(bars, (workers.index(worker) - 0.4, 0.8), **LOOKS[look])
+            total[look] += sum(length for _, length in bars)
     return {look: spent / (len(workers) * (end - start)) for look, spent in total.items()}
 
 

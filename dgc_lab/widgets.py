@@ -7,7 +7,8 @@ from typing import ClassVar
 import ipywidgets
 
 from dgc_lab.data import load
-from dgc_lab.live_sweep import LiveSweep, wide
+from dgc_lab.live_run import wide
+from dgc_lab.live_sweep import LiveSweep
 from dgc_lab.published import SINGLE_NODE, beside_published
 
 PUBLISHED_RECIPE = (
