@@ -25,7 +25,8 @@ from dgc_lab import tensorflow_roles as roles
 from dgc_lab.checks import check_count
 from dgc_lab.cluster import Cluster, show_line
 from dgc_lab.errors import LabError
-from dgc_lab.process_group import MemberCall, ProcessGroup
+from dgc_lab.member_calls import MemberCall
+from dgc_lab.process_group import ProcessGroup
 from dgc_lab.rendezvous import LOOPBACK, cores
 
 FIRST_PORT = 20000
