@@ -80,7 +80,10 @@ class ProcessGroup:
         self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"{self._folder}/{SOCKET}")
+        try:
+            self._listener.bind(f"{self._folder}/{SOCKET}")
+        except OSError as error:
+            raise LabError(f"no socket in {self._folder}: {error}. TMPDIR says where another folder can be") from None
         self._listener.listen()
         guarded = [sys.executable, "-m", "dgc_lab.guard", str(os.getpid()), self._folder]
         command = [*guarded, "dgc_lab.host", "private" if self._private else "open"]

@@ -203,7 +203,7 @@ class ParameterServers(TensorFlowCluster):
         """
         members = self._processes.members if self._processes else {}
         if name not in members:
-            raise ValueError(f"name must be one of {', '.join(members)}, got {name!r}")
+            raise ValueError(f"name must be one of {', '.join(members) or 'none, nothing runs'}, got {name!r}")
         process = members[name].process
         if process.is_running():
             process.kill()
