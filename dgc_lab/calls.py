@@ -1,6 +1,6 @@
 """One function that runs on the processes of a cluster, seen from the notebook: results, stream, and what went wrong.
 
-`dgc_lab.engine_calls` and `dgc_lab.process_group` say how a function travels.
+`dgc_lab.engine_calls` and `dgc_lab.member_calls` say how a function travels.
 """
 
 from __future__ import annotations

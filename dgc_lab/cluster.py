@@ -153,7 +153,8 @@ class Cluster:
         try:
             yield from call.follow()
         except (GeneratorExit, KeyboardInterrupt):
-            call.stop()
+            if self._call is call:  # not where stop() was called, or another function runs
+                call.stop()
             raise
         finally:
             self._end(call)

@@ -57,7 +57,9 @@ def call_notebook(name: str) -> Connection:
     """Connect to the notebook, and say who is there."""
     folder = os.environ[FOLDER]
     connection = Client(f"{folder}/{SOCKET}", "AF_UNIX")
-    Path(folder, PIDS, name).write_text(str(os.getpid()))
+    partly = Path(folder, PIDS, f"{name}.part")
+    partly.write_text(str(os.getpid()))
+    partly.replace(Path(folder, PIDS, name))  # others may read it at this moment, in `alive`
     connection.send_bytes(cloudpickle.dumps((name, os.getpid())))
     return connection
 

@@ -6,6 +6,7 @@ What runs in them is in `dgc_lab.host`. Where the kernel allows it, they have a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -15,21 +16,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import cloudpickle
 import psutil
 
 from dgc_lab import private_network
-from dgc_lab.calls import Call, ProcessDied, explain
+from dgc_lab.calls import ProcessDied, explain
 from dgc_lab.engines import kill, runs
 from dgc_lab.errors import LabError
 from dgc_lab.host import FOLDER, PIDS, SOCKET
-from dgc_lab.rank import Outcome, Problem
+from dgc_lab.member_calls import MemberCall
 
 SECONDS_BETWEEN_LOOKS = 0.05
-DIED = cloudpickle.dumps(Outcome(problem=Problem("ProcessDied", "its connection ended", "")))
 
 
 @dataclass
@@ -80,7 +80,10 @@ class ProcessGroup:
         self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(f"{self._folder}/{SOCKET}")
+        try:
+            self._listener.bind(f"{self._folder}/{SOCKET}")
+        except OSError as error:
+            raise LabError(f"no socket in {self._folder}: {error}. TMPDIR says where another folder can be") from None
         self._listener.listen()
         guarded = [sys.executable, "-m", "dgc_lab.guard", str(os.getpid()), self._folder]
         command = [*guarded, "dgc_lab.host", "private" if self._private else "open"]
@@ -109,14 +112,19 @@ class ProcessGroup:
         Raises:
             LabError: one could not get ready, or not in time.
         """
-        for name, first in prepare.items():
-            own = (variables or {}).get(name, {})
-            self._orders.send_bytes(cloudpickle.dumps((name, own, first)))
-        for _ in prepare:
-            name, number, connection = self._accept(deadline)
-            if name in self.members:
-                self.members[name].connection.close()
-            self.members[name] = Member(name, psutil.Process(number), connection, name in vital)
+        try:
+            for name, first in prepare.items():
+                own = (variables or {}).get(name, {})
+                with contextlib.suppress(OSError):  # the host is gone: the next lines tell of it
+                    self._orders.send_bytes(cloudpickle.dumps((name, own, first)))
+            for _ in prepare:
+                name, number, connection = self._accept(deadline)
+                if name in self.members:
+                    self.members[name].connection.close()
+                self.members[name] = Member(name, psutil.Process(number), connection, name in vital)
+        except BaseException:  # one that comes later would be taken for one that is added next
+            self.put_down(f"{' and '.join(prepare)} did not come, and all were put down")
+            raise
         names = list(prepare)
         ready = MemberCall(self, names, grace=0)
         for _ in ready.follow(deadline):
@@ -125,8 +133,9 @@ class ProcessGroup:
             raise LabError(explain(problems, names))
 
     def dead(self) -> list[str]:
-        """Names of the vital processes that are gone."""
-        return [member.name for member in self.members.values() if member.vital and not runs(member.process)]
+        """Names of the vital processes that are gone; the host is one."""
+        gone = [member.name for member in self.members.values() if member.vital and not runs(member.process)]
+        return gone or ([] if self._host and runs(self._host) else ["the host"])
 
     def look_for_dead(self) -> None:
         """Put all processes down when a vital one is gone.
@@ -137,8 +146,7 @@ class ProcessGroup:
         """
         if self._folder is None:
             raise LabError(f"the {self.what} were stopped. start() starts them")
-        dead = self.dead() or ([] if runs(self._host) else ["the host"])
-        if dead:
+        if dead := self.dead():
             error = ProcessDied(dead)
             self.put_down(str(error).split(";")[0])
             raise error
@@ -146,19 +154,20 @@ class ProcessGroup:
     def signal(self, number: int) -> None:
         """Send a signal to every process that lives."""
         for member in self.members.values():
-            if runs(member.process):
+            with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.send_signal(number)
 
     def put_down(self, reason: str) -> None:
         """End all processes at once, whatever they do, and keep the reason."""
         self.broken = reason
-        if self._host is not None:
+        if self._host is not None and self._folder is not None:
             kill([self._host])
 
     def close(self) -> None:
         """End all processes and remove their files. Harmless when called again."""
         if os.getpid() != self._owner or self._folder is None:
             return  # a fork of the notebook's process must not stop what it does not own
+        folder, self._folder = self._folder, None  # who still follows a call is told that all were stopped
         try:
             if self._host is not None:
                 kill([self._host])
@@ -167,81 +176,25 @@ class ProcessGroup:
             for open_end in [self._listener, self._orders, *(member.connection for member in self.members.values())]:
                 if open_end is not None:
                     open_end.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _accept(self, deadline):
         """Wait for a process to call: its name, its number, and the connection to it."""
+        self._listener.settimeout(SECONDS_BETWEEN_LOOKS)
         while True:
-            self._listener.settimeout(SECONDS_BETWEEN_LOOKS)
-            try:
+            with contextlib.suppress(TimeoutError, EOFError):  # an end: it died while it told its name
                 caller, _ = self._listener.accept()
-                break
-            except TimeoutError:
-                ended = not runs(self._host)
-                if ended or time.monotonic() > deadline:
-                    what = "a process ended" if ended else "the time limit passed"
-                    raise LabError(f"{what} before all were there.\n{self._printed()}") from None
-        caller.setblocking(True)
-        connection = Connection(caller.detach())
-        return *cloudpickle.loads(connection.recv_bytes()), connection
+                caller.setblocking(True)
+                connection = Connection(caller.detach())
+                return *cloudpickle.loads(connection.recv_bytes()), connection
+            ended = not runs(self._host)
+            if ended or time.monotonic() > deadline:
+                what = "a process ended" if ended else "the time limit passed"
+                raise LabError(f"{what} before all were there.\n{self._printed()}")
 
     def _printed(self) -> str:
         """Last lines of what the processes printed."""
-        return Path(self._folder, "log").read_text(errors="replace")[-1500:]
-
-
-class MemberCall(Call):
-    """A function on its way through some processes of a group.
-
-    Args:
-        group: the `ProcessGroup`.
-        names: of the processes that run it; they have to be vital.
-        grace: as in `Call`.
-        payloads: for each, cloudpickle of ``(function, args, kwargs)``; None where the function is under way.
-        streamed: whether it is a generator function.
-    """
-
-    def __init__(self, group, names, grace, payloads: Iterable[bytes] = (), streamed: bool = False):
-        super().__init__(group, names, grace)
-        self._connections = [group.members[name].connection for name in names]
-        self._lines = [""] * len(names)
-        for connection, payload in zip(self._connections, payloads, strict=False):
-            connection.send_bytes(cloudpickle.dumps((payload, streamed)))
-
-    def finished(self) -> bool:
-        return len(self.outcomes) == len(self.names)
-
-    def _items(self):
-        for connection in wait(self._running(), 0):
-            number = self._connections.index(connection)
-            while number not in self.outcomes and connection.poll():
-                try:
-                    kind, content = cloudpickle.loads(connection.recv_bytes())
-                except (EOFError, ConnectionResetError):
-                    if self.processes.members[self.names[number]].vital:
-                        return  # `look_for_dead` tells of it
-                    kind, content = "outcome", DIED
-                if kind == "item":
-                    yield content
-                elif kind == "text":
-                    self._print(number, content)
-                else:
-                    self.outcomes[number] = cloudpickle.loads(content)
-
-    def end(self) -> None:
-        """Print the last line of what the function printed."""
-        for number, line in enumerate(self._lines):
-            if line:
-                self._print(number, "\n")
-
-    def _print(self, number, text):
-        *lines, self._lines[number] = (self._lines[number] + text).split("\n")
-        for line in lines:
-            print(f"[{self.names[number]}] {line}")
-
-    def _wait(self, seconds):
-        wait(self._running(), seconds)
-
-    def _running(self):
-        return [connection for number, connection in enumerate(self._connections) if number not in self.outcomes]
+        try:
+            return Path(self._folder, "log").read_text(errors="replace")[-1500:]
+        except FileNotFoundError:  # the children of a host that is gone remove the folder
+            return ""

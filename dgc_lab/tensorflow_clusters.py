@@ -25,7 +25,8 @@ from dgc_lab import tensorflow_roles as roles
 from dgc_lab.checks import check_count
 from dgc_lab.cluster import Cluster, show_line
 from dgc_lab.errors import LabError
-from dgc_lab.process_group import MemberCall, ProcessGroup
+from dgc_lab.member_calls import MemberCall
+from dgc_lab.process_group import ProcessGroup
 from dgc_lab.rendezvous import LOOPBACK, cores
 
 FIRST_PORT = 20000
@@ -202,7 +203,7 @@ class ParameterServers(TensorFlowCluster):
         """
         members = self._processes.members if self._processes else {}
         if name not in members:
-            raise ValueError(f"name must be one of {', '.join(members)}, got {name!r}")
+            raise ValueError(f"name must be one of {', '.join(members) or 'none, nothing runs'}, got {name!r}")
         process = members[name].process
         if process.is_running():
             process.kill()
