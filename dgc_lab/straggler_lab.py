@@ -114,7 +114,7 @@ class StragglerLab(LiveRun):
             servers.request_stop()
 
     def _job(self):
-        self._say("Starting.")  # the first import of TensorFlow takes seconds
+        self._say("Starting.")
         return self.settings(), self.workers.value
 
     def _train(self, failures, settings, workers):
@@ -140,6 +140,7 @@ class StragglerLab(LiveRun):
     def _start_servers(self, workers):
         """Servers for that many workers: those that are there, or new ones where they do not fit or have died."""
         from dgc_lab.clusters import ParameterServers
+        from dgc_lab.tensorflow_roles import dead_workers
 
         if self.servers is not None and self.servers.workers != workers:
             self.servers.stop()
@@ -148,7 +149,8 @@ class StragglerLab(LiveRun):
             self.servers = ParameterServers(
                 workers, reachable=self.reachable, progress=lambda text: self._say(f"Parameter servers: {text}.")
             )
-        if not self.servers.ready:  # never started, or one of them has died
+        # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
+        if not self.servers.ready or self.servers.run(dead_workers):
             self.servers.restart()
 
     def _task(self):
@@ -165,9 +167,9 @@ class StragglerLab(LiveRun):
 
     def _follow(self, events, settings, workers, label) -> str:
         """Show the events of a training as they come, and keep what it was; returns the last message."""
-        from dgc_lab.sync_async import Score, WorkerDied
+        from dgc_lab.sync_async import Training
 
-        records, died, asked, score = [], [], False, None
+        training, asked = Training(), False
         who = f"{workers} {'worker' if workers == 1 else 'workers'}, {settings.schedule.mode}"
         if settings.schedule.stragglers:
             who += f", worker {workers - 1} slowed {self._slowdown(settings):g} times"
@@ -176,39 +178,36 @@ class StragglerLab(LiveRun):
             if self._stopping.is_set() and not asked:  # a word from `stop` can come before the training hears it
                 asked = True
                 self.servers.request_stop()
+            training.take(event)
             if isinstance(event, Gradient):
-                records.append(event)
                 self.curves.add(event)
                 redraws.draw_if_due()
-            elif isinstance(event, Score):
-                score = event
-            elif isinstance(event, WorkerDied):
-                died.append(event.worker)
             now = time.monotonic()
-            if records and now >= next_message:
-                self.progress.value = len(records) / settings.gradients
-                self._say(f"{who}: {progress_in_words(records, settings.gradients)}{deaths_in_words(died)}")
+            if training.records and now >= next_message:
+                self.progress.value = len(training.records) / settings.gradients
+                self._say(f"{who}: {in_words(training, settings.gradients)}")
                 next_message = now + MESSAGE_EVERY
+        records = training.records
         if not records:
             self.curves.rename(f"{label} (stopped)")
             return "Stopped before the first gradient."
-        if len(records) < settings.gradients:
+        stopped = len(records) < settings.gradients
+        if stopped:
             label += " (stopped)"
             self.curves.rename(label)
         self.progress.value = len(records) / settings.gradients
         self.records[label] = records
-        self.rows.append(self._row(label, settings, workers, records, score))
-        end = "Stopped" if label.endswith("(stopped)") else "Done"
-        return f"{end}: {who}: {progress_in_words(records, settings.gradients)}{deaths_in_words(died)}"
+        self.rows.append(self._row(label, settings, workers, training))
+        return f"{'Stopped' if stopped else 'Done'}: {who}: {in_words(training, settings.gradients)}"
 
-    def _row(self, label, settings, workers, records, score) -> dict:
+    def _row(self, label, settings, workers, training) -> dict:
         from dgc_lab.event_log import figures
 
         schedule, own = settings.schedule, ""
         for name, mode in ONLY_IN.items():
             own += f", {name} {getattr(schedule, name)}" * (schedule.mode == mode)
         return {
-            **figures(records, settings.batch),
+            **figures(training.records, settings.batch),
             "run": label,
             "mode": schedule.mode + own,
             "workers": workers,
@@ -217,8 +216,8 @@ class StragglerLab(LiveRun):
             "momentum": settings.momentum,
             "batch": settings.batch,
             "seed": settings.seed,
-            "loss": score.values["loss"],
-            "accuracy": score.values["accuracy"],
+            "loss": training.scores[-1].values["loss"],
+            "accuracy": training.scores[-1].values["accuracy"],
         }
 
     def close(self):
@@ -230,29 +229,24 @@ class StragglerLab(LiveRun):
         super().close()
 
 
-def progress_in_words(records: list[Gradient], total: int) -> str:
-    """How far a training is, how quick, and how stale its gradients are.
+def in_words(training, total: int) -> str:
+    """How far a training is, how quick, how stale its gradients are, and who died.
+
+    Args:
+        training: `dgc_lab.sync_async.Training` with at least one record.
+        total: gradients that it is to have.
 
     Example:
-        >>> progress_in_words([Gradient(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)], 8)
-        '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00.'
+        >>> from dgc_lab.sync_async import Training, WorkerDied
+        >>> one = Gradient(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
+        >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
+        '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
     """
+    records = training.records
     stale = [record.staleness for record in records if record.update != DROPPED]
     dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
+    deaths = "".join(f" Worker {death.worker} died; the others went on." for death in training.deaths)
     return (
         f"{len(records)} of {total} gradients{dropped}, {len(records) / records[-1].done:.1f} gradients/s, "
-        f"mean staleness {sum(stale) / max(len(stale), 1):.2f}."
+        f"mean staleness {sum(stale) / max(len(stale), 1):.2f}.{deaths}"
     )
-
-
-def deaths_in_words(workers: list[int]) -> str:
-    """Which workers died, as a sentence; nothing where none did.
-
-    Example:
-        >>> deaths_in_words([1])
-        ' Worker 1 died; the others went on.'
-    """
-    if not workers:
-        return ""
-    names = " and ".join(map(str, workers))
-    return f" Worker{'s' * (len(workers) > 1)} {names} died; the others went on."

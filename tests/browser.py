@@ -1,6 +1,7 @@
 """A real JupyterLab in a real Chromium, for tests that use a lesson as a student does.
 
-A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on).
+A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on). One
+that needs another notebook than a lesson defines a ``lesson_file`` of its own.
 Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere such tests are left out.
 Screenshots go to ``artefacts/``.
 """
@@ -27,12 +28,18 @@ BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://m
 
 
 @pytest.fixture(scope="module")
-def jupyterlab(request, tmp_path_factory):
+def lesson_file(request):
+    """Where the notebook lies that the tests use a copy of."""
+    return ROOT / "notebooks" / request.module.LESSON
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(lesson_file, tmp_path_factory):
     """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address."""
     if BROWSER is None and not os.environ.get("CI"):
         pytest.skip("no Chromium or Chrome on this machine")
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(ROOT / "notebooks" / request.module.LESSON, folder)
+    shutil.copy(lesson_file, folder)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -8,7 +8,7 @@ os.environ.pop("DGC_LAB_DATA", None)
 
 import numpy as np
 import pytest
-from browser import jupyterlab, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from hypothesis import settings
 
 # TensorFlow's first call of an operation takes far longer than the later ones.

@@ -29,7 +29,7 @@ LONG = 100_000  # gradients; such a run ends by Stop alone
 @pytest.fixture(scope="module")
 def warm_lab():
     """A widget whose servers are kept from test to test; ask for `lab`."""
-    widget = StragglerLab(Classifier(digits_cnn, load("digits")), reachable=True)
+    widget = StragglerLab(Classifier(digits_cnn, load("digits")))
     yield widget
     widget.close()
 
@@ -89,7 +89,7 @@ def test_run_trains_on_servers_and_the_row_agrees_with_the_records(lab):
     assert row["accuracy"] == pytest.approx(score.values["accuracy"], abs=0.01)
     assert f"{row['gradients/s']:.4g}" in lab.table.value
     assert re.search(
-        r"Done: 2 workers, synchronous: 24 of 24 gradients, [\d.]+ gradients/s, mean staleness 0", said(lab)
+        r"Done: 2 workers, synchronous: 24 of 24 gradients, [\d.]+ gradients/s, mean stal.* 0.00", said(lab)
     )
     assert lab.progress.value == 1
 
@@ -106,7 +106,7 @@ def test_a_slow_worker_in_asynchronous_training(lab):
     alt = lab.curves.alt()
     assert f"mean {lab.rows[0]['mean staleness']:.2f}, at most {lab.rows[0]['max staleness']}" in alt
     assert re.search(r"worker 0 .*computing.*; worker 1 .*computing", alt)
-    assert "1 asynchronous, 10x: loss" in lab.image.value or "1 asynchronous, 10x: " in lab.image.value
+    assert "1 asynchronous, 10x: " in lab.image.value
 
 
 def test_the_other_modes_and_runs_beside_each_other(lab):
@@ -178,43 +178,35 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     assert [row["run"] for row in lab.rows] == ["1 asynchronous (stopped)", "2 asynchronous"]
 
 
-def test_a_worker_that_dies_is_named_and_the_next_run_has_all_again(lab):
-    lab.gradients.value, lab.mode.value = LONG, "asynchronous"
-    press(lab, "run")
-    wait_for_message(lab, "gradients/s")
-    lab.servers.kill("worker 1")
-    wait_for_message(lab, "Worker 1 died; the others went on")
-    press(lab, "stop")
-    assert lab.wait(60)
-    assert len(lab.rows) == 1
-    lab.gradients.value, lab.mode.value = 24, "synchronous"
-    train_to_the_end(lab)
-    assert len(lab.rows) == 2
-
-
-def test_other_numbers_of_workers_dead_servers_and_close(lab):
+def test_the_next_run_has_all_that_died_again(lab):
     train_to_the_end(lab)
     before = lab.servers
+    lab.servers.kill("worker 1")
+    train_to_the_end(lab)
+    assert {record.worker for record in lab.records["2 synchronous"]} == {0, 1}
     lab.workers.value = 1
     train_to_the_end(lab)
     assert not before.ready
-    assert {record.worker for record in lab.records["2 synchronous"]} == {0}
     lab.servers.kill("parameter server 0")
     train_to_the_end(lab)
-    assert [row["workers"] for row in lab.rows] == [2, 1, 1]
-    lab.gradients.value = LONG
+    assert [row["workers"] for row in lab.rows] == [2, 2, 1, 1]
+
+
+def test_a_death_in_training_is_said_and_gives_no_row(lab):
+    lab.gradients.value, lab.workers.value = LONG, 1
     press(lab, "run")
     wait_for_message(lab, r"of 100000 gradients")
     lab.servers.kill("parameter server 0")
     assert lab.wait(60)
     assert 'role="alert"' in lab.message.value
     assert "parameter server 0" in said(lab)
-    assert len(lab.rows) == 3, "no row for a run that broke off"
-    assert "4 synchronous (broken off)" in lab.curves.alt()
+    assert lab.rows == []
+    assert "1 synchronous (broken off)" in lab.curves.alt()
+    assert not lab.run_button.disabled
 
 
 def test_close_leaves_no_process():
-    lab = StragglerLab(Classifier(digits_cnn, load("digits")), reachable=True, workers=1, gradients=LONG)
+    lab = StragglerLab(Classifier(digits_cnn, load("digits")), workers=1, gradients=LONG)
     before = set(psutil.Process().children(recursive=True))
     assert lab.servers is None, "nothing starts before Run"
     lab.start()
@@ -333,7 +325,8 @@ def test_a_frame_shows_the_same_as_the_whole_figure():
         picture.begin(label, workers=2)
         for record in hand_made():
             picture.add(record)
-            frame = picture.frame() if record.batch % 7 == 0 else None
+            if record.batch % 7 == 0:
+                picture.frame()
     frame = np.asarray(Image.open(io.BytesIO(picture.frame())).convert("RGB")).astype(int)
     picture.canvas.draw()
     whole = np.asarray(picture.canvas.buffer_rgba())[..., :3].astype(int)

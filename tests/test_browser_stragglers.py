@@ -1,0 +1,111 @@
+"""Lesson 3's widget on real parameter servers, in a real JupyterLab in a real Chromium.
+
+In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
+"""
+
+import re
+import time
+
+import nbformat
+import pytest
+from browser import ROOT, all_outputs, control, run_all, screenshot
+from playwright.sync_api import expect
+
+LESSON = "stragglers.ipynb"
+CELL = """\
+from dgc_lab.straggler_lab import StragglerLab
+
+lab = StragglerLab(gradients=240)
+lab"""
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+
+
+@pytest.fixture(scope="module")
+def lesson_file(tmp_path_factory):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    path = tmp_path_factory.mktemp("notebook") / LESSON
+    nbformat.write(notebook, path)
+    return path
+
+
+def widget(page):
+    found = page.locator(".widget-vbox:has(button:has-text('Run'))").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def press(page, name):
+    widget(page).get_by_role("button", name=name).click()
+
+
+def rows(page):
+    return widget(page).locator("table tbody tr")
+
+
+def wait_for_message(page, words, seconds=120):
+    widget(page).get_by_text(re.compile(words)).first.wait_for(timeout=1000 * seconds)
+
+
+def fill(page, **values):
+    for label, value in values.items():
+        control(page, label).fill(value)
+        control(page, label).press("Tab")
+
+
+def test_the_widget_appears(page):
+    run_all(page)
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    wait_for_message(page, "Press Run to train")
+    assert rows(page).count() == 0
+
+
+def test_run_starts_servers_and_draws_live(page):
+    control(page, "Mode").select_option("asynchronous")
+    slowdown = widget(page).locator(".noUi-handle").nth(1)
+    slowdown.focus()
+    for _ in range(8):
+        slowdown.press("ArrowRight")
+    expect(widget(page).locator(".widget-readout").nth(1)).to_have_text("5.0")
+    fill(page, Gradients="100000")
+    press(page, "Run")
+    wait_for_message(page, r"2 workers, asynchronous, worker 1 slowed 5 times: \d+ of 100000 gradients")
+    seen, end = set(), time.monotonic() + 60
+    while len(seen) < 4:
+        assert time.monotonic() < end, "the picture does not move"
+        seen.add(widget(page).locator("img[alt^='Training loss by seconds']").get_attribute("src"))
+        time.sleep(0.1)
+    time.sleep(3)  # for a picture with something in it
+    screenshot(page, "stragglers_running")
+
+
+def test_stop_ends_the_training_and_keeps_a_row(page):
+    asked = time.monotonic()
+    press(page, "Stop")
+    wait_for_message(page, "Stopped: 2 workers, asynchronous")
+    assert time.monotonic() - asked < 5
+    expect(rows(page)).to_have_count(1)
+    assert "1 asynchronous, 5x (stopped)" in rows(page).inner_text()
+
+
+def test_other_modes_have_their_own_controls_and_rows(page):
+    fill(page, Gradients="60")
+    for mode, own, hidden in (("bounded staleness", "Bound", "Backup"), ("backup workers", "Backup", "Bound")):
+        control(page, "Mode").select_option(mode)
+        expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has answered
+        expect(control(page, hidden)).to_be_hidden()
+        press(page, "Run")
+        wait_for_message(page, f"Done: 2 workers, {mode}, worker 1 slowed 5 times: 60 of 60 gradients")
+    expect(rows(page)).to_have_count(3)
+    widget(page).screenshot(path=ROOT / "artefacts" / "stragglers_widget.png")
+
+
+def test_a_wrong_value_is_said_in_the_widget(page):
+    fill(page, **{"Learning rate": "0"})
+    press(page, "Run")
+    widget(page).get_by_role("alert").get_by_text("learning_rate must be above 0").wait_for(timeout=10_000)
+    expect(rows(page)).to_have_count(3)
+
+
+def test_console_is_silent(page):
+    assert page.complaints == []
