@@ -15,8 +15,8 @@ from dgc_lab.straggler_picture import StragglerPicture
 REDRAW_SHARE = 0.02  # of one core's time goes into drawing frames
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
 COLUMNS = (
-    *("run", "mode", "workers", "slowdown", "learning rate", "gradients", "gradients/s"),
-    *("mean staleness", "max staleness", "idle share", "loss", "accuracy"),
+    *("run", "mode", "workers", "slowdown", "rate", "gradients/s", "mean staleness", "max staleness"),
+    *("idle share", "loss", "accuracy", "gradients"),
 )
 
 
@@ -218,7 +218,7 @@ class StragglerLab(LiveRun):
             "mode": "".join([schedule.mode, *own]),
             "workers": workers,
             "slowdown": self._slowdown(settings),
-            "learning rate": rate,
+            "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
             "loss": training.scores[-1].values["loss"],

@@ -138,7 +138,7 @@ def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch)
     data, metadata = picture._repr_mimebundle_()
     assert base64.b64decode(data["image/png"])[:4] == b"\x89PNG"
     assert metadata["image/png"]["alt"].startswith("Training loss by seconds. 1 synchronous: ")
-    assert frame["learning rate"].tolist() == ["0.05 / staleness, momentum 0.5"]
+    assert frame["rate"].tolist() == ["0.05 / staleness, momentum 0.5"]
 
 
 # Stop, and what can go wrong -----------------------------------------------------------------------------------------
