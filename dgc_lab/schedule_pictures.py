@@ -79,7 +79,7 @@ def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[
 
     Example:
         >>> from dgc_lab.schedules import Gradient
-        >>> spans([Gradient(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)], [0], 1, 3)[0, "computing"]
+        >>> spans([Gradient(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)], [0], 1.0, 3.0)[0, "computing"]
         [(1.0, 0.5)]
     """
     found = {(worker, look): [] for worker in workers for look in LOOKS}

@@ -8,14 +8,15 @@ import time
 import ipywidgets
 
 from dgc_lab.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+from dgc_lab.rendezvous import cores
 from dgc_lab.schedules import DROPPED, MODES, Gradient, Schedule, Straggler
 from dgc_lab.straggler_picture import StragglerPicture
 
-REDRAW_SHARE = 0.03  # of one core's time goes into drawing frames
+REDRAW_SHARE = 0.02  # of one core's time goes into drawing frames
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
 COLUMNS = (
-    *("run", "mode", "workers", "slowdown", "learning rate", "momentum", "gradients", "seconds"),
-    *("gradients/s", "mean staleness", "max staleness", "idle share", "loss", "accuracy"),
+    *("run", "mode", "workers", "slowdown", "rate", "gradients/s", "mean staleness", "max staleness"),
+    *("idle share", "loss", "accuracy", "gradients"),
 )
 
 
@@ -35,7 +36,8 @@ class StragglerLab(LiveRun):
             `dgc_lab.schedules.Schedule`.
 
     Attributes:
-        rows: a dictionary for each finished or stopped run.
+        rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
+            of `dgc_lab.event_log.figures`. ``loss`` and ``accuracy`` are those on the test examples at the end.
         records: by the name of the run, the list of its `dgc_lab.schedules.Gradient`.
         servers: the `ParameterServers`; None before the first run.
 
@@ -124,7 +126,7 @@ class StragglerLab(LiveRun):
         self._start_servers(workers)
         if self._stopping.is_set():
             return "Stopped before the training began. The servers are up."
-        label = f"{len(self.records) + 1} {settings.schedule.mode}"
+        label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}"
         if settings.schedule.stragglers:
             label += f", {self._slowdown(settings):g}x"
         self.curves.begin(label, workers)
@@ -170,7 +172,8 @@ class StragglerLab(LiveRun):
         from dgc_lab.sync_async import Training
 
         training, asked = Training(), False
-        who = f"{workers} {'worker' if workers == 1 else 'workers'}, {settings.schedule.mode}"
+        who = f"{workers} {'worker' if workers == 1 else 'workers'}"
+        who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
         if settings.schedule.stragglers:
             who += f", worker {workers - 1} slowed {self._slowdown(settings):g} times"
         next_message, redraws = 0.0, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
@@ -203,17 +206,19 @@ class StragglerLab(LiveRun):
     def _row(self, label, settings, workers, training) -> dict:
         from dgc_lab.event_log import figures
 
-        schedule, own = settings.schedule, ""
-        for name, mode in ONLY_IN.items():
-            own += f", {name} {getattr(schedule, name)}" * (schedule.mode == mode)
+        schedule = settings.schedule
+        own = [f", {name} {getattr(schedule, name)}" for name, mode in ONLY_IN.items() if schedule.mode == mode]
+        rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
+        rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
+        stopped = ", stopped" * (len(training.records) < settings.gradients)
         return {
             **figures(training.records, settings.batch),
-            "run": label,
-            "mode": schedule.mode + own,
+            "run": label.split()[0] + stopped,
+            "name": label,
+            "mode": "".join([schedule.mode, *own]),
             "workers": workers,
             "slowdown": self._slowdown(settings),
-            "learning rate": f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware,
-            "momentum": settings.momentum,
+            "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
             "loss": training.scores[-1].values["loss"],

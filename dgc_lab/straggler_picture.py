@@ -18,7 +18,9 @@ from dgc_lab.schedules import DROPPED, Gradient
 SMOOTH = 20  # gradients over which the loss is averaged
 LEAST_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
 GRADIENTS_IN_WINDOW = 4  # of the slowest worker
-LEAST_STALENESS = 8  # where the histogram ends at first
+LEAST_STALENESS = 8  # where the histogram ends at first; doubled until its last bar holds few gradients
+MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not squeeze all others
+GRADIENTS_FOR_SHARES = 25
 NAMES_IN_LEGEND = 12
 
 
@@ -42,7 +44,6 @@ class StragglerPicture(LiveFigure):
         self.loss_axes.set(ylabel=f"training loss, mean of {SMOOTH}", xlim=(0, 4), ylim=(0, 2.5))
         self.loss_axes.set_xlabel("seconds", labelpad=1)
         self.loss_axes.grid(alpha=0.3)
-        self.staleness_axes.set_xlabel("staleness", labelpad=1)
         self.staleness_axes.set(ylabel="share of gradients", ylim=(0, 1.02))
         self.staleness_axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         self.staleness_axes.xaxis.get_major_locator().set_params(integer=True)
@@ -50,8 +51,8 @@ class StragglerPicture(LiveFigure):
         self.worker_axes.set_xlabel("seconds, back from the latest gradient", labelpad=1)
         for axes in self.figure.axes:
             axes.tick_params(labelsize=8)
-            axes.xaxis.label.set_size(9)
-            axes.yaxis.label.set_size(9)
+            for label in (axes.xaxis.label, axes.yaxis.label):
+                label.set_size(9)
         self._stairs = self.staleness_axes.stairs([0.0], [-0.5, 0.5], fill=True, color=PALETTE[0])
         self._bars = {look: PolyCollection([], **looks) for look, looks in LOOKS.items()}
         for bars in self._bars.values():
@@ -75,6 +76,7 @@ class StragglerPicture(LiveFigure):
     def _fit(self):
         self.worker_axes.set_xlim(-self.window, 0)
         self.staleness_axes.set_xlim(-0.7, self.shown + 0.7)
+        self.staleness_axes.set_xlabel(f"staleness (last bar: {self.shown} or more)", labelpad=1)
         self.background = None
 
     def begin(self, label: str, workers: int) -> None:
@@ -89,7 +91,7 @@ class StragglerPicture(LiveFigure):
         """Give the current run another name."""
         self.runs[-1]["label"] = label
         self.runs[-1]["line"].set_label(label)
-        self.staleness_axes.set_title(f"of {label}", fontsize=9, pad=3)
+        self.staleness_axes.set_title(label, fontsize=9, pad=3)
         # The names of a long row of runs would hide its lines.
         lines = [run["line"] for run in self.runs[-NAMES_IN_LEGEND:]]
         self.loss_axes.legend(handles=lines, loc="upper right", fontsize=8, ncols=1 + len(lines) // 7, framealpha=0.8)
@@ -123,12 +125,19 @@ class StragglerPicture(LiveFigure):
             self.loss_axes.set_ylim(0, 1.2 * loss)
             self.background = None
         slowest = max(float(np.median(lengths)) for lengths in self._lengths if lengths)
-        if record.staleness > self.shown or GRADIENTS_IN_WINDOW * slowest > self.window:
-            while record.staleness > self.shown:
-                self.shown *= 2
-            while GRADIENTS_IN_WINDOW * slowest > self.window:
-                self.window *= 2
+        before = self.shown, self.window
+        while self.shares()[-1] > MOST_IN_LAST_BAR and self.counts.total() >= GRADIENTS_FOR_SHARES:
+            self.shown *= 2
+        while GRADIENTS_IN_WINDOW * slowest > self.window:
+            self.window *= 2
+        if (self.shown, self.window) != before:
             self._fit()
+
+    def shares(self) -> list[float]:
+        """Heights of the histogram's bars: the share of the gradients with staleness 0, 1, ..., ``shown`` or more."""
+        total = max(self.counts.total(), 1)
+        below = [self.counts[staleness] for staleness in range(self.shown)]
+        return [count / total for count in (*below, self.counts.total() - sum(below))]
 
     def _last_seconds(self):
         """What the workers did in the window that ends with the latest gradient, and when updates happened in it."""
@@ -146,9 +155,7 @@ class StragglerPicture(LiveFigure):
             return []
         run = self.runs[-1]
         run["line"].set_data(run["seconds"], run["loss"])
-        numbers = range(max(self.counts, default=0) + 1)
-        total = max(self.counts.total(), 1)
-        self._stairs.set_data([self.counts[n] / total for n in numbers], np.arange(len(numbers) + 1) - 0.5)
+        self._stairs.set_data(self.shares(), np.arange(self.shown + 2) - 0.5)
         end, bars, updates = self._last_seconds()
         for look, collection in self._bars.items():
             edges = [

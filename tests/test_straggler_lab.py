@@ -119,8 +119,8 @@ def test_the_other_modes_and_runs_beside_each_other(lab):
         "bounded staleness, bound 2",
         "backup workers, backup 1",
     ]
-    assert list(lab.records) == [row["run"] for row in lab.rows] == [f"{n} {mode}" for n, mode in enumerate(MODES, 1)]
-    assert all(row["run"] in lab.curves.alt() for row in lab.rows)
+    assert list(lab.records) == [row["name"] for row in lab.rows] == [f"{n} {mode}" for n, mode in enumerate(MODES, 1)]
+    assert all(row["name"] in lab.curves.alt() for row in lab.rows)
     assert lab.table.value.count("<tr") == 1 + 4
     taken = [record for record in lab.records["4 backup workers"] if record.update != DROPPED]
     assert lab.rows[3]["updates"] == len(taken)
@@ -132,13 +132,13 @@ def test_the_other_modes_and_runs_beside_each_other(lab):
 def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
-    lab.staleness_aware.value = True
+    lab.staleness_aware.value, lab.momentum.value = True, 0.5
     lab.run()
     picture, frame = shown
     data, metadata = picture._repr_mimebundle_()
     assert base64.b64decode(data["image/png"])[:4] == b"\x89PNG"
     assert metadata["image/png"]["alt"].startswith("Training loss by seconds. 1 synchronous: ")
-    assert frame["learning rate"].tolist() == ["0.05 / staleness"]
+    assert frame["rate"].tolist() == ["0.05 / staleness, momentum 0.5"]
 
 
 # Stop, and what can go wrong -----------------------------------------------------------------------------------------
@@ -169,13 +169,13 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     assert np.diff(times[:5]).min() >= 0.24, "at most four pictures a second"
     assert said(lab).startswith("Stopped: 2 workers, asynchronous: ")
     [row] = lab.rows
-    assert row["run"] == "1 asynchronous (stopped)"
-    assert 0 < row["gradients"] == len(lab.records[row["run"]]) < LONG
+    assert (row["run"], row["name"]) == ("1, stopped", "1 asynchronous (stopped)")
+    assert 0 < row["gradients"] == len(lab.records[row["name"]]) < LONG
     assert not lab.run_button.disabled
     assert lab.stop_button.disabled
     lab.gradients.value = 24
     train_to_the_end(lab)
-    assert [row["run"] for row in lab.rows] == ["1 asynchronous (stopped)", "2 asynchronous"]
+    assert [row["run"] for row in lab.rows] == ["1, stopped", "2"]
 
 
 def test_the_next_run_has_all_that_died_again(lab):
@@ -316,6 +316,21 @@ def test_the_picture_says_what_the_records_say():
     assert f"mean {np.mean(stale):.2f}, at most {max(stale)}, {stale.count(0) / len(stale):.0%} are 0" in picture.alt()
     computing = sum(record.computed - record.read for record in records if record.worker == 1)
     assert re.search(rf"3 seconds: {len(records)} updates; .*worker 1 computing {computing / 3:.0%}", picture.alt())
+
+
+def test_the_histogram_has_room_for_many_and_not_for_a_single_one():
+    picture = StragglerPicture()
+    picture.begin("1 asynchronous", workers=1)
+    for update in range(200):
+        stale = {150: 120}.get(update, update % 2)
+        picture.add(Gradient(0, update, update, update, update, update + 1, update - stale, update, loss=2.0))
+    assert picture.shown == 8
+    assert picture.shares() == [0.5 - 1 / 200, 0.5, 0, 0, 0, 0, 0, 0, 1 / 200]
+    assert "at most 120" in picture.alt()
+    for update in range(200, 220):
+        picture.add(Gradient(0, update, update, update, update, update + 1, update - 11, update, loss=2.0))
+    assert picture.shown == 16
+    assert picture.shares()[11] == 20 / 220
 
 
 def test_a_frame_shows_the_same_as_the_whole_figure():
