@@ -351,7 +351,11 @@ def test_an_error_of_a_worker_reaches_the_notebook(servers):
     def fail_on_worker():
         import tensorflow as tf
 
-        check = tf.function(lambda x: tf.debugging.assert_less(x, 0.0, message="x must be below 0"))
+        @tf.function
+        def check(x):
+            tf.debugging.assert_less(x, 0.0, message="x must be below 0")
+            return x
+
         return roles.coordinator().schedule(check, args=(tf.constant(1.0),)).fetch()
 
     with pytest.raises(FunctionFailed, match=r"coordinator raised InvalidArgumentError: .*x must be below 0"):
