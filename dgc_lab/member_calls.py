@@ -91,7 +91,7 @@ class MemberCall(Call):
         for number, line in enumerate(self._lines):
             if line:
                 self._print(number, "\n")
-        if not self.finished() and not self.processes.broken:
+        if len(self.outcomes) < len(self.names) and not self.processes.broken:
             # What it still tells would be taken for the next call's.
             self.processes.put_down("a call was left before its end, and all were put down")
 

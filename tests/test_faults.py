@@ -216,6 +216,22 @@ def test_other_training_in_parts_takes_every_batch_once(three, task, tmp_path, m
     assert sum(counts) == 240 or mode == "backup workers"
 
 
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mode):
+    """The gradients that were under way when the stop came are in the weights, so they have to be in the records."""
+    file, events = tmp_path / "checkpoint.npz", []
+    for event in three.stream(train, task, settings(mode, stragglers=SLOW), file):
+        events.append(event)
+        if len(of(Gradient, events)) == 50:
+            three.request_stop()
+    end = events[-1]
+    records = [record for record in of(Gradient, events) if 0 <= record.update < end.version]
+    assert 50 < end.gradients < 240
+    assert len(records) == end.gradients == end.version * (3 if mode == "synchronous" else 1)
+    with np.load(file) as kept:
+        assert sorted(record.batch for record in records) == np.flatnonzero(kept["updates"] >= 0).tolist()
+
+
 def test_training_that_had_ended_is_not_done_again(three, task, tmp_path):
     chosen, file = settings("asynchronous", gradients=60), tmp_path / "checkpoint.npz"
     first = list(three.stream(train, task, chosen, file))[-1]
