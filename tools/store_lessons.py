@@ -6,6 +6,7 @@ alternative text beside it, which GitHub would not show).
 """
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -17,12 +18,17 @@ FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 
 
 def tidied(outputs):
-    """The outputs of a cell without standard error and without the HTML twin of a picture."""
-    kept = [output for output in outputs if output.get("name") != "stderr"]
+    """The outputs of a cell without standard error, finished progress bars and the HTML twin of a picture."""
+    kept = [output for output in outputs if output.get("name") != "stderr" and not is_bar(output)]
     for output in kept:
         if "image/png" in output.get("data", {}):
             output["data"].pop("text/html", None)
     return kept
+
+
+def is_bar(output):
+    """Whether an output is one of tqdm's progress bars, which end as an empty widget."""
+    return re.match(r".*\d+%\|", output.get("data", {}).get("text/plain", "")) is not None
 
 
 def main(names):
