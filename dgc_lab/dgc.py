@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from dgc_lab.break_even import DENSE_ELEMENT, dense_is_shorter
 from dgc_lab.checks import check_choice, check_whole
 from dgc_lab.compression import RULES, SCOPES, keep_mask
+from dgc_lab.wire import INDEX_TYPES, VALUE_TYPES, Layout
 
 PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
 REDUCTIONS = ("average", "sum")
-VALUE_TYPES = ("float32", "float16")
 LARGEST_HALF = 65504.0  # the largest finite float16
 
 
@@ -53,7 +54,10 @@ class Recipe:
         sample: share of the elements that the sampled rules look at, in (0, 1].
         dense_vectors: tensors of one dimension (biases, batch norm) are sent whole.
         dense_below: so are tensors with fewer elements than this.
-        values: what sparse values travel as; the rounding error of ``"float16"`` stays in the residual.
+        values: what sparse values travel as; the rounding error of ``"float16"`` stays in the residual. Whatever else
+            is sent travels as float32.
+        indices: how it is told where they stand: ``"int32"``, 4 bytes each, or ``"run_lengths"``, 2 bytes for the
+            number of elements between one and the next, the paper's encoding (`dgc_lab.wire`).
         reduction: ``"average"`` where each worker's gradient is the mean over its own batch; ``"sum"`` where it
             holds 1 / workers already, as in the paper. The division by the number of workers happens once.
         seed: integer from which samples are drawn, the same on all workers.
@@ -85,11 +89,18 @@ class Recipe:
     dense_vectors: bool = True
     dense_below: int = 1024
     values: str = "float32"
+    indices: str = "int32"
     reduction: str = "average"
     seed: int = 0
 
     def __post_init__(self):
-        choices = {"rule": tuple(RULES), "scope": SCOPES, "values": VALUE_TYPES, "reduction": REDUCTIONS}
+        choices = {
+            "rule": RULES,
+            "scope": SCOPES,
+            "values": VALUE_TYPES,
+            "indices": INDEX_TYPES,
+            "reduction": REDUCTIONS,
+        }
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
         for name in ("ratio", "momentum", "weight_decay", "sample", "clip_norm"):
@@ -235,13 +246,13 @@ def select(residual, threshold, values="float32"):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     Args:
-        residual: flat float32 tensor, n elements, n below 2**31.
+        residual: flat floating-point tensor, n elements, n below 2**31.
         threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
         values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
 
     Returns:
-        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and float32 (k,): the
-        rounding error, zero for float32. ``sent + left`` is the residual there.
+        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
+        (k,): the rounding error, zero where both types are the same. ``sent + left`` is the residual there.
 
     Example:
         >>> indices, sent, left = select(tf.constant([0.1, -3.0, 2.0]), 1.0)
@@ -250,10 +261,13 @@ def select(residual, threshold, values="float32"):
     """
     indices = tf.cast(tf.where(keep_mask(residual, threshold))[:, 0], tf.int32)
     chosen = tf.gather(residual, indices)
-    if values == "float32":
+    if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)
-    sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
-    return indices, sent, chosen - tf.cast(sent, tf.float32)
+    if values == "float16":
+        sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
+    else:
+        sent = tf.cast(chosen, values)
+    return indices, sent, chosen - tf.cast(sent, chosen.dtype)
 
 
 def clear(x, indices, left=0.0):
@@ -263,35 +277,36 @@ def clear(x, indices, left=0.0):
         >>> clear(tf.constant([1.0, 2.0, 3.0]), tf.constant([1])).numpy().tolist()
         [1.0, 0.0, 3.0]
     """
-    return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(left, tf.shape(indices)))
+    return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(tf.cast(left, x.dtype), tf.shape(indices)))
 
 
-def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4, workers: int = 1) -> tuple[int, int]:
+def payload_bytes(shapes, recipe: Recipe, workers: int = 1, told: int = 0) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
-    The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole; what a real step
-    sent is counted by `dgc_lab.compressor`, since a sampled threshold lets a few more or fewer pass.
+    The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
+    if none were too long; what a real step sent is counted by `dgc_lab.compressor`, since a sampled threshold lets a
+    few more or fewer pass.
 
     Args:
         shapes: shape of each gradient tensor.
-        recipe: ratio, exemptions and value type.
-        index_bytes: bytes of one index; 4 here, 2 for the run lengths of zeros that the paper sends.
-        workers: their number; from ratio x workers = 1 on, tensors travel whole, with zeros for what is not sent.
+        recipe: ratio, exemptions, value and index type.
+        workers: their number; it decides what travels by allreduce (`dgc_lab.break_even`).
+        told: numbers that each worker tells all others beside the gradients.
 
     Returns:
-        ``(compressed, dense)`` in bytes.
+        ``(compressed, dense)`` in bytes; the counts and notes of a message are among the former.
 
     Example:
         >>> payload_bytes([[100, 100], [100]], Recipe(ratio=0.01))
-        (1200, 40400)
+        (1208, 40400)
+        >>> payload_bytes([[100, 100], [100]], Recipe(ratio=0.01, values="float16", indices="run_lengths"))
+        (808, 40400)
     """
-    value_bytes = tf.as_dtype(recipe.values).size
-    compressed = dense = 0
-    for shape in shapes:
-        elements = tf.TensorShape(shape).num_elements()
-        dense += 4 * elements
-        if recipe.is_dense(shape) or recipe.ratio * workers >= 1:
-            compressed += 4 * elements
-        else:
-            compressed += -int(-recipe.ratio * (1 - 1e-7) * elements // 1) * (value_bytes + index_bytes)
-    return compressed, dense
+    sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
+    dense = DENSE_ELEMENT * sum(sizes)
+    parted = [size for size, shape in zip(sizes, shapes, strict=True) if not recipe.is_dense(shape)]
+    layout = Layout(recipe.values, recipe.indices, notes=1 + told)
+    if not parted or dense_is_shorter(recipe.ratio, workers, layout.element_bytes):
+        return dense + 4 * layout.notes * workers, dense  # everybody's notes are in the table that is added up
+    entries = sum(-int(-recipe.ratio * (1 - 1e-7) * size // 1) for size in parted)
+    return DENSE_ELEMENT * (sum(sizes) - sum(parted)) + entries * layout.element_bytes + layout.header_bytes, dense
