@@ -17,7 +17,7 @@ class Compressor(tf.Module):
     """Turns each worker's gradients into the update that all workers apply; plain SGD applies it.
 
     Args:
-        recipe: the switches (`dgc_lab.dgc.Recipe`).
+        recipe: the switches (`dgc_lab.recipe.Recipe`).
         variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
         exchange: who takes part (`dgc_lab.exchange`).
         names: names of the variables for messages; their own if None.

@@ -41,7 +41,7 @@ class DistributedSettings(Settings):
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
         warm_up_steps: updates in each stage.
         nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
-            dense_vectors, dense_below: as in `dgc_lab.dgc.Recipe`.
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.recipe.Recipe`.
 
     Raises:
         ValueError: a value is outside what is allowed; the message names it.
@@ -58,6 +58,7 @@ class DistributedSettings(Settings):
     warm_up_steps: int = 50
     values: str = "float32"
     indices: str = "int32"
+    switch_to_dense: bool = True
     dense_vectors: bool = True
     dense_below: int = 1024
 
@@ -70,7 +71,7 @@ class DistributedSettings(Settings):
         self.recipe(1.0)
 
     def recipe(self, ratio: float) -> Recipe:
-        """The switches as a `dgc_lab.dgc.Recipe` at one ratio."""
+        """The switches as a `dgc_lab.recipe.Recipe` at one ratio."""
         same = {field.name for field in dataclasses.fields(Recipe)} & {field.name for field in dataclasses.fields(self)}
         switches = {name: getattr(self, name) for name in same - {"warm_up"}}
         return Recipe(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)

@@ -80,7 +80,8 @@ class Ways:
     def send(self, every: list[Own], ratio) -> Outcome:
         """What is shorter at this ratio, a number or a scalar tensor; ``every``: the workers in this process."""
         entry = Layout(self.recipe.values, self.recipe.indices).element_bytes
-        dense = dense_is_shorter(ratio, self.exchange.size, entry) if self.sizes else True
+        dense = self.recipe.switch_to_dense and dense_is_shorter(ratio, self.exchange.size, entry)
+        dense = dense if self.sizes else True
         ways = (lambda: self.by_allreduce(every), lambda: self.by_allgather(every))
         return tf.cond(dense, *ways) if tf.is_tensor(dense) else ways[0 if dense else 1]()
 
@@ -134,16 +135,17 @@ class Ways:
         these on, a tensor with zeros, unless the ratio is a tensor: whether indices come has to be known beforehand.
         """
         entry = Layout(self.recipe.values).element_bytes
-        if tf.is_tensor(ratio) or not dense_is_shorter(ratio, self.exchange.size, entry):
+        sparse = tf.is_tensor(ratio) or not dense_is_shorter(ratio, self.exchange.size, entry)
+        if sparse or not self.recipe.switch_to_dense:
             places, values, left = self.selected(own)
             sizes = zip(values, places, self.sizes, strict=True)
             parted = [tf.IndexedSlices(v, p, tf.constant([size])) for v, p, size in sizes]
-            kept, sparse, dense = counted([tf.size(p, tf.int64) for p in places]), [*places, *values], []
+            kept, gathered, dense = counted([tf.size(p, tf.int64) for p in places]), [*places, *values], []
         else:
             parted, left, kept = self.masked(own)
-            sparse, dense = [], parted
+            gathered, dense = [], parted
         rows = [tensor for pair in own.rows for tensor in pair]
-        handed = tf.stack([payload([*dense, *own.whole]), payload([*sparse, *rows])])
+        handed = tf.stack([payload([*dense, *own.whole]), payload([*gathered, *rows])])
         return Outcome(parted, own.whole, own.rows, own.notes[None], [left], kept, handed)
 
     def selected(self, own: Own):

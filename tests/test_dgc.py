@@ -534,6 +534,36 @@ def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
         assert report.kept.numpy()[0] == round(2000 * values)
 
 
+@pytest.mark.parametrize(
+    ("switches", "by_allreduce"),
+    [
+        ({}, [True, True, True, False, False]),
+        ({"indices": "run_lengths"}, [True, True, False, False, False]),
+        ({"indices": "run_lengths", "values": "float16"}, [True, False, False, False, False]),
+        ({"switch_to_dense": False}, [False] * 5),
+    ],
+)
+def test_the_warm_up_travels_by_what_is_shorter_for_four_workers(switches, by_allreduce):
+    """By allreduce where ratio x workers x bytes of an entry is 8 or more."""
+    recipe = Recipe(ratio=0.01, rule="exact", warm_up=(1.0, 0.4, 0.25, 0.1), warm_up_steps=1, dense_below=0)
+    recipe = dataclasses.replace(recipe, dense_vectors=False, **switches)
+    compressor = Compressor(recipe, weights(), SimulatedWorkers(4))
+    step = tf.function(lambda number: compressor([[g + number for g in gradients(0, worker)] for worker in range(4)]))
+    for number, expected in enumerate(by_allreduce):
+        _, report = step(tf.constant(float(number)))
+        now = dataclasses.replace(recipe, ratio=recipe.ratio_at(number), warm_up=())
+        assert (int(report.allreduce_bytes) > 0, int(report.allgather_bytes) > 0) == (expected, not expected)
+        assert int(report.allreduce_bytes + report.allgather_bytes) == payload_bytes(SHAPES, now, workers=4)[0]
+
+
+def test_the_switch_to_dense_changes_the_way_and_not_the_update():
+    found = [train(EXACT, 4, warm_up=(1.0, 0.5), warm_up_steps=2, switch_to_dense=on) for on in (True, False)]
+    assert_close(found[0][0], found[1][0])
+    assert_close(found[0][1].state, found[1][1].state)
+    sent = [compressor.bytes_sent.numpy().tolist() for _, compressor in found]
+    assert sent[1][0] == 0 < sent[0][0] < sum(sent[1])
+
+
 def test_one_traced_step_serves_every_ratio():
     traces = []
     compressor = Compressor(EXACT, weights(), OneWorker())

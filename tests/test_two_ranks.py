@@ -29,6 +29,9 @@ RECIPES = {
     "vectors": Recipe(ratio=0.02, dense_vectors=False, dense_below=0),
     "dense": Recipe(ratio=1.0, factor_masking=False),
     "run lengths": Recipe(ratio=0.01, indices="run_lengths", dense_below=0),
+    "never dense": Recipe(
+        ratio=0.01, warm_up=(1.0, 0.6), warm_up_steps=2, switch_to_dense=False, indices="run_lengths", dense_below=0
+    ),
     "all in 16 bits": Recipe(ratio=0.01, indices="run_lengths", values="float16", dense_below=0),
 }
 
