@@ -13,7 +13,7 @@ Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgathe
 
 from __future__ import annotations
 
-import tensorflow as tf
+from numbers import Real
 
 DENSE_ELEMENT = 4  # bytes of an element that is sent whole
 BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add up, and to hand round the sum
@@ -37,9 +37,9 @@ def dense_is_shorter(ratio, workers: int, entry_bytes: int = 8):
         (True, False, False)
     """
     share = ratio * workers * entry_bytes
-    if tf.is_tensor(ratio):
-        return (share >= BOTH_WAYS) | (ratio >= 1)
-    return share >= BOTH_WAYS or ratio >= 1
+    if isinstance(ratio, Real):
+        return bool(share >= BOTH_WAYS or ratio >= 1)
+    return (share >= BOTH_WAYS) | (ratio >= 1)
 
 
 def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
