@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--warm-up-steps", type=int, default=20, help="updates in each of its stages")
     train.add_argument("--clip-norm", type=float, help="L2 norm over all ranks to clip to")
     train.add_argument("--values", default="float32", help="what values travel as: float32 or float16")
+    train.add_argument("--indices", default="int32", help="how it is told where they stand: int32 or run_lengths")
     train.add_argument("--checkpoint", metavar="FOLDER", help="keep each rank's state here, and go on from it")
     train.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="how often; at the end in any case")
     train.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
@@ -116,7 +117,7 @@ def run_train(options: argparse.Namespace) -> int:
     from dgc_lab.distributed import DistributedSettings, DistributedStep, DistributedTrainer
 
     exchange = launched_exchange()
-    names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values")
+    names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
     settings = DistributedSettings(workers=exchange.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
     if options.save_every < 1:

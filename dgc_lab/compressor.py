@@ -17,7 +17,7 @@ class Compressor(tf.Module):
     """Turns each worker's gradients into the update that all workers apply; plain SGD applies it.
 
     Args:
-        recipe: the switches (`dgc_lab.dgc.Recipe`).
+        recipe: the switches (`dgc_lab.recipe.Recipe`).
         variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
         exchange: who takes part (`dgc_lab.exchange`).
         names: names of the variables for messages; their own if None.
@@ -72,7 +72,7 @@ class Compressor(tf.Module):
         for variable in self.state:
             variable.assign(tf.zeros_like(variable))
 
-    def __call__(self, gradients, ratio=None):
+    def __call__(self, gradients, ratio=None, told=None):
         """One step: compress, exchange, and the update for plain SGD.
 
         Args:
@@ -80,6 +80,8 @@ class Compressor(tf.Module):
                 (exchanged row by row, duplicates merged, never dense) or None (on all workers).
             ratio: share to send in place of the recipe's ratio and warm-up, number or scalar tensor; the same on
                 all workers.
+            told: for each worker in this process, a float32 tensor of one length for all, which goes to all workers
+                with the gradients; not where the exchange is outside.
 
         Returns:
             ``(updates, report)``: one update per variable (None where the gradient was None), to be multiplied by
@@ -92,18 +94,14 @@ class Compressor(tf.Module):
                 the number of the worker and the name of the variable. No state has been changed by then.
         """
         self._agree(gradients[0])
-        this = Round(self, self._ratio() if ratio is None else ratio)
         gradients = [self._merged_decayed_clipped(worker) for worker in gradients]
-        parted = [i for i, g in enumerate(gradients[0]) if g is not None and not is_rows(g) and not self.dense[i]]
-        self.parted = set(parted)
-        updates = this.compressed(parted, [[worker[i] for i in parted] for worker in gradients])
+        parted, whole, rows = [], [], []
         for i, gradient in enumerate(gradients[0]):
-            every = [worker[i] for worker in gradients]
-            if is_rows(gradient):
-                updates[i] = this.rows(i, every)
-            elif gradient is not None and i not in updates:
-                updates[i] = this.whole(i, every)
-        return this.finish(gradients, [updates.get(i) for i in range(len(self.trained))])
+            if gradient is not None:
+                (rows if is_rows(gradient) else whole if self.dense[i] else parted).append(i)
+        self.parted = set(parted)
+        this = Round(self, self._ratio() if ratio is None else ratio, (parted, whole, rows))
+        return this.run(gradients, told or [tf.zeros([0])] * len(gradients))
 
     def after_exchange(self, updates):
         """The rest of a step whose exchange was outside: back to the variables' shapes, and momentum where it is due.
@@ -117,7 +115,7 @@ class Compressor(tf.Module):
         Raises:
             tf.errors.InvalidArgumentError: some worker's gradient held NaN or infinity; the message names the variable.
         """
-        this, done = Round(self, None), []
+        this, done = Round(self), []
         for i, update in enumerate(updates):
             shape = self.trained[i].shape
             if update is None:

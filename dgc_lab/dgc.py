@@ -7,168 +7,30 @@ One worker and one tensor, step by step, with gradient g, velocity u and residua
 3. `dgc_lab.compression.thresholds` finds the threshold on v, `select` takes the elements that pass it.
 4. `clear` takes what was sent out of v, and with momentum factor masking out of u.
 
-`Recipe` holds every switch. Who exchanges what was selected, and how, is `dgc_lab.exchange`'s and
-`dgc_lab.compressor`'s business.
+`dgc_lab.recipe.Recipe` holds every switch; it can be had from here as well. Who exchanges what was selected, and how,
+is `dgc_lab.ways`' and `dgc_lab.compressor`'s business.
 """
 
 from __future__ import annotations
 
-import itertools
-import numbers
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import tensorflow as tf
 
-from dgc_lab.checks import check_choice, check_whole
-from dgc_lab.compression import RULES, SCOPES, keep_mask
+from dgc_lab.compression import keep_mask
+from dgc_lab.recipe import PAPER_WARM_UP, Recipe, geometric_warm_up, masking, payload_bytes
 
-PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
-REDUCTIONS = ("average", "sum")
-VALUE_TYPES = ("float32", "float16")
+__all__ = [
+    "PAPER_WARM_UP",
+    "Recipe",
+    "clear",
+    "clip_locally",
+    "correct_momentum",
+    "geometric_warm_up",
+    "masking",
+    "payload_bytes",
+    "select",
+]
+
 LARGEST_HALF = 65504.0  # the largest finite float16
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Every switch of Deep Gradient Compression; the defaults are the paper's algorithm at 0.1 %.
-
-    Attributes:
-        ratio: share of each tensor's elements that a worker sends, in [0, 1].
-        momentum: in [0, 1). The optimizer that applies the update must be plain SGD: momentum is here already.
-        nesterov: Nesterov's momentum in place of the vanilla kind.
-        accumulate: keep what was not sent and add the next gradients to it. Off, it is dropped: masking alone.
-        momentum_correction: momentum before accumulation, on each worker (the paper's eq. 4). Off, momentum is
-            applied to the averaged sparse update after the exchange (eq. 5), which the paper warns of.
-        factor_masking: clear the velocity, too, where an element was sent (section 3.2).
-        clip_norm: L2 norm over all of a step's gradients above which they are scaled down; None for no clipping.
-            The norm is that of the gradient over all workers; each worker clips to its share of it (`clip_locally`).
-        weight_decay: times the weights is added to the local gradient, before everything else; not to gradients that
-            are rows (embeddings), which it would make dense.
-        warm_up: ratios of the stages before ``ratio`` holds, falling, such as `PAPER_WARM_UP`; ``(1.0,)`` trains
-            dense first. See `geometric_warm_up`.
-        warm_up_steps: steps in each stage of the warm-up.
-        rule: how thresholds are found: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
-        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (`dgc_lab.compression.thresholds`).
-        sample: share of the elements that the sampled rules look at, in (0, 1].
-        dense_vectors: tensors of one dimension (biases, batch norm) are sent whole.
-        dense_below: so are tensors with fewer elements than this.
-        values: what sparse values travel as; the rounding error of ``"float16"`` stays in the residual.
-        reduction: ``"average"`` where each worker's gradient is the mean over its own batch; ``"sum"`` where it
-            holds 1 / workers already, as in the paper. The division by the number of workers happens once.
-        seed: integer from which samples are drawn, the same on all workers.
-
-    Raises:
-        ValueError: a value is outside what is said above; the message names it.
-
-    Example:
-        >>> Recipe(ratio=0.01, warm_up=PAPER_WARM_UP[:2], warm_up_steps=100).ratio_at(150)
-        0.0625
-        >>> Recipe(ratio=2)
-        Traceback (most recent call last):
-        ValueError: ratio must be in [0, 1], got 2
-    """
-
-    ratio: float = 0.001
-    momentum: float = 0.9
-    nesterov: bool = False
-    accumulate: bool = True
-    momentum_correction: bool = True
-    factor_masking: bool = True
-    clip_norm: float | None = None
-    weight_decay: float = 0.0
-    warm_up: tuple[float, ...] = ()
-    warm_up_steps: int = 100
-    rule: str = "sampled"
-    scope: str = "tensor"
-    sample: float = 0.01
-    dense_vectors: bool = True
-    dense_below: int = 1024
-    values: str = "float32"
-    reduction: str = "average"
-    seed: int = 0
-
-    def __post_init__(self):
-        choices = {"rule": tuple(RULES), "scope": SCOPES, "values": VALUE_TYPES, "reduction": REDUCTIONS}
-        for name, allowed in choices.items():
-            check_choice(name, getattr(self, name), allowed)
-        for name in ("ratio", "momentum", "weight_decay", "sample", "clip_norm"):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) and not (name == "clip_norm" and value is None):
-                raise ValueError(f"{name} must be a number, got {value!r}")
-        if not isinstance(self.warm_up, Sequence) or isinstance(self.warm_up, str):
-            raise ValueError(f"warm_up must be a sequence of ratios, got {self.warm_up!r}")
-        if not 0 <= self.ratio <= 1:
-            raise ValueError(f"ratio must be in [0, 1], got {self.ratio!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, or None for no clipping, got {self.clip_norm!r}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay!r}")
-        if not 0 < self.sample <= 1:
-            raise ValueError(f"sample must be in (0, 1], got {self.sample!r}")
-        for name, least in {"warm_up_steps": 1, "dense_below": 0, "seed": 0}.items():
-            check_whole(name, getattr(self, name), least)
-        object.__setattr__(self, "warm_up", tuple(self.warm_up))
-        stages = self.warm_up if not self.warm_up or self.ratio == 0 else (*self.warm_up, self.ratio)
-        falls = all(later < earlier for earlier, later in itertools.pairwise(stages))
-        if not falls or not all(0 < ratio <= 1 for ratio in self.warm_up):
-            raise ValueError(
-                f"warm_up must hold ratios that fall from at most 1 towards the ratio {self.ratio:g}, "
-                f"got {list(self.warm_up)}"
-            )
-
-    def ratio_at(self, step: int, ratio: float | None = None) -> float:
-        """The ratio of a step, 0 for the first: a stage of the warm-up, then ``ratio`` (the recipe's own if None)."""
-        stage = int(step) // self.warm_up_steps
-        return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio if ratio is None else ratio
-
-    def is_dense(self, shape) -> bool:
-        """Whether a tensor of this shape is sent whole: one dimension or none, or few elements.
-
-        Example:
-            >>> Recipe().is_dense([1024]), Recipe().is_dense([5, 5, 32, 64])
-            (True, False)
-        """
-        shape = tf.TensorShape(shape)
-        return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
-
-
-def masking(ratio: float, scope: str = "tensor", **switches) -> Recipe:
-    """Masking alone (lesson 4) as a recipe: what is not sent is dropped, momentum comes after the exchange.
-
-    Args:
-        ratio: share of the elements to send, in [0, 1].
-        scope: whose threshold; ``"first"`` is the published code's.
-        switches: further fields of `Recipe`.
-
-    Example:
-        >>> masking(0.01).accumulate
-        False
-    """
-    off = dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False)
-    return Recipe(**{"ratio": ratio, "scope": scope, "dense_below": 0, **off, **switches})
-
-
-def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
-    """Ratios that fall by the same factor from stage to stage, and by once more to ``ratio``.
-
-    Args:
-        ratio: where the warm-up leads, in (0, 1).
-        stages: number of stages before that, at least 1.
-
-    Example:
-        >>> [round(stage, 4) for stage in geometric_warm_up(0.001, stages=2)]
-        [0.1, 0.01]
-
-    Source: arXiv:1712.01887, section 3.3 (the sparsity rises exponentially).
-    """
-    if not 0 < ratio < 1:
-        raise ValueError(f"ratio must be above 0 and below 1, got {ratio!r}")
-    if stages < 1:
-        raise ValueError(f"stages must be at least 1, got {stages!r}")
-    return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
 def clip_locally(gradients, clip_norm, workers, reduction="average"):
@@ -235,13 +97,13 @@ def select(residual, threshold, values="float32"):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     Args:
-        residual: flat float32 tensor, n elements, n below 2**31.
+        residual: flat floating-point tensor, n elements, n below 2**31.
         threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
         values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
 
     Returns:
-        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and float32 (k,): the
-        rounding error, zero for float32. ``sent + left`` is the residual there.
+        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
+        (k,): the rounding error, zero where both types are the same. ``sent + left`` is the residual there.
 
     Example:
         >>> indices, sent, left = select(tf.constant([0.1, -3.0, 2.0]), 1.0)
@@ -250,10 +112,13 @@ def select(residual, threshold, values="float32"):
     """
     indices = tf.cast(tf.where(keep_mask(residual, threshold))[:, 0], tf.int32)
     chosen = tf.gather(residual, indices)
-    if values == "float32":
+    if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)
-    sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
-    return indices, sent, chosen - tf.cast(sent, tf.float32)
+    if values == "float16":
+        sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
+    else:
+        sent = tf.cast(chosen, values)
+    return indices, sent, chosen - tf.cast(sent, chosen.dtype)
 
 
 def clear(x, indices, left=0.0):
@@ -263,35 +128,4 @@ def clear(x, indices, left=0.0):
         >>> clear(tf.constant([1.0, 2.0, 3.0]), tf.constant([1])).numpy().tolist()
         [1.0, 0.0, 3.0]
     """
-    return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(left, tf.shape(indices)))
-
-
-def payload_bytes(shapes, recipe: Recipe, index_bytes: int = 4, workers: int = 1) -> tuple[int, int]:
-    """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
-
-    The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole; what a real step
-    sent is counted by `dgc_lab.compressor`, since a sampled threshold lets a few more or fewer pass.
-
-    Args:
-        shapes: shape of each gradient tensor.
-        recipe: ratio, exemptions and value type.
-        index_bytes: bytes of one index; 4 here, 2 for the run lengths of zeros that the paper sends.
-        workers: their number; from ratio x workers = 1 on, tensors travel whole, with zeros for what is not sent.
-
-    Returns:
-        ``(compressed, dense)`` in bytes.
-
-    Example:
-        >>> payload_bytes([[100, 100], [100]], Recipe(ratio=0.01))
-        (1200, 40400)
-    """
-    value_bytes = tf.as_dtype(recipe.values).size
-    compressed = dense = 0
-    for shape in shapes:
-        elements = tf.TensorShape(shape).num_elements()
-        dense += 4 * elements
-        if recipe.is_dense(shape) or recipe.ratio * workers >= 1:
-            compressed += 4 * elements
-        else:
-            compressed += -int(-recipe.ratio * (1 - 1e-7) * elements // 1) * (value_bytes + index_bytes)
-    return compressed, dense
+    return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(tf.cast(left, x.dtype), tf.shape(indices)))

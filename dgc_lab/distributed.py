@@ -40,8 +40,8 @@ class DistributedSettings(Settings):
         workers: number of them.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
         warm_up_steps: updates in each stage.
-        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, dense_vectors,
-            dense_below: as in `dgc_lab.dgc.Recipe`.
+        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.recipe.Recipe`.
 
     Raises:
         ValueError: a value is outside what is allowed; the message names it.
@@ -57,6 +57,8 @@ class DistributedSettings(Settings):
     warm_up: str = "none"
     warm_up_steps: int = 50
     values: str = "float32"
+    indices: str = "int32"
+    switch_to_dense: bool = True
     dense_vectors: bool = True
     dense_below: int = 1024
 
@@ -69,7 +71,7 @@ class DistributedSettings(Settings):
         self.recipe(1.0)
 
     def recipe(self, ratio: float) -> Recipe:
-        """The switches as a `dgc_lab.dgc.Recipe` at one ratio."""
+        """The switches as a `dgc_lab.recipe.Recipe` at one ratio."""
         same = {field.name for field in dataclasses.fields(Recipe)} & {field.name for field in dataclasses.fields(self)}
         switches = {name: getattr(self, name) for name in same - {"warm_up"}}
         return Recipe(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)
@@ -236,14 +238,14 @@ class DistributedTrainer(Trainer):
     def _update(self, step, ratio, inputs):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
         try:
-            told, report = self.train_step(*inputs)
+            report = self.train_step(*inputs)
         except tf.errors.InvalidArgumentError as error:
             raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
-        losses, stopping = told.numpy().T
+        losses, stopping = report.told.numpy().T
         return float(losses.mean()), bool(stopping.any()), report
 
     def _train_step(self, step, ratio, learning_rate, stopping):
-        """One update of all workers. Returns (loss, stopping) of each of them, and the compressor's report."""
+        """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
         self.traces += 1  # Python runs only while TensorFlow traces
         settings, exchange = self.settings, self.exchange
         gradients, told = [], []
@@ -255,11 +257,11 @@ class DistributedTrainer(Trainer):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
             gradients.append(tape.gradient(loss, self.weights))
-            told.append(tf.stack([loss, stopping])[None])
-        updates, report = self.compressor(gradients, ratio)
+            told.append(tf.stack([loss, stopping]))
+        updates, report = self.compressor(gradients, ratio, told)
         for weight, update in zip(self.weights, updates, strict=True):
             weight.assign_sub(learning_rate * update)
-        return exchange.allgather(told, "dgc_lab.told"), report
+        return report
 
 
 class TrainerOnRanks:

@@ -1,13 +1,14 @@
 """How workers exchange tensors: one worker alone, several simulated in one process, or Horovod ranks.
 
-All three have the same two collectives and nothing else, so that what is built on them runs on each:
+All three have the same collectives and nothing else, so that what is built on them runs on each:
 
 - ``allreduce(tensors, name)``: the sum over all workers of one tensor each.
+- ``allreduce_group(groups, name)``: the same for a list of tensors each, in one exchange.
 - ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers; their
   first dimensions may differ.
 
-``tensors`` is a list with one tensor for each worker in this process. ``size`` is the number of workers in all,
-``first`` the number of the first one here and ``local`` how many are here.
+``tensors`` is a list with one tensor for each worker in this process, ``groups`` a list with one list each. ``size`` is
+the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class SimulatedWorkers:
         """Sum of the workers' tensors, all of one shape."""
         return tf.add_n(tensors)
 
+    def allreduce_group(self, groups, name=None):
+        """Sums of the workers' lists of tensors, place by place."""
+        return [tf.add_n(tensors) for tensors in zip(*groups, strict=True)]
+
     def allgather(self, tensors, name=None):
         """The workers' tensors one after another."""
         return tf.concat(tensors, axis=0)
@@ -97,6 +102,11 @@ class HorovodWorkers:
         [tensor] = tensors
         return self.hvd.allreduce(tensor, op=self.hvd.Sum, name=name)
 
+    def allreduce_group(self, groups, name=None):
+        """Sums over all ranks of a list of tensors, all of one dtype; Horovod exchanges them as one."""
+        [tensors] = groups
+        return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name)
+
     def allgather(self, tensors, name=None):
         """The ranks' tensors one after another, by rank."""
         [tensor] = tensors
@@ -132,15 +142,19 @@ class HorovodWorkers:
 
 
 class ExchangedByHorovodsOptimizer(HorovodWorkers):
-    """Horovod's ranks where Horovod's own optimizer, around ours, exchanges: nothing is to be done here."""
+    """Horovod's ranks where Horovod's own optimizer, around ours, exchanges the gradients: they only have to agree."""
 
-    def allreduce(self, tensors, name=None):
-        """The tensor itself."""
-        return tensors[0]
 
-    def allgather(self, tensors, name=None):
-        """The tensor itself."""
-        return tensors[0]
+class Handed(dict):
+    """Bytes by collective, ``"allreduce"`` and ``"allgather"``.
+
+    Attributes:
+        calls: how often each was called; Horovod exchanges a group of tensors in one call.
+    """
+
+    def __init__(self):
+        super().__init__(allreduce=0, allgather=0)
+        self.calls = dict(self)
 
 
 @contextlib.contextmanager
@@ -150,43 +164,48 @@ def handed_to_horovod():
     Counts what runs, eagerly or in a ``tf.function``; one that was traced before this was ever used is not seen.
 
     Yields:
-        A dict that grows: bytes by collective, ``"allreduce"`` and ``"allgather"``.
+        A `Handed` that grows.
 
     Example:
         >>> with handed_to_horovod() as sent:  # doctest: +SKIP
         ...     _ = hvd.allreduce(tf.zeros([10]))
-        >>> sent["allreduce"]  # doctest: +SKIP
-        40
+        >>> sent["allreduce"], sent.calls["allreduce"]  # doctest: +SKIP
+        (40, 1)
     """
     import horovod.tensorflow as hvd
 
-    sent = {"allreduce": 0, "allgather": 0}
+    sent = Handed()
 
     def counted(collective, name):
         def add(size):
             for count in OPEN_COUNTS:  # Horovod keeps its traced functions: they must serve the next count, too
                 count[name] += int(size)
+                count.calls[name] += 1
 
-        def call(tensor, *args, **kwargs):
-            tf.numpy_function(add, [payload([tensor])], [])  # runs with the step, Horovod's are traced functions
-            return collective(tensor, *args, **kwargs)
+        def call(tensors, *args, **kwargs):
+            every = tensors if isinstance(tensors, list | tuple) else [tensors]
+            tf.numpy_function(add, [payload(every)], [])  # runs with the step, Horovod's are traced functions
+            return collective(tensors, *args, **kwargs)
 
         return call
 
-    # All of Horovod's functions, its optimizer included, reach the collectives by these two names of its module.
-    own = hvd._allreduce, hvd.allgather
-    hvd._allreduce, hvd.allgather = counted(own[0], "allreduce"), counted(own[1], "allgather")
+    # All of Horovod's functions, its optimizer included, reach the collectives by these names of its module.
+    own = {"_allreduce": "allreduce", "_grouped_allreduce": "allreduce", "allgather": "allgather"}
+    before = {function: getattr(hvd, function) for function in own}
+    for function, name in own.items():
+        setattr(hvd, function, counted(before[function], name))
     OPEN_COUNTS.append(sent)
     try:
         yield sent
     finally:
         OPEN_COUNTS.remove(sent)
-        hvd._allreduce, hvd.allgather = own
+        for function, collective in before.items():
+            setattr(hvd, function, collective)
 
 
 def payload(tensors):
     """Bytes of a list of tensors, int64 scalar."""
-    return tf.add_n([tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors])
+    return tf.add_n([tf.zeros([], tf.int64), *(tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors)])
 
 
 def launched_ranks() -> int:

@@ -39,7 +39,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Args:
         optimizer: the Keras optimizer that applies the update. With a recipe, SGD without momentum: the momentum is
             the recipe's. Without one, any.
-        recipe: how to compress (`dgc_lab.dgc.Recipe`); None averages whole gradients.
+        recipe: how to compress (`dgc_lab.recipe.Recipe`); None averages whole gradients.
         exchange: who takes part (`dgc_lab.exchange`); Horovod's ranks if None, one worker where there are none.
         name: of the optimizer.
 

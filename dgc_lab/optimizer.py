@@ -27,7 +27,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
             of which the exchange is taken over, with the recipe's ``reduction`` and ``values`` in place of Horovod's
             ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
             ``MomentumOptimizer`` is accepted where the recipe's momentum is 0.
-        recipe: the switches (`dgc_lab.dgc.Recipe`); the paper's algorithm at 0.1 % if None.
+        recipe: the switches (`dgc_lab.recipe.Recipe`); the paper's algorithm at 0.1 % if None.
         sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
             they stay rows, duplicates merged.
         exchange: who takes part (`dgc_lab.exchange`), to exchange without Horovod's optimizer.

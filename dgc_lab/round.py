@@ -1,6 +1,6 @@
-"""One step's exchange: what each worker sends of each gradient, and the update that comes back.
+"""One step: what each worker has to send of each gradient, and the update that comes of what all have sent.
 
-Called by `dgc_lab.compressor.Compressor`, which keeps the state from step to step.
+Called by `dgc_lab.compressor.Compressor`, which keeps the state from step to step; `dgc_lab.ways` does the sending.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import all_finite, keep_mask, thresholds
-from dgc_lab.dgc import clear, correct_momentum, select
-from dgc_lab.exchange import payload
-
-NOTHING = np.int64(0)
+from dgc_lab.compression import all_finite, thresholds
+from dgc_lab.dgc import correct_momentum
+from dgc_lab.ways import Own, Ways
 
 
 class Report(NamedTuple):
     """What one step handed to the collectives; mean over the workers in this process, so per rank under Horovod.
 
     Attributes:
-        allreduce_bytes: int64 scalar, payload of what was sent whole.
-        allgather_bytes: int64 scalar, payload of values and indices (and 4 bytes that tell NaN to all workers).
+        allreduce_bytes: int64 scalar, what was handed to allreduce.
+        allgather_bytes: int64 scalar, what was handed to allgather.
         kept: int64 (variables,), elements that were sent of each gradient.
+        told: float32 (workers, numbers), what each worker told all others.
     """
 
     allreduce_bytes: tf.Tensor
     allgather_bytes: tf.Tensor
     kept: tf.Tensor
+    told: tf.Tensor
 
 
 class Round:
@@ -39,143 +39,101 @@ class Round:
     Args:
         compressor: whose recipe, state and exchange it is.
         ratio: share to send, number or scalar tensor.
+        kinds: numbers of the variables whose gradients are sent in part, whole, and by rows.
     """
 
-    def __init__(self, compressor, ratio):
+    def __init__(self, compressor, ratio=None, kinds=((), (), ())):
         self.compressor, self.recipe, self.exchange = compressor, compressor.recipe, compressor.exchange
         self.ratio = ratio
+        self.parted, self.whole, self.rows = kinds
         self.changes = []  # (variable, new value)
-        self.sent = {}  # variable's number: (elements kept, bytes to allreduce, bytes to allgather), all workers here
         self.corrects = self.recipe.momentum_correction and self.recipe.momentum > 0
+        shapes = [variable.shape for variable in compressor.trained]
+        self.ways = Ways(
+            self.recipe,
+            self.exchange,
+            sizes=[shapes[i].num_elements() for i in self.parted],
+            shapes=[shapes[i] for i in self.whole],
+            widths=[shapes[i][1:].num_elements() for i in self.rows],
+            clears_velocity=self.corrects and self.recipe.factor_masking,
+        )
 
-    def compressed(self, parted, gradients) -> dict:
-        """Updates of the variables whose gradients are sent in part; ``gradients`` holds theirs for each worker."""
-        workers = [self._accumulated(parted, worker, own) for worker, own in enumerate(gradients)]
-        updates = {}
-        for place, i in enumerate(parted):
-            updates[i] = self._mean(self._send(i, [worker[place] for worker in workers]))
-            if not self.corrects:
-                updates[i] = self._momentum_unless_outside(i, updates[i])
-        return updates
+    def run(self, gradients, told):
+        """Updates and report of the step: gradients and what it tells all others, for each worker here."""
+        outside, first = self.compressor.outside, gradients[0]
+        every = [self._own(worker, own, told[worker]) for worker, own in enumerate(gradients)]
+        outcome = self.ways.by_others(every[0], self.ratio) if outside else self.ways.send(every, self.ratio)
+        updates, kept = [None] * len(first), [np.int64(0)] * len(first)
+        for place, i in enumerate(self.parted):
+            updates[i] = outcome.parted[place] if outside else self._mean(i, outcome.parted[place])
+            if not outside and not self.corrects:
+                updates[i] = self.momentum_after(i, updates[i])
+            kept[i] = outcome.kept[place]
+            self._keep(i, [left[place] for left in outcome.left])
+        for i, total in zip(self.whole, outcome.whole, strict=True):
+            updates[i] = total if outside else self.momentum_after(i, self._mean(i, total))
+            kept[i] = elements([own[i] for own in gradients])
+        for i, (values, numbers) in zip(self.rows, outcome.rows, strict=True):
+            values = tf.reshape(values, [-1, *self.compressor.trained[i].shape[1:]])
+            rows = tf.IndexedSlices(values, tf.cast(numbers, first[i].indices.dtype), first[i].dense_shape)
+            updates[i] = rows if outside else self._row_update(i, merge_rows(rows))
+            kept[i] = elements([own[i].values for own in gradients])
+        bad, handed = outcome.notes[:, 0], outcome.handed // self.exchange.local
+        report = Report(handed[0], handed[1], tf.stack(kept) // self.exchange.local, outcome.notes[:, 1:])
+        if outside:  # what exchanges them must tell all workers
+            return self._finish([spoiled(update, bad[0] < 0) for update in updates], report, [])
+        return self._finish(updates, report, self._fail_if_bad(bad))
 
-    def _accumulated(self, parted, worker, gradients):
-        """(velocity, residual, threshold) of a worker's tensors, with this step's gradients in them."""
+    def _own(self, worker, gradients, told) -> Own:
+        """What a worker has to send; its first note is the number of a variable whose gradient is not finite, or -1."""
+        there = [i for i, g in enumerate(gradients) if g is not None]
+        finite = tf.stack([all_finite(getattr(gradients[i], "values", gradients[i])) for i in there])
+        number = tf.gather(tf.constant(there, tf.float32), tf.argmin(tf.cast(finite, tf.int32)))
+        bad = tf.where(tf.reduce_all(finite), -1.0, number)
+        whole = [tf.cast(gradients[i], tf.float32) for i in self.whole]
+        rows = []
+        for i, width in zip(self.rows, self.ways.widths, strict=True):
+            values = tf.reshape(tf.cast(gradients[i].values, tf.float32), [-1, width])
+            rows.append((values, tf.cast(gradients[i].indices, tf.int32)))
+        return Own(self._accumulated(worker, gradients), whole, rows, tf.concat([bad[None], told], 0))
+
+    def _accumulated(self, worker, gradients):
+        """(velocity, residual, threshold), flat, of what a worker sends in part, with this step's gradients in them."""
         recipe, velocities, residuals = self.recipe, [], []
-        for i, gradient in zip(parted, gradients, strict=True):
-            velocity, addend = None, gradient
+        for i in self.parted:
+            velocity, addend = None, gradients[i]
             if self.corrects:
                 velocity = tf.convert_to_tensor(self.compressor.velocities[worker][i])
-                velocity, addend = correct_momentum(gradient, velocity, recipe.momentum, recipe.nesterov)
+                velocity, addend = correct_momentum(addend, velocity, recipe.momentum, recipe.nesterov)
             velocities.append(velocity)
             residuals.append(self.compressor.residuals[worker][i] + addend if recipe.accumulate else addend)
         seed = tf.stack([recipe.seed, tf.cast(self.compressor.step, tf.int32)])
         limits = thresholds(residuals, self.ratio, recipe.rule, recipe.scope, recipe.sample, seed)
-        return list(zip(velocities, residuals, limits, strict=True))
+        flat = [[None if x is None else tf.reshape(x, [-1]) for x in tensors] for tensors in (velocities, residuals)]
+        return list(zip(*flat, limits, strict=True))
 
-    def _send(self, i, workers):
-        """Exchange what passes the thresholds of one tensor: the sum over all workers."""
-        shape = self.compressor.trained[i].shape
-
-        def flat(x):
-            return None if x is None else tf.reshape(x, [-1])
-
-        workers = [(flat(velocity), flat(residual), limit) for velocity, residual, limit in workers]
-        # An element takes 8 bytes with its index, and an allgather grows with the workers: from ratio x workers = 1 on,
-        # the same elements, with zeros between them, cost no more by allreduce.
-        if tf.is_tensor(self.ratio) and not self.compressor.outside:
-            ways = (lambda: self._send_masked(i, workers), lambda: self._send_sparse(i, workers))
-            total, left, self.sent[i] = tf.cond(self.ratio * self.exchange.size >= 1, *ways)
-        elif tf.is_tensor(self.ratio) or self.ratio * self.exchange.size < 1:
-            total, left, self.sent[i] = self._send_sparse(i, workers)
-        else:
-            total, left, self.sent[i] = self._send_masked(i, workers)
+    def _keep(self, i, left):
+        """What stays with each worker here of one variable, as its state after this step."""
+        compressor = self.compressor
         for worker, (velocity, residual) in enumerate(left):
             if self.corrects:
-                self.changes.append((self.compressor.velocities[worker][i], tf.reshape(velocity, shape)))
+                own = compressor.velocities[worker][i]
+                self.changes.append((own, tf.reshape(velocity, own.shape)))
             if self.recipe.accumulate:
-                self.changes.append((self.compressor.residuals[worker][i], tf.reshape(residual, shape)))
-        return total if is_rows(total) else tf.reshape(total, shape)
+                own = compressor.residuals[worker][i]
+                self.changes.append((own, tf.reshape(residual, own.shape)))
 
-    def _send_sparse(self, i, workers):
-        """Values and indices by allgather: (sum, what stays with each worker, what was sent)."""
-        clears_velocity = self.corrects and self.recipe.factor_masking
-        indices, values, left = [], [], []
-        for velocity, residual, limit in workers:
-            places, sent, error = select(residual, limit, self.recipe.values)
-            indices.append(places)
-            values.append(sent)
-            left.append((clear(velocity, places) if clears_velocity else velocity, clear(residual, places, error)))
-        sent = elements(indices), NOTHING, payload(indices) + payload(values)
-        if self.compressor.outside:
-            return tf.IndexedSlices(values[0], indices[0], tf.shape(workers[0][1])), left, sent
-        # Elements that several workers sent have several entries here; scatter_nd adds them up.
-        total = tf.scatter_nd(
-            self.exchange.allgather(indices, f"dgc_lab.{i}.indices")[:, None],
-            tf.cast(self.exchange.allgather(values, f"dgc_lab.{i}.values"), workers[0][1].dtype),
-            tf.shape(workers[0][1]),
-        )
-        return total, left, sent
+    def _mean(self, i, total):
+        """The update from a sum over all workers, in the variable's shape; as rows, where the sum is of rows."""
+        variable = self.compressor.trained[i]
+        if self.recipe.reduction == "average" and self.exchange.size > 1:
+            total = total / self.exchange.size
+        shape = [-1, *variable.shape[1:]] if i in self.rows else variable.shape
+        return tf.cast(tf.reshape(total, shape), variable.dtype)
 
-    def _send_masked(self, i, workers):
-        """The same elements by allreduce, with zeros in place of the others."""
-        clears_velocity = self.corrects and self.recipe.factor_masking
-        masked, left, kept = [], [], NOTHING
-        for velocity, residual, limit in workers:
-            mask = keep_mask(residual, limit)
-            masked.append(tf.where(mask, residual, 0.0))
-            left.append((tf.where(mask, 0.0, velocity) if clears_velocity else velocity, tf.where(mask, 0.0, residual)))
-            kept += tf.math.count_nonzero(mask)
-        total = self.exchange.allreduce(masked, f"dgc_lab.{i}.masked")
-        return total, left, (kept, payload(masked), NOTHING)
-
-    def whole(self, i, gradients):
-        """Update of a variable whose gradient is always sent whole."""
-        self.sent[i] = elements(gradients), payload(gradients), NOTHING
-        return self._momentum_unless_outside(i, self._mean(self.exchange.allreduce(gradients, f"dgc_lab.{i}.dense")))
-
-    def rows(self, i, gradients):
-        """Update of a variable whose gradients are rows, such as an embedding's; momentum moves the sent rows only."""
-        values, indices = [g.values for g in gradients], [g.indices for g in gradients]
-        self.sent[i] = elements(values), NOTHING, payload(values) + payload(indices)
-        every = tf.IndexedSlices(
-            self.exchange.allgather(values, f"dgc_lab.{i}.values"),
-            self.exchange.allgather(indices, f"dgc_lab.{i}.indices"),
-            gradients[0].dense_shape,
-        )
-        merged = merge_rows(every)
-        return tf.IndexedSlices(
-            self._momentum_unless_outside(i, self._mean(merged.values), merged.indices),
-            merged.indices,
-            merged.dense_shape,
-        )
-
-    def finish(self, gradients, updates):
-        """Check all workers' gradients, then change the state and let the updates out."""
-        here = self.exchange.local
-        sent = [self.sent.get(i, (NOTHING,) * 3) for i in range(len(updates))]
-        kept, allreduce, allgather = zip(*sent, strict=True)
-        report = Report(tf.add_n(allreduce) // here, tf.add_n(allgather) // here + 4, tf.stack(kept) // here)
-        if self.compressor.outside:
-            finite = []
-            all_are = tf.reduce_all([all_finite(getattr(g, "values", g)) for g in gradients[0] if g is not None])
-            updates = [spoiled(update, all_are) for update in updates]
-        else:
-            finite = self._tell_all_what_is_not_finite(gradients)
-        with tf.control_dependencies(finite):
-            assigned = [variable.assign(value) for variable, value in self.changes]
-            assigned.append(self.compressor.step.assign_add(1))
-            assigned.append(self.compressor.bytes_sent.assign_add(tf.stack(report[:2])))
-        with tf.control_dependencies([] if tf.executing_eagerly() else [*finite, *assigned]):
-            updates = [identity(update) for update in updates]
-        return updates, report
-
-    def _mean(self, total):
-        if self.compressor.outside or self.recipe.reduction == "sum" or self.exchange.size == 1:
-            return total
-        return total / self.exchange.size
-
-    def _momentum_unless_outside(self, i, update, rows=None):
-        return update if self.compressor.outside else self.momentum_after(i, update, rows)
+    def _row_update(self, i, rows):
+        values = self.momentum_after(i, self._mean(i, rows.values), rows.indices)
+        return tf.IndexedSlices(values, rows.indices, rows.dense_shape)
 
     def momentum_after(self, i, update, rows=None):
         """Momentum on what all workers have in common already, for all of a variable or for some of its rows."""
@@ -191,20 +149,22 @@ class Round:
         self.changes.append((variable, new))
         return update
 
-    def _tell_all_what_is_not_finite(self, gradients):
-        """Operations that fail on all workers when a gradient of one of them is not finite."""
-        worst = []
-        for own in gradients:
-            there = [i for i, g in enumerate(own) if g is not None]
-            finite = tf.stack([all_finite(getattr(own[i], "values", own[i])) for i in there])
-            number = tf.gather(tf.constant(there), tf.argmin(tf.cast(finite, tf.int32)))
-            worst.append(tf.where(tf.reduce_all(finite), -1, number)[None])
-        every = self.exchange.allgather(worst, "dgc_lab.finite")
-        worker = tf.argmax(every)
-        name = tf.gather(tf.constant(self.compressor.names), tf.maximum(every[worker], 0))
+    def _fail_if_bad(self, bad):
+        """Operations that fail on all workers when one of them has a gradient that is not finite."""
+        worker = tf.argmax(bad)
+        name = tf.gather(tf.constant(self.compressor.names), tf.maximum(tf.cast(bad[worker], tf.int32), 0))
         told = tf.strings.format("gradient of {} on worker {} holds NaN or infinity", (name, worker))
-        check = tf.debugging.Assert(tf.reduce_all(every < 0), [told])
+        check = tf.debugging.Assert(tf.reduce_all(bad < 0), [told])
         return [] if check is None else [check]  # eagerly it has raised already
+
+    def _finish(self, updates, report, checks):
+        """Change the state and let the updates out, after the checks."""
+        with tf.control_dependencies(checks):
+            assigned = [variable.assign(value) for variable, value in self.changes]
+            assigned.append(self.compressor.step.assign_add(1))
+            assigned.append(self.compressor.bytes_sent.assign_add(tf.stack(report[:2])))
+        with tf.control_dependencies([] if tf.executing_eagerly() else [*checks, *assigned]):
+            return [identity(update) for update in updates], report
 
 
 def is_rows(gradient) -> bool:

@@ -1,6 +1,7 @@
 """Deep Gradient Compression: its pure functions by hand, its invariants on simulated workers."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -22,9 +23,12 @@ from dgc_lab.dgc import (
     select,
 )
 from dgc_lab.exchange import OneWorker, SimulatedWorkers
+from dgc_lab.numbering import number_through
+from dgc_lab.wire import Content, Layout, pack
 
 SHAPES = [(40, 50), (50,), (3, 30)]
 EXACT = Recipe(ratio=0.01, rule="exact", dense_below=0)
+FORMATS = list(itertools.product(("float32", "float16"), ("int32", "run_lengths")))
 
 
 def weights():
@@ -145,11 +149,18 @@ def test_resnet_50_shrinks_277_fold():
     shapes = resnet_50()
     assert sum(np.prod(shape) for shape in shapes) == 25_557_032
     assert sum(shape[0] for shape in shapes if len(shape) == 1) == 54_120
-    compressed, dense = payload_bytes(shapes, Recipe(ratio=0.001, dense_below=0), index_bytes=2)
+    recipe = Recipe(ratio=0.001, dense_below=0, indices="run_lengths")
+    compressed, dense = payload_bytes(shapes, recipe)
     assert round(dense / 2**20, 2) == 97.49
-    # k is rounded up in each of the 54 tensors, which the published figure leaves out: 180 bytes.
+    # k is rounded up in each of the 54 tensors, which the published figure leaves out: 180 bytes, and 8 of header.
     assert compressed / 2**20 == pytest.approx(0.352, abs=0.0006)
     assert round(dense / compressed) == 277
+    # The message itself: every 1000th element of each tensor that is sent in part.
+    sizes = [int(np.prod(shape)) for shape in shapes if len(shape) > 1]
+    places = number_through([tf.range(0, size, 1000) for size in sizes], sizes)
+    nothing, layout = tf.zeros([1]), Layout("float32", "run_lengths", notes=1, whole=54_120)
+    content = Content(nothing, tf.zeros([54_120]), [], places, tf.ones(tf.shape(places)))
+    assert len(pack(content, layout)) == compressed
 
 
 def resnet_50():
@@ -191,6 +202,7 @@ def resnet_50():
         ({"rule": "off"}, "rule must be one of exact, sampled, hierarchical, got 'off'"),
         ({"scope": "all"}, "scope must be one of tensor, global, first"),
         ({"values": "int8"}, "values must be one of float32, float16"),
+        ({"indices": "gaps"}, "indices must be one of int32, run_lengths, got 'gaps'"),
         ({"reduction": "mean"}, "reduction must be one of average, sum"),
         ({"sample": 0}, r"sample must be in \(0, 1\]"),
         ({"dense_below": -1}, "dense_below must be a whole number"),
@@ -281,25 +293,97 @@ def test_5_workers_with_the_same_data_are_one_worker(rule):
 
 
 def test_8_reported_bytes_are_those_handed_to_the_collectives():
-    class Counting(SimulatedWorkers):
-        handed = 0
-
-        def allreduce(self, tensors, name=None):
-            self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
-            return super().allreduce(tensors, name)
-
-        def allgather(self, tensors, name=None):
-            self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
-            return super().allgather(tensors, name)
-
-    for values, ratio in (("float32", 0.05), ("float16", 0.05), ("float32", 0.6), ("float32", 1.0)):
+    for (values, indices), ratio in itertools.product(FORMATS, (0.05, 0.6, 1.0)):
         exchange = Counting(2)
-        compressor = Compressor(dataclasses.replace(EXACT, values=values, ratio=ratio), weights(), exchange)
+        recipe = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
+        compressor = Compressor(recipe, weights(), exchange)
         rows = tf.IndexedSlices(tf.ones([2, 30]), tf.constant([1, 1]), tf.constant([3, 30]))
         _, report = compressor([[*gradients(0, worker)[:2], rows] for worker in range(2)])
         assert 2 * int(report.allreduce_bytes + report.allgather_bytes) == exchange.handed
         assert compressor.bytes_sent.numpy().sum() * 2 == exchange.handed
         assert report.kept.numpy().tolist() == [round(ratio * 2000), 50, 30]
+
+
+class Counting(SimulatedWorkers):
+    """Counts the bytes of all workers, and the collectives."""
+
+    handed = calls = 0
+
+    def _count(self, tensors):
+        self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
+        self.calls += 1
+
+    def allreduce_group(self, groups, name=None):
+        self._count([tensor for group in groups for tensor in group])
+        return super().allreduce_group(groups, name)
+
+    def allgather(self, tensors, name=None):
+        self._count(tensors)
+        return super().allgather(tensors, name)
+
+
+@pytest.mark.parametrize(("values", "indices"), FORMATS)
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.2, 0.6, 1.0])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_bytes_foreseen_are_bytes_sent_in_one_collective(workers, ratio, values, indices):
+    exchange = Counting(workers)
+    recipe = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
+    _, report = Compressor(recipe, weights(), exchange)([gradients(0, worker) for worker in range(workers)])
+    assert exchange.calls == 1
+    expected = payload_bytes(SHAPES, recipe, workers)[0]
+    assert exchange.handed == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
+
+
+def test_long_tensors_that_are_sent_whole_are_added_up_beside_the_message():
+    shapes, recipe = [(40, 50), (9000,)], EXACT
+    for workers, calls in ((2, 1), (4, 2)):
+        exchange = Counting(workers)
+        compressor = Compressor(recipe, [tf.Variable(tf.zeros(shape)) for shape in shapes], exchange)
+        every = [[tf.random.stateless_normal(shape, (0, worker)) for shape in shapes] for worker in range(workers)]
+        updates, report = compressor(every)
+        assert exchange.calls == calls
+        assert exchange.handed == workers * payload_bytes(shapes, recipe, workers)[0]
+        assert int(report.allreduce_bytes) == (0 if workers == 2 else 4 * 9000)
+        np.testing.assert_allclose(updates[1], np.mean([own[1] for own in every], axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("values", ["float32", "float16"])
+def test_indices_and_run_lengths_train_alike(values):
+    """Far apart, too: of 200 000 elements single ones are sent, and entries are put in between."""
+    results = []
+    for indices in ("int32", "run_lengths"):
+        variables = [tf.Variable(tf.zeros([2, 100_000])), tf.Variable(tf.zeros([300, 5]))]
+        recipe = Recipe(ratio=1e-5, rule="exact", dense_below=0, values=values, indices=indices)
+        compressor = Compressor(recipe, variables, SimulatedWorkers(2))
+        for step in range(4):
+            every = [[tf.random.stateless_normal(v.shape, (step, w)) for v in variables] for w in range(2)]
+            for variable, update in zip(variables, compressor(every)[0], strict=True):
+                variable.assign_sub(update)
+        results.append([*variables, *compressor.state])
+    assert_same(*results)
+    assert np.count_nonzero(results[0][0]) >= 8
+
+
+def test_what_workers_tell_reaches_all_with_the_gradients():
+    for ratio in (0.01, 1.0, tf.constant(0.01, tf.float64)):
+        exchange = Counting(3)
+        told = [tf.constant([worker + 0.5, -worker]) for worker in range(3)]
+        compressor = Compressor(EXACT, weights(), exchange)
+        _, report = compressor([gradients(0, worker) for worker in range(3)], ratio, told)
+        assert report.told.numpy().tolist() == [[0.5, 0], [1.5, -1], [2.5, -2]]
+        assert exchange.calls == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_types_of_variables_travel_as_float32_and_keep_their_type(dtype):
+    variables = [tf.Variable(tf.cast(weight, dtype)) for weight in weights()]
+    compressor = Compressor(dataclasses.replace(EXACT, ratio=0.1, momentum=0.0), variables, OneWorker())
+    every = [tf.cast(g, dtype) / 3 for g in gradients(0)]
+    updates, _ = compressor([every])
+    assert [update.dtype.name for update in updates] == [dtype] * 3
+    for i in (0, 2):
+        np.testing.assert_array_equal(updates[i] + compressor.residuals[0][i], every[i])
+    assert 0 < np.count_nonzero(tf.cast(updates[0], tf.float32)) < 300
 
 
 def test_9_a_resumed_run_is_the_uninterrupted_one(tmp_path):
@@ -374,7 +458,7 @@ def test_small_tensors_and_vectors_are_sent_whole():
     assert compressor.dense == [False, True, True]
     _, report = compressor([gradients(0)])
     assert report.kept.numpy().tolist()[1:] == [50, 90]
-    assert int(report.allreduce_bytes) == 4 * 140
+    assert [int(report.allreduce_bytes), int(report.allgather_bytes)] == [0, 8 + 8 * 20 + 4 * 140]
 
 
 def test_whole_tensors_get_ordinary_momentum():
@@ -446,8 +530,38 @@ def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
                 np.testing.assert_array_equal(residuals[i], np.where(keeps, 0, own[i]))
                 expected = expected + np.where(keeps, own[i], 0) / 2
             np.testing.assert_allclose(updates[i], expected, rtol=1e-6)
-        assert (int(report.allgather_bytes) == 4) == (values == 0.5)
+        assert (int(report.allgather_bytes) == 0) == (values == 0.5)
         assert report.kept.numpy()[0] == round(2000 * values)
+
+
+@pytest.mark.parametrize(
+    ("switches", "by_allreduce"),
+    [
+        ({}, [True, True, True, False, False]),
+        ({"indices": "run_lengths"}, [True, True, False, False, False]),
+        ({"indices": "run_lengths", "values": "float16"}, [True, False, False, False, False]),
+        ({"switch_to_dense": False}, [False] * 5),
+    ],
+)
+def test_the_warm_up_travels_by_what_is_shorter_for_four_workers(switches, by_allreduce):
+    """By allreduce where ratio x workers x bytes of an entry is 8 or more."""
+    recipe = Recipe(ratio=0.01, rule="exact", warm_up=(1.0, 0.4, 0.25, 0.1), warm_up_steps=1, dense_below=0)
+    recipe = dataclasses.replace(recipe, dense_vectors=False, **switches)
+    compressor = Compressor(recipe, weights(), SimulatedWorkers(4))
+    step = tf.function(lambda number: compressor([[g + number for g in gradients(0, worker)] for worker in range(4)]))
+    for number, expected in enumerate(by_allreduce):
+        _, report = step(tf.constant(float(number)))
+        now = dataclasses.replace(recipe, ratio=recipe.ratio_at(number), warm_up=())
+        assert (int(report.allreduce_bytes) > 0, int(report.allgather_bytes) > 0) == (expected, not expected)
+        assert int(report.allreduce_bytes + report.allgather_bytes) == payload_bytes(SHAPES, now, workers=4)[0]
+
+
+def test_the_switch_to_dense_changes_the_way_and_not_the_update():
+    found = [train(EXACT, 4, warm_up=(1.0, 0.5), warm_up_steps=2, switch_to_dense=on) for on in (True, False)]
+    assert_close(found[0][0], found[1][0])
+    assert_close(found[0][1].state, found[1][1].state)
+    sent = [compressor.bytes_sent.numpy().tolist() for _, compressor in found]
+    assert sent[1][0] == 0 < sent[0][0] < sum(sent[1])
 
 
 def test_one_traced_step_serves_every_ratio():

@@ -1,0 +1,82 @@
+"""Several tensors as one flat tensor, one after another, and back.
+
+Pure functions. A step sends all tensors in one message; their elements are numbered through.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def join(tensors, dtype=tf.float32):
+    """Tensors of one dtype and any shapes as one flat tensor; an empty one of ``dtype`` when there are none.
+
+    Example:
+        >>> join([tf.constant([[1.0], [2.0]]), tf.constant(3.0)]).numpy().tolist()
+        [1.0, 2.0, 3.0]
+    """
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) if tensors else tf.zeros([0], dtype)
+
+
+def part(flat, shapes) -> list:
+    """The opposite of `join`: tensors of these shapes.
+
+    Example:
+        >>> [tensor.numpy().tolist() for tensor in part(tf.constant([1.0, 2.0, 3.0]), [[2, 1], []])]
+        [[[1.0], [2.0]], 3.0]
+    """
+    sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
+    tensors = tf.split(flat, sizes) if sizes else []
+    return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+
+
+def number_through(indices, sizes):
+    """Indices in several tensors as indices in all of them joined.
+
+    Args:
+        indices: int32 tensor of any length for each tensor.
+        sizes: elements of each tensor.
+
+    Returns:
+        int32 tensor.
+
+    Raises:
+        ValueError: the tensors have 2**31 elements or more together, which int32 cannot number.
+
+    Example:
+        >>> number_through([tf.constant([0, 2]), tf.constant([1])], [3, 5]).numpy().tolist()
+        [0, 2, 4]
+    """
+    return join([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
+
+
+def add_up(indices, values, sizes) -> list:
+    """Each tensor, from what `number_through` numbered: the sum of the values that name an element, zero elsewhere.
+
+    Args:
+        indices: int32 tensor (k,); an element may be named several times, and is then added up in this order.
+        values: floating-point tensor (k,).
+        sizes: elements of each tensor.
+
+    Returns:
+        A flat float32 tensor for each size.
+
+    Raises:
+        ValueError: as `number_through`.
+
+    Example:
+        >>> first, second = add_up(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
+        >>> first.numpy().tolist(), second.numpy().tolist()
+        ([5.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])
+    """
+    starts = tf.constant(_starts(sizes), tf.int32)
+    owner = tf.searchsorted(starts, indices, side="right") - 1
+    places = tf.dynamic_partition(indices - tf.gather(starts, owner), owner, len(sizes))
+    values = tf.dynamic_partition(tf.cast(values, tf.float32), owner, len(sizes))
+    return [tf.scatter_nd(p[:, None], v, [size]) for p, v, size in zip(places, values, sizes, strict=True)]
+
+
+def _starts(sizes):
+    if sum(sizes) >= 2**31:
+        raise ValueError(f"sizes must add up to less than 2**31 elements, got {sum(sizes)}")
+    return [sum(sizes[:i]) for i in range(len(sizes))]
