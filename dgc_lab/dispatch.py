@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -112,15 +113,27 @@ class Hands:
                     number = next(self._next, None)
                     if number is None or self._stopping.is_set():
                         return
-                    # As tensors of this process: arrays would be made into tensors on the worker, one by one.
-                    batch = [tf.constant(array[self._places[number]]) for array in self._examples]
-                    which = tf.constant([number, first], tf.int64)
-                    result = roles.coordinator().schedule(self._step, args=(which, *batch))
+                    result, again = self._hand_out(number, first)
                 first = False
-                worker, began, read, computed, done, version, update, loss = np.asarray(result.fetch()).tolist()
+                values = None
+                while values is None:
+                    try:
+                        values = np.asarray(result.fetch()).tolist()
+                    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                        # Its worker died when the batch was done and before it could tell. The servers take none twice.
+                        result = again()
+                worker, began, read, computed, done, version, update, loss = values
                 if update != NOT_YET:
                     self._results.put(
                         Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
                     )
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)
+
+    def _hand_out(self, number, first):
+        """Schedule a batch; returns what will be its result, and a function that schedules it again."""
+        # As tensors of this process: arrays would be made into tensors on the worker, one by one.
+        batch = [tf.constant(array[self._places[number]]) for array in self._examples]
+        arguments = (tf.constant([number, first], tf.int64), *batch)
+        again = functools.partial(roles.coordinator().schedule, self._step, args=arguments)
+        return again(), again
