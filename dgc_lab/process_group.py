@@ -162,6 +162,8 @@ class ProcessGroup:
         self.broken = reason
         if self._host is not None and self._folder is not None:
             kill([self._host])
+            # Now: with the host its guard is gone, and nobody would do it should this process be killed.
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         """End all processes and remove their files. Harmless when called again."""

@@ -84,6 +84,7 @@ class TensorFlowCluster(Cluster):
         private = private_network.why_not() is None
         # Children of one process cannot share its GPU; they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
+        variables["no_grpc_proxy"] = LOOPBACK  # with http_proxy set, gRPC would look for the servers behind the proxy
         self._processes = ProcessGroup(variables, private)
         self._processes.what = self.what
         resources.callback(self._processes.close)
