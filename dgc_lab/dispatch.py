@@ -14,7 +14,7 @@ import tensorflow as tf
 from dgc_lab import tensorflow_roles as roles
 from dgc_lab.errors import LabError
 from dgc_lab.rank import stop_requested
-from dgc_lab.schedules import NOT_YET, Gradient, Schedule
+from dgc_lab.schedules import DROPPED, NOT_YET, Gradient, Schedule
 from dgc_lab.shared_model import SharedModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -50,20 +50,48 @@ class Watch:
         return sorted(new)
 
 
+class Made:
+    """Holds records back until the update is made that their gradients are in.
+
+    Args:
+        needed: gradients in an update.
+    """
+
+    def __init__(self, needed: int):
+        self._needed, self._open = needed, {}
+
+    def add(self, record: Gradient) -> list[Gradient]:
+        """The records that can be told now: those of a full update, or a dropped one."""
+        if record.update == DROPPED:
+            return [record]
+        members = self._open.setdefault(record.update, [])
+        members.append(record)
+        return self._open.pop(record.update) if len(members) == self._needed else []
+
+    def unfinished(self) -> list[Gradient]:
+        """Those that are still held back."""
+        return [record for members in self._open.values() for record in members]
+
+
 class Hands:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
     Args:
+        coordinator: TensorFlow's ``ClusterCoordinator``.
         shared: the model.
         step: of `dgc_lab.worker_step.worker_step`.
         examples: arrays that batches are cut from.
         places: int array (batches, examples of each): which examples.
         batches: numbers of the batches to hand out, in order.
+
+    Attributes:
+        left: how many of them have not been worked off.
     """
 
-    def __init__(self, shared: SharedModel, step, examples, places, batches):
-        self._shared, self._step, self._examples, self._places = shared, step, examples, places
-        self._left, self._next = len(batches), iter(batches)
+    def __init__(self, coordinator, shared: SharedModel, step, examples, places, batches):
+        self._coordinator, self._shared, self._step = coordinator, shared, step
+        self._examples, self._places = examples, places
+        self.left, self._next = len(batches), iter(batches)
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
 
@@ -76,7 +104,7 @@ class Hands:
     def events(self, watch: Watch) -> Iterator[Gradient | int]:
         """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
         last_look = time.monotonic()
-        while self._left and not stop_requested():
+        while self.left and not stop_requested():
             try:
                 result = self._results.get(timeout=SECONDS_BETWEEN_LOOKS)
             except queue.Empty:
@@ -84,7 +112,7 @@ class Hands:
             if isinstance(result, Exception):
                 raise result
             if result is not None:
-                self._left -= 1
+                self.left -= 1
                 yield result
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
                 yield from watch.look()
@@ -103,6 +131,7 @@ class Hands:
         while not self._results.empty():
             result = self._results.get()
             if isinstance(result, Gradient):
+                self.left -= 1
                 yield result
 
     def _work(self):
@@ -135,5 +164,5 @@ class Hands:
         # As tensors of this process: arrays would be made into tensors on the worker, one by one.
         batch = [tf.constant(array[self._places[number]]) for array in self._examples]
         arguments = (tf.constant([number, first], tf.int64), *batch)
-        again = functools.partial(roles.coordinator().schedule, self._step, args=arguments)
+        again = functools.partial(self._coordinator.schedule, self._step, args=arguments)
         return again(), again

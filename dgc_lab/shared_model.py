@@ -67,7 +67,6 @@ class SharedModel:
         self.schedule, self.workers, self.staleness_aware = schedule, workers, staleness_aware
         self.learning_rate, self.momentum = learning_rate, momentum
         self.needed = schedule.gradients_an_update(workers)
-        self.averages = schedule.mode in ("synchronous", "backup workers")
         self.starters = min(workers, int(np.sum(np.asarray(updates) == NOT_YET)))
         self._shapes = [np.shape(weight) for weight in weights]
         # One long vector, cut into a part for each server: few messages, and large ones.
@@ -161,8 +160,11 @@ class SharedModel:
     def _take(self, worker, batch, version, parts):
         current, before = self.version.read_value(), self.updates[batch]
         known = tf.not_equal(before, NOT_YET)
-        late = tf.not_equal(version, current) if self.averages else tf.constant(False)
-        refused = self.stopped & self._not_its_turn(worker, batch)
+        late = tf.not_equal(version, current) if self.schedule.mode == "backup workers" else tf.constant(False)
+        if self.schedule.mode == "synchronous":
+            refused = tf.not_equal(version, batch // self.needed)
+        else:
+            refused = self.stopped & self._not_its_turn(worker, batch)
 
         def add():
             added = []

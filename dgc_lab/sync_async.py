@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dgc_lab.checks import check_count
-from dgc_lab.schedules import NOT_YET, Gradient, Schedule
+from dgc_lab.schedules import DROPPED, NOT_YET, Gradient, Schedule
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,15 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
         checkpoint: file (``.npz``) that is written at each score, and gone on with where it is there.
 
     Yields:
-        A `Gradient` for each batch, as the servers took it; a `Score` before the first, every ``score_every`` and after
-        the last; a `WorkerDied` if one dies; and `Finished`.
+        A `Gradient` for each batch, when the update is made that it is in; a `Score` before the first, every
+        ``score_every`` and after the last; a `WorkerDied` if one dies; and `Finished`.
 
     Raises:
         ValueError: the settings do not fit the number of workers, or the checkpoint is of another training.
         LabError: a worker died that the schedule cannot do without, or the model cannot be put on servers.
     """
     from dgc_lab import tensorflow_roles as roles
-    from dgc_lab.dispatch import Hands, Watch
+    from dgc_lab.dispatch import Hands, Made, Watch
     from dgc_lab.shared_model import SharedModel
     from dgc_lab.training_state import order, restore, save
     from dgc_lab.worker_step import worker_step
@@ -137,16 +137,17 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
     workers = roles.number_of("worker")
     settings.check(workers)
     state = restore(checkpoint, task, settings)
+    coordinator = roles.coordinator()
     shared = SharedModel(
-        roles.coordinator().strategy, roles.number_of("ps"), settings.schedule, workers, **state,
+        coordinator.strategy, roles.number_of("ps"), settings.schedule, workers, **state,
         learning_rate=settings.learning_rate, momentum=settings.momentum, staleness_aware=settings.staleness_aware,
     )  # fmt: skip
     left = np.flatnonzero(state["updates"] == NOT_YET)
     done = len(state["updates"]) - len(left)
     yield Score(done, 0.0, task.score(state["weights"]))
     step = worker_step(shared, task, settings.seed)
-    hands = Hands(shared, step, task.examples, order(len(task.examples[0]), settings), left)
-    watch = Watch(settings.schedule, workers)
+    hands = Hands(coordinator, shared, step, task.examples, order(len(task.examples[0]), settings), left)
+    watch, made = Watch(settings.schedule, workers), Made(shared.needed)
     began = None
 
     def since_start(record):
@@ -162,16 +163,22 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
                 shared.forget(event)
                 yield WorkerDied(event, time.time() - began if began else 0.0)
                 continue
-            yield since_start(event)
-            if done % settings.score_every == 0 and done < settings.gradients:
-                state = save(checkpoint, shared, settings)
-                yield Score(done, time.time() - began, task.score(state["weights"]))
+            for record in made.add(event):
+                yield since_start(record)
+                if done % settings.score_every == 0 and done < settings.gradients:
+                    state = save(checkpoint, shared, settings)
+                    yield Score(done, time.time() - began, task.score(state["weights"]))
     finally:
         hands.stop()
-    for record in hands.rest():
-        yield since_start(record)
+    for last in hands.rest():
+        for record in made.add(last):
+            yield since_start(record)
+    ended = not hands.left
+    if ended:  # no further gradient comes to make the last update
+        for record in made.unfinished():
+            yield since_start(dataclasses.replace(record, update=DROPPED))
     seconds = time.time() - began if began else 0.0
-    state = save(checkpoint, shared, settings)
+    state = save(checkpoint, shared, settings, ended)
     yield Score(done, seconds, task.score(state["weights"]))
     yield Finished(state["weights"], int(state["version"]), done)
 

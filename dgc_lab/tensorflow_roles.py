@@ -5,6 +5,7 @@ The notebook's side is `dgc_lab.tensorflow_clusters`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -37,9 +38,21 @@ def serve(inter: int, intra: int) -> None:
     _servers.append(tf.distribute.Server(cluster, job, index, protocol="grpc", config=config))
 
 
-@functools.cache
 def coordinator():
-    """The ``ClusterCoordinator`` of this process, connected to the servers that ``TF_CONFIG`` names."""
+    """The ``ClusterCoordinator`` of this process, connected to the servers that ``TF_CONFIG`` names.
+
+    Call it once in a function: an error of an earlier function's step, which TensorFlow would raise again at the next
+    ``schedule``, is forgotten here.
+    """
+    import tensorflow as tf
+
+    with contextlib.suppress(tf.errors.OpError):
+        _connected().done()
+    return _connected()
+
+
+@functools.cache
+def _connected():
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.schedules import NOT_YET
+from dgc_lab.schedules import DROPPED, NOT_YET
 from dgc_lab.sync_async import Settings
 
 
@@ -30,11 +30,12 @@ def restore(checkpoint, task, settings: Settings) -> dict:
         return kept | {"updates": file["updates"], "version": int(file["version"])}
 
 
-def save(checkpoint, shared, settings: Settings) -> dict:
+def save(checkpoint, shared, settings: Settings, ended: bool = False) -> dict:
     """What the servers hold now; written to the checkpoint, if there is one, whole or not at all."""
     state = shared.snapshot()
-    # A batch whose gradient waits in an unfinished sum is to be done again.
-    state["updates"] = np.where(state["updates"] >= state["version"], NOT_YET, state["updates"])
+    # A batch whose gradient waits in an unfinished sum is to be done again, unless all is over.
+    unfinished = state["updates"] >= state["version"]
+    state["updates"] = np.where(unfinished, DROPPED if ended else NOT_YET, state["updates"])
     if checkpoint is not None:
         named = {f"{name}{n}": array for name in ("weights", "velocities") for n, array in enumerate(state[name])}
         partly = Path(f"{checkpoint}.part.npz")
