@@ -13,17 +13,33 @@ import socket
 import struct
 import subprocess
 
-ENTER = ("unshare", "--user", "--net", "--map-root-user")
+# For any user; and for root, where user namespaces are forbidden.
+WAYS = (("unshare", "--user", "--net", "--map-root-user"), ("unshare", "--net"))
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 @functools.cache
+def _tried() -> tuple[tuple[str, ...], str | None]:
+    """The command that runs another one in a private network, and why there is none."""
+    if shutil.which("unshare") is None:
+        return (), "the command unshare is not here"
+    reasons = []
+    for way in WAYS:
+        tried = subprocess.run([*way, "true"], capture_output=True, text=True, timeout=30, check=False)
+        if tried.returncode == 0:
+            return way, None
+        reasons.append(tried.stderr.strip() or f"{' '.join(way)} ended with {tried.returncode}")
+    return (), reasons[0]
+
+
 def why_not() -> str | None:
     """Why this machine allows no private network; None where it does."""
-    if shutil.which(ENTER[0]) is None:
-        return "the command unshare is not here"
-    tried = subprocess.run([*ENTER, "true"], capture_output=True, text=True, timeout=30, check=False)
-    return None if tried.returncode == 0 else tried.stderr.strip() or f"unshare ended with {tried.returncode}"
+    return _tried()[1]
+
+
+def entrance() -> tuple[str, ...]:
+    """What to put before a command so that it runs in a private network; only where `why_not` gives None."""
+    return _tried()[0]
 
 
 def raise_loopback() -> None:

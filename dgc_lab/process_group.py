@@ -91,7 +91,7 @@ class ProcessGroup:
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": self._folder, FOLDER: self._folder}
         with open(f"{self._folder}/log", "wb") as log:
             self._host = psutil.Popen(
-                [*private_network.ENTER, *command] if self._private else command,
+                [*private_network.entrance(), *command] if self._private else command,
                 env=os.environ | self._variables | paths,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
