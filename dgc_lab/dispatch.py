@@ -18,7 +18,7 @@ from dgc_lab.schedules import DROPPED, NOT_YET, Gradient, Schedule
 from dgc_lab.shared_model import SharedModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_FOR_LAST_GRADIENTS = 20
+SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
 
 
 class Watch:
@@ -114,6 +114,8 @@ class Hands:
             if result is not None:
                 self.left -= 1
                 yield result
+            elif not any(thread.is_alive() for thread in self._threads) and self._results.empty():
+                raise LabError(f"{self.left} batches came back without a gradient, and nobody works on them")
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
                 yield from watch.look()
                 last_look = time.monotonic()
@@ -122,17 +124,20 @@ class Hands:
         """Hand out no more batches, and wait for those that are out."""
         self._stopping.set()
         self._shared.stopped.assign(True)
-        end = time.monotonic() + SECONDS_FOR_LAST_GRADIENTS
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        end, workers = time.monotonic() + SECONDS_FOR_LAST_GRADIENTS, roles.number_of("worker")
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+            if len(roles.dead_workers()) == workers:
+                return  # nobody is left to do them
+            time.sleep(0.01)
 
     def rest(self) -> Iterator[Gradient]:
         """What became of the batches that were out when the training was stopped."""
         while not self._results.empty():
             result = self._results.get()
-            if isinstance(result, Gradient):
-                self.left -= 1
-                yield result
+            if isinstance(result, Exception):
+                raise result
+            self.left -= 1
+            yield result
 
     def _work(self):
         try:

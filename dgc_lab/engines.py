@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from dgc_lab.calls import ProcessDied
 from dgc_lab.errors import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_FOR_SOCKETS = 5
 # Threads in place of processes where ipyparallel leaves the choice, and no record of past calls.
 CONTROLLER = [
     "--IPController.ip=127.0.0.1",
@@ -253,7 +255,10 @@ class LocalEngines(Engines):
             if self.client is not None:
                 self.client.close(linger=0)
             if self._context is not None:
-                self._context.destroy(linger=0)
+                # In a thread: once, after the controller's death, a socket was left open, and this waited for ever.
+                ending = threading.Thread(target=self._context.destroy, kwargs={"linger": 0}, daemon=True)
+                ending.start()
+                ending.join(SECONDS_FOR_SOCKETS)
         finally:
             # Before the controller ends: should this process be killed here, the controller's guard cleans up.
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -83,6 +83,7 @@ class SharedModel:
             none = tf.zeros([workers], tf.int64)
             self.version = tf.Variable(version, dtype=tf.int64)
             self.updates = tf.Variable(updates, dtype=tf.int64)
+            self.versions = tf.Variable(tf.zeros_like(updates), dtype=tf.int64)  # that each batch's gradient is of
             self.count = tf.Variable(0, dtype=tf.int64)  # gradients in the sums
             self.arrived = tf.Variable(none)  # 1: has its first batch
             self.waiting = tf.Variable(none)  # 1: has a batch and waits for its turn
@@ -138,7 +139,7 @@ class SharedModel:
         )
         return version, self._apart(parts)
 
-    def submit(self, worker, batch, version, gradients) -> tf.Tensor:
+    def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
         """Hand in the gradient of a batch.
 
         Args:
@@ -148,9 +149,10 @@ class SharedModel:
             gradients: as the weights.
 
         Returns:
-            int64 scalar: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is refused,
-            because the training was stopped while the worker waited for its turn. A batch that was submitted before is
-            not taken twice: a worker can die between the update and the word of it.
+            int64 scalars: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is
+            refused, because the training was stopped while the worker waited for its turn. And the version that it was
+            computed with. A batch that was submitted before is not taken twice, and its first gradient is told of: a
+            worker can die between the update and the word of it.
         """
         sizes = [part.shape[0] for part in self.weights]
         parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
@@ -175,13 +177,16 @@ class SharedModel:
                 full = self.count.assign_add(1) >= self.needed
             return tf.cond(full, lambda: self._update(current - version), lambda: current)
 
-        with tf.control_dependencies([tf.cond(known | late | refused, lambda: current, add)]):
-            one = tf.constant(1, tf.int64)
-            self.contributed.scatter_update(tf.IndexedSlices(version, worker))
-            self.submitted.scatter_add(tf.IndexedSlices(one, worker))
-            update = tf.where(known | refused, before, tf.where(late, DROPPED * one, current))
+        counts = ~(known | refused)
+        with tf.control_dependencies([tf.cond(counts & ~late, add, lambda: current)]):
+            last = tf.where(counts, version, self.contributed[worker])
+            self.contributed.scatter_update(tf.IndexedSlices(last, worker))
+            self.submitted.scatter_add(tf.IndexedSlices(tf.cast(counts, tf.int64), worker))
+            own = tf.where(counts, version, self.versions[batch])
+            self.versions.scatter_update(tf.IndexedSlices(own, batch))
+            update = tf.where(counts, tf.where(late, tf.cast(DROPPED, tf.int64), current), before)
             self.updates.scatter_update(tf.IndexedSlices(update, batch))
-            return tf.identity(update)
+            return tf.identity(update), tf.identity(own)
 
     def _update(self, staleness):
         rate = tf.constant(self.learning_rate * self.needed)

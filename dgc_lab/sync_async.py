@@ -126,7 +126,8 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
 
     Raises:
         ValueError: the settings do not fit the number of workers, or the checkpoint is of another training.
-        LabError: a worker died that the schedule cannot do without, or the model cannot be put on servers.
+        LabError: a worker died that the schedule cannot do without (told within five seconds), or the model cannot be
+            put on servers.
     """
     from dgc_lab import tensorflow_roles as roles
     from dgc_lab.dispatch import Hands, Made, Watch
@@ -136,7 +137,7 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
 
     workers = roles.number_of("worker")
     settings.check(workers)
-    state = restore(checkpoint, task, settings)
+    state = restore(checkpoint, task, settings, workers)
     coordinator = roles.coordinator()
     shared = SharedModel(
         coordinator.strategy, roles.number_of("ps"), settings.schedule, workers, **state,
@@ -218,7 +219,8 @@ def train_on(
         progress: whether to show a bar.
 
     Raises:
-        FunctionFailed: the training raised, such as a ValueError; see `train`.
+        ValueError: the settings do not fit the cluster, or there is a checkpoint and no servers.
+        FunctionFailed: the training raised; see `train`.
         ProcessDied: a process died that the cluster cannot do without.
     """
     from tqdm.auto import tqdm
@@ -228,6 +230,8 @@ def train_on(
     settings.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
         events = cluster.stream(train, task, settings, checkpoint)
+    elif checkpoint is not None:
+        raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")
     else:
         from dgc_lab.mirrored_training import train_mirrored
 

@@ -15,14 +15,14 @@ def order(examples: int, settings: Settings) -> np.ndarray:
     return np.random.default_rng(settings.seed).integers(0, examples, (settings.gradients, settings.batch))
 
 
-def restore(checkpoint, task, settings: Settings) -> dict:
+def restore(checkpoint, task, settings: Settings, workers: int) -> dict:
     """The state to begin with: the checkpoint's where there is one, else the task's first weights."""
     weights = task.initial_weights()
     if checkpoint is None or not Path(checkpoint).exists():
         fresh = np.full(settings.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
     with np.load(checkpoint, allow_pickle=False) as file:
-        found, wanted = file["settings"].item(), fingerprint(settings, weights)
+        found, wanted = file["settings"].item(), fingerprint(settings, workers, weights)
         if found != wanted:
             raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
         number = len(weights)
@@ -41,7 +41,7 @@ def save(checkpoint, shared, settings: Settings, ended: bool = False) -> dict:
         partly = Path(f"{checkpoint}.part.npz")
         np.savez(
             partly,
-            settings=fingerprint(settings, state["weights"]),
+            settings=fingerprint(settings, shared.workers, state["weights"]),
             updates=state["updates"],
             version=state["version"],
             **named,
@@ -50,7 +50,11 @@ def save(checkpoint, shared, settings: Settings, ended: bool = False) -> dict:
     return state
 
 
-def fingerprint(settings: Settings, weights) -> str:
+def fingerprint(settings: Settings, workers: int, weights) -> str:
     """What two trainings must have in common for one to go on with the other's checkpoint."""
+    needed = settings.schedule.gradients_an_update(workers)
     parameters = sum(weight.size for weight in weights)
-    return f"gradients={settings.gradients}, batch={settings.batch}, seed={settings.seed}, parameters={parameters}"
+    return (
+        f"mode={settings.schedule.mode}, gradients an update={needed}, gradients={settings.gradients}, "
+        f"batch={settings.batch}, seed={settings.seed}, parameters={parameters}"
+    )

@@ -34,7 +34,7 @@ def worker_step(shared: SharedModel, task, seed: int):
         loss, gradients = task.gradients(weights, own_seed, *batch)
         computed = now(sleep(delay(shared.schedule, shared.workers, worker, own_seed, now(*gradients) - read)))
         with tf.control_dependencies([computed]):
-            update = shared.submit(worker, number, version, gradients)
+            update, version = shared.submit(worker, number, version, gradients)
         done = now(update)
         return tf.stack([tf.cast(x, tf.float64) for x in (worker, began, read, computed, done, version, update, loss)])
 

@@ -67,6 +67,7 @@ def check_whole(events, gradients):
     assert end.gradients == gradients
     assert {record.update for record in records} - {DROPPED} == set(range(end.version))
     assert all(np.isfinite(weight).all() for weight in end.weights)
+    assert all(record.staleness >= 0 for record in records if record.update != DROPPED)
     return records, end
 
 

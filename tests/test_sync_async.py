@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab import tensorflow_roles as roles
 from dgc_lab.calls import FunctionFailed
 from dgc_lab.clusters import MultiWorkerMirrored, ParameterServers
 from dgc_lab.data import load
@@ -15,8 +16,8 @@ from dgc_lab.mirrored_training import train_mirrored
 from dgc_lab.replica_training import dense_network
 from dgc_lab.schedule_costs import Costs
 from dgc_lab.schedule_simulation import simulate
-from dgc_lab.schedules import DROPPED, MODES, Gradient, Schedule, Straggler
-from dgc_lab.sync_async import Finished, Score, Settings, train
+from dgc_lab.schedules import DROPPED, MODES, NOT_YET, Gradient, Schedule, Straggler
+from dgc_lab.sync_async import Finished, Score, Settings, train, train_on
 from dgc_lab.tasks import Classifier
 from dgc_lab.training_state import order
 
@@ -67,6 +68,11 @@ def test_synchronous_training_is_one_device_with_the_joined_batch(servers):
         assert {record.batch for record in members} == {2 * update, 2 * update + 1}
     assert [score.gradients for score in scores] == [0, 20, 40, 60]
     assert scores[-1].values["accuracy"] > 0.8 > scores[0].values["accuracy"]
+
+
+def test_mirrored_workers_take_no_checkpoint():
+    with pytest.raises(ValueError, match=r"checkpoint must be None with mirrored workers, got 'x\.npz'"):
+        train_on(MultiWorkerMirrored(2), DIGITS, SETTINGS, "x.npz")
 
 
 def test_mirrored_workers_make_the_same_updates(servers):
@@ -147,22 +153,37 @@ def test_backup_workers_drop_what_comes_late(servers):
     assert {record.worker for record in records if record.update == DROPPED} == {1}
 
 
-def test_a_heavy_tail_is_random_with_that_mean(servers):
+def test_a_heavy_tail_has_a_median_below_its_mean_and_long_delays(servers):
     records, _, _ = trained(servers, "asynchronous", stragglers=(Straggler(1, delay=0.02, tail=1.5),), gradients=120)
     delays = [record.computed - record.read for record in records if record.worker == 1]
     assert np.median(delays) < 0.02
     assert max(delays) > 3 * np.median(delays)
 
 
-def test_staleness_aware_rate(servers):
-    slow = (Straggler(1, delay=0.1),)
-    change = {"stragglers": slow, "gradients": 20, "momentum": 0.0, "score_every": 20}
-    plain = trained(servers, "asynchronous", **change)
-    aware = trained(servers, "asynchronous", staleness_aware=True, **change)
-    # One gradient of the slow worker stays: with the staleness s of its update, it moves the weights 1/s as far.
-    for records, _, _ in (plain, aware):
-        assert max(record.staleness for record in records) >= 2
-    assert plain[2].version == aware[2].version == 20
+def moves_of_the_weights(staleness_aware):
+    """Four gradients of ones, all of version 0, and the last one again: what each did. Runs in the coordinator."""
+    from dgc_lab.shared_model import SharedModel
+
+    strategy = roles.coordinator().strategy
+    weights, updates = [np.zeros(4, np.float32)], np.full(4, NOT_YET)
+    change = {"learning_rate": 0.1, "momentum": 0.0, "staleness_aware": staleness_aware}
+    shared = SharedModel(strategy, 2, Schedule("asynchronous"), 2, weights, weights, updates, 0, **change)
+    zero = tf.constant(0, tf.int64)
+    submit = tf.function(lambda worker, batch: shared.submit(worker, batch, zero, [tf.ones(4)]))
+    told, moved, before = [], [], 0.0
+    for worker, batch in enumerate([0, 1, 2, 3, 3]):
+        told.append([int(part) for part in submit(tf.constant(worker % 2), tf.constant(batch, tf.int64))])
+        now = float(shared.snapshot()["weights"][0][0])
+        moved, before = [*moved, before - now], now
+    return told, moved, shared.submitted.numpy().tolist()
+
+
+@pytest.mark.parametrize(("aware", "expected"), [(False, [1, 1, 1, 1, 0]), (True, [1, 1, 1 / 2, 1 / 3, 0])])
+def test_the_rate_is_divided_by_the_staleness_and_no_batch_is_taken_twice(servers, aware, expected):
+    told, moved, submitted = servers.run(moves_of_the_weights, aware)
+    assert moved == pytest.approx([0.1 * share for share in expected], abs=1e-6)
+    assert told == [[0, 0], [1, 0], [2, 0], [3, 0], [3, 0]], "the fifth is told of the fourth's update"
+    assert submitted == [2, 2], "and does not count"
 
 
 def test_a_gan_trains_both_ways(servers):
@@ -235,5 +256,8 @@ def test_a_checkpoint_of_another_training(servers, tmp_path):
     other = dataclasses.replace(SETTINGS, seed=1)
     with pytest.raises(FunctionFailed, match=r"checkpoint .* is of a training with .*seed=0, .*not .*seed=1"):
         list(servers.stream(train, DIGITS, other, str(file)))
+    asynchronous = dataclasses.replace(SETTINGS, schedule=Schedule("asynchronous"))
+    with pytest.raises(FunctionFailed, match=r"mode=synchronous, gradients an update=2.* not mode=asynchronous"):
+        list(servers.stream(train, DIGITS, asynchronous, str(file)))
     events = list(servers.stream(train, DIGITS, SETTINGS, str(file)))
     assert [type(event) for event in events] == [Score, Score, Finished], "nothing is left to do"
