@@ -1,9 +1,9 @@
 """The schedules of `dgc_lab.schedules` as a discrete-event simulation, for as many workers as no single machine holds.
 
 The protocol is that of the real training: a worker takes a batch, waits for its turn, reads version and weights under
-the servers' lock, computes, and hands its gradient in under the same lock. In synchronous training each worker gives one
-gradient to an update here; a real one that is late to take its batch can leave it to another. What is simulated is time;
-no gradient is computed, so that the records have staleness but no loss.
+the servers' lock, computes, and hands its gradient in under the same lock. In synchronous training each worker gives
+one gradient to an update here; a real one that is late to take its batch can leave it to another. What is simulated is
+time; no gradient is computed, so that the records have staleness but no loss.
 """
 
 from __future__ import annotations

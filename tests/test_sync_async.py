@@ -204,7 +204,9 @@ def test_simulation_equals_measurement(servers, mode):
     schedule = Schedule(mode, stragglers=slow)
     table = summary({"measured": measured, "simulated": simulate(schedule, 2, 120, costs)}, SETTINGS.batch)
     ratio = table.loc["simulated", "gradients/s"] / table.loc["measured", "gradients/s"]
-    assert 0.67 < ratio < 1.5, table
+    # The band that lesson 3 states. The costs are those of two workers that both compute; where one of them sleeps, the
+    # other is quicker than they say.
+    assert 0.5 < ratio < 2, table
     assert abs(table["mean staleness"].diff().iloc[-1]) < 0.5, table
 
 
