@@ -10,6 +10,7 @@ import functools
 import json
 import os
 
+from dgc_lab.errors import LabError
 from dgc_lab.host import alive
 
 _servers = []  # a server ends with its last reference
@@ -43,6 +44,9 @@ def coordinator():
 
     Call it once in a function: an error of an earlier function's step, which TensorFlow would raise again at the next
     ``schedule``, is forgotten here.
+
+    Raises:
+        LabError: this is the first call, and a worker is not alive.
     """
     import tensorflow as tf
 
@@ -55,6 +59,9 @@ def coordinator():
 def _connected():
     import tensorflow as tf
 
+    if dead := dead_workers():  # TensorFlow would wait for them for ever
+        names = " and ".join(f"worker {number}" for number in dead)
+        raise LabError(f"{names} died before the coordinator had met all workers. restart_worker() brings it back")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)

@@ -436,8 +436,20 @@ def test_death_of_the_host(servers):
         servers.restart_worker(0)
 
 
+def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
+    servers.restart()
+    servers.kill("worker 1")
+    with pytest.raises(
+        FunctionFailed, match=r"worker 1 died before .* met all workers\. restart_worker"
+    ):
+        servers.run(squares, 3)
+    servers.restart_worker(1)
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
 def test_the_coordinator_survives_a_worker(servers):
     pid = servers.run(os.getpid)
+    assert servers.run(both_work)
     assert servers.run(roles.dead_workers) == []
     servers.kill("worker 1")
     assert servers.ready
