@@ -133,6 +133,8 @@ class Call:
 
     def stop(self) -> None:
         """Ask for a stop and wait for it; what the processes still yield or raise is not wanted any more."""
+        if self.processes.closed:
+            return  # all was stopped, as when the program ends with a stream open
         try:
             self.request_stop()
             for _ in self.follow():

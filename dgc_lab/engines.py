@@ -80,6 +80,11 @@ class Engines:
     def __init__(self, size: int):
         self.size, self.client, self.ids, self.lost, self.broken = size, None, [], set(), None
 
+    @property
+    def closed(self) -> bool:
+        """Whether all was stopped."""
+        return self.client is None
+
     def dead(self) -> list[int]:
         """Ranks whose engine is gone, in order. ipyparallel's nanny, a process beside each engine, tells."""
         alive = self.client.ids if self.client else self.ids

@@ -42,7 +42,8 @@ def main() -> None:
         try:
             name, variables, prepare = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
-            return
+            while True:  # the notebook is gone, or about to end all: the guard clears up, or the notebook does
+                signal.pause()
         if os.fork() == 0:
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -132,6 +132,11 @@ class ProcessGroup:
         if problems := ready.problems():
             raise LabError(explain(problems, names))
 
+    @property
+    def closed(self) -> bool:
+        """Whether all was stopped."""
+        return self._folder is None
+
     def dead(self) -> list[str]:
         """Names of the vital processes that are gone; the host is one."""
         gone = [member.name for member in self.members.values() if member.vital and not runs(member.process)]
