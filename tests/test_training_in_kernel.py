@@ -53,5 +53,8 @@ def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):
 def test_sudden_death_of_the_kernel_in_a_training_leaves_nothing(kernel):
     kernel.ok(START)
     assert len(kernel.left()[0]) >= 5
-    kernel.run(LOOP, lambda text: os.kill(kernel.manager.provisioner.pid, signal.SIGKILL) if "twenty" in text else None)
+    kernel.client.execute(LOOP)
+    while "twenty" not in kernel.client.get_iopub_msg(timeout=60)["content"].get("text", ""):
+        continue
+    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
     until(lambda: kernel.left() == ([], []))
