@@ -191,7 +191,10 @@ class ParameterServers(TensorFlowCluster):
             if not self.ready:
                 raise LabError("the parameter servers are not running. restart() starts them")
             self.kill(f"worker {number}")
-            self._add({f"worker {number}": self._server()}, time.monotonic() + self.timeout)
+            try:
+                self._add({f"worker {number}": self._server()}, time.monotonic() + self.timeout)
+            except LabError as error:  # the host died meanwhile, or it took too long
+                raise LabError(f"worker {number} did not come back. restart() brings all back: {error}") from None
 
     def kill(self, name: str) -> None:
         """Kill a process as ``kill -9`` does, to see what the others make of it.
