@@ -29,6 +29,9 @@ class Compressor(tf.Module):
             or None where the recipe needs none.
         step: int64 ``tf.Variable``, the number of updates so far.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
+        kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent since it was made; a mean
+            over the workers in this process, like ``bytes_sent``.
+        counted: int64 ``tf.Variable``, the number of updates that these two count: no loaded state changes it.
 
     Example:
         >>> from dgc_lab.exchange import OneWorker
@@ -48,6 +51,8 @@ class Compressor(tf.Module):
         self.dense = [recipe.is_dense(variable.shape) for variable in self.trained]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.bytes_sent = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="bytes_sent")
+        self.kept = tf.Variable(tf.zeros([len(self.trained)], tf.int64), trainable=False, name="kept")
+        self.counted = tf.Variable(0, dtype=tf.int64, trainable=False, name="counted")
         workers = range(exchange.local)
         has_velocity = [recipe.momentum > 0] * len(self.trained)
         has_residual = [recipe.accumulate and not dense for dense in self.dense]

@@ -163,6 +163,8 @@ class Round:
             assigned = [variable.assign(value) for variable, value in self.changes]
             assigned.append(self.compressor.step.assign_add(1))
             assigned.append(self.compressor.bytes_sent.assign_add(tf.stack(report[:2])))
+            assigned.append(self.compressor.kept.assign_add(report.kept))
+            assigned.append(self.compressor.counted.assign_add(1))
         with tf.control_dependencies([] if tf.executing_eagerly() else [*checks, *assigned]):
             return [identity(update) for update in updates], report
 
