@@ -6,6 +6,8 @@ All three have the same collectives and nothing else, so that what is built on t
 - ``allreduce_group(groups, name)``: the same for a list of tensors each, in one exchange.
 - ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers; their
   first dimensions may differ.
+- ``pool(gradients, told, average)``: gradients and notes of each worker here, from those of the ranks that it is made
+  of, where that is not one (`dgc_lab.hosts`).
 
 ``tensors`` is a list with one tensor for each worker in this process, ``groups`` a list with one list each. ``size`` is
 the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
@@ -63,6 +65,10 @@ class SimulatedWorkers:
         """The workers' tensors one after another."""
         return tf.concat(tensors, axis=0)
 
+    def pool(self, gradients, told, average):
+        """Gradients and notes as they are: nobody stands behind a worker."""
+        return gradients, told
+
     def agree(self, what: str) -> None:
         """Workers of one process cannot disagree."""
 
@@ -112,6 +118,10 @@ class HorovodWorkers:
         [tensor] = tensors
         return self.hvd.allgather(tensor, name=name)
 
+    def pool(self, gradients, told, average):
+        """Gradients and notes as they are: each rank is a worker."""
+        return gradients, told
+
     def agree(self, what: str) -> None:
         """Compare a description over all ranks.
 
@@ -120,11 +130,11 @@ class HorovodWorkers:
         """
         digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8)[None]
         digests = self._now(lambda: self.hvd.allgather(tf.constant(digest), name="dgc_lab.agree"))
-        others = [rank for rank in range(self.size) if digests[rank].tolist() != digests[0].tolist()]
+        others = [rank for rank, other in enumerate(digests) if other.tolist() != digests[0].tolist()]
         if others:
             raise RanksDisagree(
                 "all ranks must have the same recipe, model and order of variables; "
-                f"rank {', '.join(map(str, others))} differs from rank 0. Here, on rank {self.first}: {what}"
+                f"rank {', '.join(map(str, others))} differs from rank 0. Here, on rank {self.hvd.rank()}: {what}"
             )
 
     def broadcast(self, variables) -> None:

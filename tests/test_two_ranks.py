@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.clusters import HorovodRanks, RankFailed
+from dgc_lab.clusters import RankFailed
 from dgc_lab.compressor import Compressor
 from dgc_lab.dgc import Recipe, masking
 from dgc_lab.distributed import DistributedSettings, DistributedStep, DistributedTrainer, TrainerOnRanks
@@ -38,7 +38,7 @@ RECIPES = {
 
 def local_gradients(step, worker):
     drawn = [tf.random.stateless_normal(shape, tf.stack([step, 10 * worker + i])) for i, shape in enumerate(SHAPES)]
-    rows = tf.stack([step % 6, worker, worker])  # one row is named twice, and both workers share some
+    rows = tf.stack([step % 6, worker % 6, worker % 6])  # one row is named twice, and both workers share some
     return [*drawn[:2], tf.IndexedSlices(drawn[2][:3], rows, tf.constant(SHAPES[2]))]
 
 
@@ -102,17 +102,6 @@ def test_a_step_is_one_collective_and_as_many_bytes_as_reported(two_ranks, name)
         each = 4 if name == "all in 16 bits" else 8
         # Counts and a note, the vector, the entries, and the rows' values and numbers: two on rank 0, one on rank 1.
         assert reported[1] == 12 + 4 * 50 + each * 20 + (4 * 3 + 4) * (2 - rank)
-
-
-def test_three_ranks_hold_the_same_bits():
-    """Three addends: here the order of the sum matters, and must be the same everywhere."""
-    with HorovodRanks(3, progress=None) as ranks:
-        for name in ("dgc", "float16", "warm-up"):
-            histories = ranks.run(train_here, RECIPES[name])
-            assert_bits(histories[0], histories[1])
-            assert_bits(histories[0], histories[2])
-            for found, expected in zip(histories[0][-1], train(RECIPES[name], SimulatedWorkers(3))[-1], strict=True):
-                np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 # Disagreement and NaN -----------------------------------------------------------------------------------------------

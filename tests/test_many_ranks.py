@@ -1,0 +1,95 @@
+"""Eight real ranks: they hold the same bits, each for itself and as the ranks of two or four hosts.
+
+What runs on the ranks are the functions of this file; each rank imports it.
+"""
+
+import warnings
+
+import pytest
+import tensorflow as tf
+from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients, train, train_here
+
+from dgc_lab.clusters import HorovodRanks, RankFailed
+from dgc_lab.compressor import Compressor
+from dgc_lab.exchange import SimulatedWorkers
+from dgc_lab.hosts import Hosts
+
+RANKS, STEPS = 8, 4
+
+
+@pytest.fixture(scope="module")
+def ranks(horovod):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # more ranks than cores
+        patch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+        with HorovodRanks(RANKS, progress=None) as ranks:
+            yield ranks
+
+
+def test_eight_ranks_hold_the_same_bits(ranks):
+    """Eight addends: here the order of the sum matters, and must be the same everywhere."""
+    recipe = RECIPES["warm-up"]  # dense steps and sparse ones
+    first, *others = ranks.run(train_here, recipe)
+    for other in others:
+        assert_bits(first, other)
+    for found, expected in zip(first[-1], train(recipe, SimulatedWorkers(RANKS))[-1], strict=True):
+        assert tf.reduce_max(tf.abs(found - expected)) < 1e-6
+
+
+def on_hosts(recipe, hosts, steps=STEPS):
+    """As `test_two_ranks.train`, with neighbouring ranks posing as one host; and what the workers were told."""
+    import horovod.tensorflow as hvd
+
+    exchange = Hosts(f"host {hvd.rank() * hosts // hvd.size()}")
+    weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    compressor, told, history = Compressor(recipe, weights, exchange), None, []
+    for step in range(steps):
+        own = local_gradients(tf.constant(step), hvd.rank())
+        updates, report = compressor([own], told=[tf.constant([float(hvd.rank())])])
+        for weight, change in zip(weights, updates, strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(change))
+        history.append([weight.numpy() for weight in weights])
+        told = report.told.numpy().tolist()
+    return history, told, int(compressor.bytes_sent.numpy().sum())
+
+
+def simulated_hosts(recipe, hosts, steps=STEPS):
+    """The same in one process: a worker a host, with the mean of its ranks' gradients."""
+    weights, each = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], RANKS // hosts
+    compressor = Compressor(recipe, weights, SimulatedWorkers(hosts))
+    for step in range(steps):
+        workers = []
+        for host in range(hosts):
+            own = [local_gradients(tf.constant(step), rank) for rank in range(host * each, (host + 1) * each)]
+            dense = [tf.add_n([g[i] for g in own]) / each for i in (0, 1)]
+            values, rows = (tf.concat([getattr(g[2], part) for g in own], 0) for part in ("values", "indices"))
+            workers.append([*dense, tf.IndexedSlices(values / each, rows, own[0][2].dense_shape)])
+        updates, _ = compressor(workers, told=[tf.zeros([1])] * hosts)
+        for weight, change in zip(weights, updates, strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(change))
+    return [weight.numpy() for weight in weights], int(compressor.bytes_sent.numpy().sum())
+
+
+@pytest.mark.parametrize(("name", "hosts"), [("dgc", 2), ("warm-up", 4)])
+def test_ranks_of_a_host_are_one_worker(ranks, name, hosts):
+    results = ranks.run(on_hosts, RECIPES[name], hosts)
+    first, told, _ = results[0]
+    for history, *_ in results[1:]:
+        assert_bits(first, history)
+    expected, handed = simulated_hosts(RECIPES[name], hosts)
+    for found, other in zip(first[-1], expected, strict=True):
+        assert tf.reduce_max(tf.abs(found - other)) < 1e-6
+    each = RANKS // hosts
+    assert told == [[sum(range(host * each, (host + 1) * each)) / each] for host in range(hosts)]
+    sent = [sent for _, _, sent in results[::each]]
+    assert sum(sent) / hosts == pytest.approx(handed, abs=STEPS), "a mean that is rounded down in every step"
+
+
+def test_hosts_of_different_sizes_are_refused(ranks):
+    def uneven():
+        import horovod.tensorflow as hvd
+
+        Hosts("a" if hvd.rank() < 3 else "b")
+
+    with pytest.raises(RankFailed, match=r"equal numbers of ranks, got \[\[0, 1, 2\], \[3, 4, 5, 6, 7\]\]"):
+        ranks.run(uneven)
