@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab test lint notebooks benchmarks requirements clean
+.PHONY: lab test lint notebooks bench requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -25,8 +25,10 @@ lint: $(VENV)/.installed
 notebooks: $(VENV)/.horovod
 	$(BIN)/python tools/store_lessons.py
 
-benchmarks: $(VENV)/.installed
+# Measure everything anew; benchmarks/README.md then shows it.
+bench: $(VENV)/.horovod
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/write_page.py
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
 	$(BIN)/python -m dgc_lab.build_horovod

@@ -1,0 +1,35 @@
+"""benchmarks/README.md shows what the benchmarks kept, and each of them says how to repeat it."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SCRIPTS = sorted(BENCHMARKS.glob("bench_*.py"))
+
+
+@pytest.fixture(scope="module")
+def maker():
+    specification = importlib.util.spec_from_file_location("write_page", BENCHMARKS / "write_page.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_made_from_the_results(maker):
+    assert (BENCHMARKS / "README.md").read_text() == maker.page(), "run python benchmarks/write_page.py"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_benchmark_says_its_command_and_has_run(script):
+    command = ast.get_docstring(ast.parse(script.read_text())).split("\n\n")[-1]
+    assert command.endswith(f"python benchmarks/{script.name}")
+    assert (BENCHMARKS / "results" / f"{script.stem.removeprefix('bench_')}.json").exists()
+
+
+def test_figures_and_tables(maker):
+    shown = [maker.number(value) for value in (0.123456, 1234567, 12.0, None, float("nan"), "dense", True)]
+    assert shown == ["0.1235", "1,234,567", "12", "", "", "dense", "yes"]
+    assert maker.table([{"a": 1}, {"b": 2.5}]) == "| a | b |\n| --- | --- |\n| 1 |  |\n|  | 2.5 |"
