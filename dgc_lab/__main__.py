@@ -1,4 +1,4 @@
-"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod``."""
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | badges | build-horovod``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def parser() -> argparse.ArgumentParser:
     horovod = commands.add_parser("build-horovod", help="build Horovod for the TensorFlow that is installed")
     horovod.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
     horovod.set_defaults(command=run_build_horovod)
+
+    badges = commands.add_parser("badges", help="put the address of your copy into all badges and setup cells")
+    badges.add_argument("--repo", metavar="OWNER/NAME", help="on GitHub; that of the git remote origin if not given")
+    badges.add_argument("--ref", default="main", help="branch or tag to open (default: main)")
+    badges.set_defaults(command=run_badges)
 
     sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
     add_training(sweep)
@@ -96,6 +101,15 @@ def run_build_horovod(options: argparse.Namespace) -> int:
     from dgc_lab.build_horovod import build
 
     build(force=options.force)
+    return 0
+
+
+def run_badges(options: argparse.Namespace) -> int:
+    from dgc_lab.badges import repo_of, stamp_all
+
+    repo = options.repo or repo_of(".")
+    changed = stamp_all(".", repo, options.ref)
+    print(f"{repo} at {options.ref}: {len(changed)} files changed")
     return 0
 
 
