@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     doctor = commands.add_parser("doctor", help="what is installed, and the remedy for what is missing")
+    doctor.add_argument("--check-colab", metavar="FILE", help="compare with what pip freeze printed on Colab")
     doctor.set_defaults(command=run_doctor)
 
     horovod = commands.add_parser("build-horovod", help="build Horovod for the TensorFlow that is installed")
@@ -92,7 +93,12 @@ def add_files(command: argparse.ArgumentParser) -> None:
 def run_doctor(options: argparse.Namespace) -> int:
     from dgc_lab.doctor import examine, report
 
-    findings = examine()
+    if options.check_colab:
+        from dgc_lab.colab import check_colab
+
+        findings = check_colab(options.check_colab)
+    else:
+        findings = examine()
     print(report(findings))
     return 1 if any(finding.remedy and finding.needed for finding in findings) else 0
 

@@ -1,0 +1,53 @@
+"""The lab's bounds against a list of what Colab ships."""
+
+import importlib.metadata
+
+import pytest
+
+from dgc_lab.__main__ import main
+from dgc_lab.colab import check_colab, pins, requirements
+from dgc_lab.doctor import installed
+from dgc_lab.errors import LabError
+
+# What Colab's image of 2026-08-19 had of the lab's dependencies, as far as it was noted then.
+IMAGE = """
+tensorflow==2.20.0
+numpy==2.1.3
+matplotlib==3.10.0
+ipywidgets==7.7.1
+ipython==7.34.0
+ipyparallel==8.8.0
+scikit-learn==1.6.1
+"""
+
+
+def test_colabs_image_meets_every_bound(tmp_path):
+    (tmp_path / "freeze.txt").write_text(IMAGE)
+    findings = {finding.name: finding for finding in check_colab(tmp_path / "freeze.txt")}
+    assert set(findings) == {requirement.name for requirement in requirements()} >= set(pins(IMAGE))
+    assert not [finding for finding in findings.values() if finding.needed and finding.remedy]
+    assert "install it with the lab" in findings["simpy"].remedy
+
+
+def test_an_image_that_has_moved_behind_a_bound_is_told(tmp_path, capsys):
+    (tmp_path / "freeze.txt").write_text(IMAGE.replace("2.1.3", "1.26.4"))
+    assert main(["doctor", "--check-colab", str(tmp_path / "freeze.txt")]) == 1
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "numpy" in line]
+    assert line.startswith("!")
+    assert "would replace Colab's" in line
+
+
+def test_the_versions_that_are_here_need_no_remark(tmp_path):
+    names = [requirement.name for requirement in requirements()]
+    here = {name: installed(name) or installed(f"{name}-cpu") for name in names}
+    (tmp_path / "freeze.txt").write_text("".join(f"{name}=={version}\n" for name, version in here.items()))
+    assert not [finding for finding in check_colab(tmp_path / "freeze.txt") if finding.remedy]
+    assert importlib.metadata.requires("dgc_lab")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"numpy\n"])
+def test_a_wrong_file_is_told(tmp_path, content):
+    if content is not None:
+        (tmp_path / "freeze.txt").write_bytes(content)
+    with pytest.raises(LabError, match=r"freeze\.txt"):
+        check_colab(tmp_path / "freeze.txt")
