@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab test lint notebooks bench requirements clean
+.PHONY: lab test lint notebooks html bench requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -24,6 +24,10 @@ lint: $(VENV)/.installed
 # Run every lesson from its text pair, and store its output.
 notebooks: $(VENV)/.horovod
 	$(BIN)/python tools/store_lessons.py
+
+# A static site of the lessons, to read without running anything: site/index.html.
+html: $(VENV)/.installed
+	$(BIN)/python tools/build_site.py
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod
@@ -49,4 +53,4 @@ requirements:
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
 
 clean:
-	rm -rf $(VENV) build dist artefacts
+	rm -rf $(VENV) build dist artefacts site
