@@ -207,7 +207,8 @@ class ParameterServers(TensorFlowCluster):
         """
         members = self._processes.members if self._processes else {}
         if name not in members:
-            raise ValueError(f"name must be one of {', '.join(members) or 'none, nothing runs'}, got {name!r}")
+            known = ", ".join(self._prepare() if members else ["none, nothing runs"])  # not as they happened to come
+            raise ValueError(f"name must be one of {known}, got {name!r}")
         process = members[name].process
         if process.is_running():
             process.kill()
