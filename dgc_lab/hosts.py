@@ -18,6 +18,7 @@ from dgc_lab.errors import LabError
 from dgc_lab.exchange import HorovodWorkers
 
 LONGEST_NAME = 256
+SETS = {}  # by ranks: Horovod refuses to make one twice
 
 
 class Hosts(HorovodWorkers):
@@ -109,18 +110,23 @@ class Hosts(HorovodWorkers):
         return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name, process_set=ranks)
 
     def _set_of(self, ranks):
-        """Horovod's set of these ranks; the one that is there, where Horovod has such a set already."""
-        ids = self.hvd.get_process_set_ids_and_ranks()
-        if list(range(self.hvd.size())) == ranks:
+        """Horovod's set of these ranks; the one that was made before, as long as Horovod still has it."""
+        if ranks == list(range(self.hvd.size())):
             return self.hvd.global_process_set
-        known = [number for number, members in ids.items() if list(members) == ranks]
-        if known:
-            same = self.hvd.ProcessSet(ranks)
-            same.process_set_id = known[0]
-            return same
+        if is_there(known := SETS.get(tuple(ranks))):
+            return known
         try:
-            return self.hvd.add_process_set(ranks)
+            SETS[tuple(ranks)] = made = self.hvd.add_process_set(ranks)
         except (ValueError, RuntimeError) as error:
             raise LabError(
                 f"Horovod takes no new process sets ({error}): start it with hvd.init(process_sets='dynamic')"
             ) from error
+        return made
+
+
+def is_there(process_set) -> bool:
+    """Whether Horovod has this set: not after it was shut down and started anew."""
+    try:
+        return process_set is not None and bool(process_set.size())
+    except ValueError:
+        return False

@@ -1,4 +1,4 @@
-"""The widget of lesson 4: choose what share of the gradients is kept, and watch loss and accuracy while it trains."""
+"""The widgets of the first page and of lesson 4: choose what share of the gradients is kept, and watch it train."""
 
 from __future__ import annotations
 
@@ -85,3 +85,16 @@ class CompressionSweep(LiveSweep):
             self._last_trainer = None  # lets go of the old one's memory first
             self._last_trainer = Trainer(settings, self._data)
         return self._last_trainer
+
+
+class CompressionTaste(CompressionSweep):
+    """`CompressionSweep` with one slider, the ratio, and everything else at its first value: digits, 300 steps.
+
+    Example:
+        >>> CompressionTaste().settings().dataset
+        'digits'
+    """
+
+    def _columns(self):
+        self.ratios.value = "1"
+        return [[self.ratio]]

@@ -7,11 +7,11 @@ import warnings
 
 import pytest
 import tensorflow as tf
-from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients, train, train_here
+from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients
 
 from dgc_lab.clusters import HorovodRanks, RankFailed
 from dgc_lab.compressor import Compressor
-from dgc_lab.exchange import SimulatedWorkers
+from dgc_lab.exchange import HorovodWorkers, SimulatedWorkers
 from dgc_lab.hosts import Hosts
 
 RANKS, STEPS = 8, 4
@@ -26,21 +26,11 @@ def ranks(horovod):
             yield ranks
 
 
-def test_eight_ranks_hold_the_same_bits(ranks):
-    """Eight addends: here the order of the sum matters, and must be the same everywhere."""
-    recipe = RECIPES["warm-up"]  # dense steps and sparse ones
-    first, *others = ranks.run(train_here, recipe)
-    for other in others:
-        assert_bits(first, other)
-    for found, expected in zip(first[-1], train(recipe, SimulatedWorkers(RANKS))[-1], strict=True):
-        assert tf.reduce_max(tf.abs(found - expected)) < 1e-6
-
-
-def on_hosts(recipe, hosts, steps=STEPS):
-    """As `test_two_ranks.train`, with neighbouring ranks posing as one host; and what the workers were told."""
+def on_ranks(recipe, hosts, steps=STEPS):
+    """Weights after every step, what the workers were told at last, and bytes; neighbouring ranks pose as one host."""
     import horovod.tensorflow as hvd
 
-    exchange = Hosts(f"host {hvd.rank() * hosts // hvd.size()}")
+    exchange = HorovodWorkers() if hosts == hvd.size() else Hosts(f"host {hvd.rank() * hosts // hvd.size()}")
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
     compressor, told, history = Compressor(recipe, weights, exchange), None, []
     for step in range(steps):
@@ -53,7 +43,7 @@ def on_hosts(recipe, hosts, steps=STEPS):
     return history, told, int(compressor.bytes_sent.numpy().sum())
 
 
-def simulated_hosts(recipe, hosts, steps=STEPS):
+def simulated(recipe, hosts, steps=STEPS):
     """The same in one process: a worker a host, with the mean of its ranks' gradients."""
     weights, each = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], RANKS // hosts
     compressor = Compressor(recipe, weights, SimulatedWorkers(hosts))
@@ -70,13 +60,14 @@ def simulated_hosts(recipe, hosts, steps=STEPS):
     return [weight.numpy() for weight in weights], int(compressor.bytes_sent.numpy().sum())
 
 
-@pytest.mark.parametrize(("name", "hosts"), [("dgc", 2), ("warm-up", 4)])
-def test_ranks_of_a_host_are_one_worker(ranks, name, hosts):
-    results = ranks.run(on_hosts, RECIPES[name], hosts)
+@pytest.mark.parametrize(("name", "hosts"), [("warm-up", RANKS), ("dgc", 2), ("warm-up", 4)])
+def test_eight_ranks_hold_the_same_bits_as_so_many_workers(ranks, name, hosts):
+    """With eight addends the order of the sum matters, and must be the same everywhere."""
+    results = ranks.run(on_ranks, RECIPES[name], hosts)
     first, told, _ = results[0]
     for history, *_ in results[1:]:
         assert_bits(first, history)
-    expected, handed = simulated_hosts(RECIPES[name], hosts)
+    expected, handed = simulated(RECIPES[name], hosts)
     for found, other in zip(first[-1], expected, strict=True):
         assert tf.reduce_max(tf.abs(found - other)) < 1e-6
     each = RANKS // hosts
