@@ -56,8 +56,8 @@ def passing(x, threshold, tops=None):
     """
     block = _block(x)
     tops = peaks(x) if tops is None else tops
-    # A block with NaN is opened: its other elements may pass.
-    opened = tf.cast(tf.where(~(tops < threshold))[:, 0], tf.int32)
+    # A block with NaN is opened: its other elements may pass. (Graphs take ~(a < b) for a >= b, which NaN is not.)
+    opened = tf.cast(tf.where((tops >= threshold) | tf.math.is_nan(tops))[:, 0], tf.int32)
     rows = tf.gather(tf.reshape(x, [-1, block]), opened)
     found = tf.cast(tf.where(tf.abs(rows) >= threshold), tf.int32)
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
