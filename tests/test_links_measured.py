@@ -34,7 +34,8 @@ def test_every_link_has_every_way_once():
 def test_the_link_carries_what_was_handed_over_and_little_more():
     for row in link_rows():
         if row["collective"] is None:
-            assert row["handed_bytes"] == 4 * 3_274_634 + 12 or row["wire_bytes"] < 20_000
+            assert row["handed_bytes"] == 0
+            assert row["wire_bytes"] < 20_000, "Horovod's ranks ask each other for work all the time"
         else:
             assert row["handed_bytes"] <= row["wire_bytes"] <= 1.1 * row["handed_bytes"] + 20_000
 
