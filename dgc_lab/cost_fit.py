@@ -97,8 +97,8 @@ class Fit:
 def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
     """Latency, efficiency and time per byte that make the model's times come nearest to the measured ones.
 
-    Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart (all on
-    one bandwidth, for example), the one that explains more gets all.
+    Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
+    (all on one bandwidth, for example), the one that explains more gets all.
 
     Args:
         rows: what to fit; at least 2.
