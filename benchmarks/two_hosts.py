@@ -32,7 +32,7 @@ QUEUE = "400ms"  # what may wait; shorter queues lose packets, and what is lost 
 SECONDS_TO_END = 5
 # Waits until the link is there, and then becomes the program.
 ENTRANCE = """
-echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts || exit
+hostname "$1" && mount --bind "$2" /etc/hosts || exit
 echo ready
 read -r go && shift 2 && exec "$@"
 """
@@ -108,8 +108,8 @@ class TwoHosts(contextlib.ExitStack):
         for program in self.programs:
             if self._line(program) != "ready\n":
                 raise self._failure(program)
-        first, second = (str(program.pid) for program in self.programs)
-        run("ip", "link", "add", DEVICE, "netns", first, "type", "veth", "peer", "name", DEVICE, "netns", second)
+        other = str(self.programs[1].pid)
+        self.inside(0, "ip", "link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", other)
         for number, address in enumerate(ADDRESSES):
             self.inside(number, "ip", "addr", "add", f"{address}/30", "dev", DEVICE)
             for device in ("lo", DEVICE):
