@@ -34,6 +34,31 @@ def dense(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, ratio=1.0, warm_up=(), factor_masking=False)
 
 
+def scorer(inputs, targets, batch: int = 500) -> Callable:
+    """A function of a classifier to (accuracy, mean cross-entropy) on these examples, for `ModelTrainer.run`.
+
+    Args:
+        inputs: what the model takes, an array or a tuple of them, the examples along their first dimension.
+        targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
+        batch: examples that are computed at a time.
+    """
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    examples = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(batch)
+
+    def score(model):
+        accuracy, mean = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
+        if model not in traced:
+            traced[model] = tf.function(lambda some: model(some, training=False))
+        for some, right in examples:
+            logits = traced[model](some)
+            accuracy.update_state(right, logits)
+            mean.update_state(loss(right, logits), sample_weight=len(right))
+        return float(accuracy.result()), float(mean.result())
+
+    traced = {}  # one for each model: TensorFlow need not build it again for every evaluation
+    return score
+
+
 class ModelTrainer:
     """A Keras model, where its batches come from, and one traced step in which all workers train it.
 
