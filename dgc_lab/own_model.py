@@ -21,7 +21,7 @@ from dgc_lab.distributed import DistributedStep
 from dgc_lab.exchange import OneWorker
 from dgc_lab.moving_statistics import average_statistics, statistics_of
 from dgc_lab.recipe import Recipe
-from dgc_lab.training import Evaluation, TrainingDiverged, plain
+from dgc_lab.training import Evaluation, TrainingDiverged, pick_batch, plain
 
 
 def dense(recipe: Recipe) -> Recipe:
@@ -32,6 +32,31 @@ def dense(recipe: Recipe) -> Recipe:
         1.0
     """
     return dataclasses.replace(recipe, ratio=1.0, warm_up=(), factor_masking=False)
+
+
+def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
+    """A function from the number of a batch to its examples, for `ModelTrainer`; every epoch in a new order.
+
+    Args:
+        inputs: array (examples, ...).
+        targets: array (examples, ...).
+        batch: examples in a batch.
+        seed: integer from which the orders are drawn.
+
+    Raises:
+        ValueError: there are not as many targets as inputs, or batch or seed is no such number.
+
+    Example:
+        >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
+        >>> x.shape, bool(tf.reduce_all(x == tf.cast(y, x.dtype)))
+        (TensorShape([3]), True)
+    """
+    check_whole("batch", batch, 1)
+    check_whole("seed", seed, 0)
+    if len(inputs) != len(targets):
+        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {len(targets)}")
+    inputs, targets = tf.constant(inputs), tf.constant(targets)
+    return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
 
 
 def scorer(inputs, targets, batch: int = 500) -> Callable:

@@ -14,7 +14,7 @@ from dgc_lab.exchange import OneWorker, SimulatedWorkers
 from dgc_lab.keras_optimizer import DistributedOptimizer
 from dgc_lab.masked_words import mask_words, masked_batches, most_frequent
 from dgc_lab.moving_statistics import AverageStatistics, average_statistics, statistics_of
-from dgc_lab.own_model import ModelTrainer, dense, scorer
+from dgc_lab.own_model import ModelTrainer, batches_of, dense, scorer
 from dgc_lab.resnet import resnet20
 from dgc_lab.run_comparison import comparison, curves
 from dgc_lab.text import Vocabulary, corpus, paragraphs, python_reference, tokens
@@ -324,10 +324,7 @@ def final(events):
 
 
 def test_resnet20_learns_digits_at_one_percent(digits):
-    def batches(turn):
-        chosen = tf.random.stateless_uniform([32], [0, turn], 0, len(digits.x_train), tf.int32)
-        return tf.gather(digits.x_train, chosen), tf.gather(digits.y_train, chosen)
-
+    batches = batches_of(digits.x_train, digits.y_train, 32)
     recipe = Recipe(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
     trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, recipe, 0.1, SimulatedWorkers(2))
     events = list(trainer.run(steps=60, evaluate=scorer(digits.x_test, digits.y_test), evaluations=1))
@@ -417,6 +414,13 @@ def test_trainers_that_cannot_be(changes, message):
     right = {"model": model, "loss": CROSS_ENTROPY, "batches": lambda turn: None, "recipe": Recipe()}
     with pytest.raises(ValueError, match=message):
         ModelTrainer(**{**right, **changes})
+
+
+def test_batches_of_examples_that_do_not_match():
+    with pytest.raises(ValueError, match=r"targets must be as many as inputs, 3, got 2"):
+        batches_of(np.zeros(3), np.zeros(2))
+    with pytest.raises(ValueError, match=r"batch must be a whole number of at least 1, got 0"):
+        batches_of(np.zeros(3), np.zeros(3), batch=0)
 
 
 def test_bad_steps_and_ratios_are_named():
