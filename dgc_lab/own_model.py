@@ -132,6 +132,7 @@ class ModelTrainer:
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
         self.compressor = Compressor(recipe, self.weights, self.exchange, self.names)
         self.first_values = [variable.numpy() for variable in self._variables]
+        self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
         self._step = tf.function(self._train_step)
 
     @property
@@ -207,27 +208,28 @@ class ModelTrainer:
         losses, stops = report.told.numpy().T
         return float(losses.mean()), bool(stops.any()), report
 
+    def _own(self, turn, statistics):
+        """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones."""
+        for variable, value in zip(self.statistics, statistics, strict=True):
+            variable.assign(value)  # every worker goes on from its own statistics, not from its neighbour's
+        for number, state in enumerate(self.dropout_states):
+            state.assign(tf.cast(tf.stack([self.seed + number, turn]), state.dtype))
+        inputs, targets = self.batches(turn)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
+        return loss, tape.gradient(loss, self.weights), [tf.identity(variable) for variable in self.statistics]
+
     def _train_step(self, step, ratio, stopping):
         """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
         exchange = self.exchange
         before = [tf.identity(variable) for variable in self.statistics]
-        gradients, told, moved = [], [], []
-        for worker in range(exchange.first, exchange.first + exchange.local):
-            turn = step * exchange.size + worker
-            for variable, value in zip(self.statistics, before, strict=True):
-                variable.assign(value)  # every worker goes on from its own statistics, not from its neighbour's
-            for number, state in enumerate(self.dropout_states):
-                state.assign(tf.cast(tf.stack([self.seed + number, turn]), state.dtype))
-            inputs, targets = self.batches(turn)
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
-            gradients.append(tape.gradient(loss, self.weights))
-            told.append(tf.stack([tf.cast(loss, tf.float32), stopping]))
-            moved.append([tf.identity(variable) for variable in self.statistics])
+        turns = [step * exchange.size + exchange.first + worker for worker in range(exchange.local)]
+        losses, gradients, moved = zip(*(self._of_worker(turn, before) for turn in turns), strict=True)
+        told = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
             variable.assign(tf.add_n(values) / exchange.local)
-        updates, report = self.compressor(gradients, ratio, told)
+        updates, report = self.compressor(list(gradients), ratio, told)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         for weight, update in zip(self.weights, updates, strict=True):
             if isinstance(update, tf.IndexedSlices):
