@@ -45,7 +45,7 @@ def read(file: str | os.PathLike) -> pd.DataFrame:
     for event in events_in(Path(file).read_text()):
         kind, tensor = event.get("ph"), names.get(event.get("pid"))
         if kind == "M" and event.get("name") == "process_name":
-            names[event["pid"]] = event["args"]["name"]
+            names[event["pid"]] = event["args"].get("name")  # the first process is the clock, and has none
         elif tensor is None or "ts" not in event:
             continue  # sort indices, and marks of Horovod's cycles, which belong to no tensor
         elif kind == "B":
