@@ -8,6 +8,7 @@ model, a loss and batches of your own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 
@@ -73,7 +74,7 @@ def scorer(inputs, targets, batch: int = 500) -> Callable:
     def score(model):
         accuracy, mean = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
         if model not in traced:
-            traced[model] = tf.function(lambda some: model(some, training=False))
+            traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
         for some, right in examples:
             logits = traced[model](some)
             accuracy.update_state(right, logits)

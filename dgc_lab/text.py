@@ -138,7 +138,7 @@ def paragraphs(text: str) -> list[str]:
     return [paragraph for paragraph in stripped if paragraph]
 
 
-def corpus(text: str | None = None, length: int = 32, least: int = 5, held_out: float = 0.1, seed: int = 0) -> Corpus:
+def corpus(text: str | None = None, length: int = 16, least: int = 5, held_out: float = 0.1, seed: int = 0) -> Corpus:
     """Cut a text into sequences, some of its paragraphs held out.
 
     Args:
@@ -153,7 +153,7 @@ def corpus(text: str | None = None, length: int = 32, least: int = 5, held_out: 
         TextError: no text is given and this Python has none.
 
     Example:
-        >>> words = corpus(length=16)
+        >>> words = corpus()
         >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
         (16, True)
     """
