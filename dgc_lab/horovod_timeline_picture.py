@@ -38,12 +38,13 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
                 axes.plot([start] * 2, [places[row.tensor] - 0.5, places[row.tensor] + 0.5], color="black", linewidth=1)
         some = f", {len(places)} of them drawn" if len(places) < number else ""
         end = (frame["start ms"] + frame["ms"]).max()
-        axes.set(title=f"{label}: {number} tensor{'s' * (number > 1)} in {end:.1f} ms{some}", yticks=range(len(places)))
+        title = f"{label}: {number} tensor{'s' * (number > 1)}, {end:.1f} ms{some}"
+        axes.set(title=title, yticks=range(len(places)))
         axes.set_yticklabels([tensor[-28:] for tensor in places], fontsize=7)
         axes.set_ylim(len(places) - 0.5, -0.5)
         longest = by_phase(frame).nlargest(3, "ms")
         told = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
-        said.append(f"{label}: {number} tensors, {end:.1f} ms{some}; longest in all: {told}")
+        said.append(f"{title}; longest in all: {told}")
     panels[-1].set_xlabel("ms since the first event")
     handles = [Patch(color=colour) for colour in colours.values()]
     figure.legend(handles, list(colours), loc="outside lower center", ncols=3, fontsize=8)

@@ -86,7 +86,14 @@ def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0)
         sequences: int32 (n, length).
         vocabulary: of the corpus.
         batch: sequences in a batch.
-        seed: integer.
+        seed: integer from which the orders and the masks are drawn.
+
+    Example:
+        >>> vocabulary = Vocabulary(("[UNK]", "[MASK]", "the", "a", "of"))
+        >>> batches = masked_batches(np.full((10, 20), 3), vocabulary, batch=4)
+        >>> (shown, places), targets = batches(tf.constant(0))
+        >>> shown.shape, places.shape, targets.numpy()[0].tolist()
+        (TensorShape([4, 20]), TensorShape([4, 3]), [3, 3, 3])
     """
     from dgc_lab.training import pick_batch
 

@@ -67,6 +67,12 @@ def scorer(inputs, targets, batch: int = 500) -> Callable:
         inputs: what the model takes, an array or a tuple of them, the examples along their first dimension.
         targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
         batch: examples that are computed at a time.
+
+    Example:
+        >>> same = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])  # its inputs are the logits
+        >>> accuracy, loss = scorer(np.array([[5.0, 0.0], [5.0, 0.0]]), np.array([0, 1]))(same)
+        >>> accuracy, round(loss, 2)
+        (0.5, 2.51)
     """
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     examples = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(batch)

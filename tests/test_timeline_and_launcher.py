@@ -63,7 +63,7 @@ def test_the_picture_says_what_it_shows(tmp_path):
         events += [{"ph": "E", "ts": 1000 * pid + 500, "pid": pid}]
     (tmp_path / "many").write_text(json.dumps(events))
     picture = timelines({"1 %": read(FILE), "whole": read(tmp_path / "many")})
-    assert "1 %: 1 tensors, 7.1 ms" in picture.alt
+    assert "1 %: 1 tensor, 7.1 ms" in picture.alt
     assert "whole: 30 tensors, 29.5 ms, 12 of them drawn; longest in all: ALLREDUCE 15.00 ms" in picture.alt
     one, many = picture.figure.axes
     assert len(one.collections) == 8, "bars; the ticks of the ranks are lines"
