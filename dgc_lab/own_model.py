@@ -140,7 +140,7 @@ class ModelTrainer:
         self.compressor = Compressor(recipe, self.weights, self.exchange, self.names)
         self.first_values = [variable.numpy() for variable in self._variables]
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
-        self._step = tf.function(self._train_step)
+        self._step = tf.function(self._train_step, autograph=False)  # it has no Python branch on a tensor
 
     @property
     def _variables(self):

@@ -56,4 +56,6 @@ def curves(runs: dict) -> Picture:
             drawing.add_loss(step.step, step.loss)
         for evaluation in evaluations_of(events):
             drawing.add_accuracy(evaluation.step, evaluation.accuracy)
+    best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
+    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
     return drawing.picture()
