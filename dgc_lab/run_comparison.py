@@ -1,0 +1,61 @@
+"""Runs of `dgc_lab.own_model.ModelTrainer` side by side: what they reached and what they sent, as table and picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from dgc_lab.distributed import DistributedStep
+from dgc_lab.pictures import Curves, Picture
+from dgc_lab.training import Evaluation
+
+
+def steps_of(events) -> list[DistributedStep]:
+    """The updates among a run's events."""
+    return [event for event in events if isinstance(event, DistributedStep)]
+
+
+def evaluations_of(events) -> list[Evaluation]:
+    """The evaluations among a run's events."""
+    return [event for event in events if isinstance(event, Evaluation)]
+
+
+def comparison(runs: dict) -> pd.DataFrame:
+    """One row per run: what it is worth at the end, and how many bytes a worker sent in a step.
+
+    Args:
+        runs: by label, a finished run's events, with an evaluation at the end.
+
+    Returns:
+        Columns ``accuracy``, ``test loss`` (after the last step), ``kB a step`` (mean over all steps, warm-up
+        included), ``kB a step at the end`` (of the last one), and ``times fewer at the end`` than the whole gradient.
+    """
+    rows = {}
+    for label, events in runs.items():
+        steps, last = steps_of(events), evaluations_of(events)[-1]
+        rows[label] = {
+            "accuracy": last.accuracy,
+            "test loss": last.loss,
+            "kB a step": np.mean([step.bytes_sent for step in steps]) / 1000,
+            "kB a step at the end": steps[-1].bytes_sent / 1000,
+            "times fewer at the end": steps[-1].dense_bytes / steps[-1].bytes_sent,
+        }
+    return pd.DataFrame(rows).T
+
+
+def curves(runs: dict) -> Picture:
+    """Training loss and test accuracy by step, a line per run.
+
+    Args:
+        runs: as in `comparison`.
+    """
+    drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
+    for label, events in runs.items():
+        drawing.begin(label)
+        for step in steps_of(events):
+            drawing.add_loss(step.step, step.loss)
+        for evaluation in evaluations_of(events):
+            drawing.add_accuracy(evaluation.step, evaluation.accuracy)
+    best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
+    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
+    return drawing.picture()
