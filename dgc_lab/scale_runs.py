@@ -119,6 +119,8 @@ def train_runs(runs, steps: int = STEPS, learning_rate: float = 0.05, out: str |
         if runs.count(run) > 1:
             raise ValueError(f"runs must differ from each other, got {run} more than once")
     every = [(run.settings(steps, learning_rate), run.ratio) for run in runs]
+    for settings, ratio in every:
+        settings.check_ratios([ratio])
     return _train(every, load("digits"), out)
 
 
