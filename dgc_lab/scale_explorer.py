@@ -123,7 +123,8 @@ class ScaleExplorer(Explorer):
             f"Modelled: {model}, {switching.workers} workers, {bandwidth_label(link.bandwidth)}, ratio {ratio:g}. "
             f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
             f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
-            f"Compute {1e3 * work.compute:.4g} ms: {compute_is}. Selection {1e3 * work.selection:.4g} ms: {selection_is}."
+            f"Compute {1e3 * work.compute:.4g} ms: {compute_is}. "
+            f"Selection {1e3 * work.selection:.4g} ms: {selection_is}."
         )
 
     def _where_from(self, model, work) -> tuple[str, str]:
