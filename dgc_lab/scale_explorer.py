@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import ipywidgets
 
@@ -11,6 +12,7 @@ from dgc_lab.cost_model import METHODS, Estimate, break_even_bandwidth, step
 from dgc_lab.explorers import WIDE, Explorer, columns, set_control
 from dgc_lab.network import GBIT, Link
 from dgc_lab.scale_pictures import bandwidth_label, scale_curves
+from dgc_lab.scale_tables import timed_steps
 
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
@@ -31,13 +33,13 @@ class ScaleExplorer(Explorer):
             None.
         fit: what was fitted to measured exchanges (`dgc_lab.cost_fit.Fit`); with it the ends of a link can cost what
             they cost there.
-        timed: estimates of ``mnist_cnn`` whose ``source`` is ``"measured"``; drawn at their bandwidth and ratio.
+        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.link_table.link_rows`); drawn where
+            bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
             latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).
 
     Raises:
-        ValueError: a keyword is not the name of a control, its value is none that the control takes, or an estimate
-            in ``timed`` was modelled.
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
 
     Example:
         >>> from dgc_lab.step_times import StepTimes
@@ -46,16 +48,13 @@ class ScaleExplorer(Explorer):
         ['no exchange', 'dense', 'float16', 'sparse', 'switching']
     """
 
-    def __init__(self, here=None, fit=None, timed=(), **settings):
+    def __init__(self, here=None, fit=None, link_rows=(), **settings):
         from dgc_lab.named_shapes import SHAPES
         from dgc_lab.step_times import measured, times_of
         from dgc_lab.wire import INDEX_TYPES, VALUE_TYPES
 
-        for estimate in timed:
-            if estimate.source != "measured":
-                raise ValueError(f"timed must hold measured steps, got one that was {estimate.source}")
         here = measured() if here is None else here
-        self.fit, self.timed = fit, list(timed)
+        self.fit, self.link_rows = fit, list(link_rows)
         self.times = {model: times_of(model, here) for model in SHAPES}
         latency = 50.0 if fit is None else round(1e6 * fit.latency, 1)
         bandwidths = [(bandwidth_label(bandwidth), bandwidth) for bandwidth in BANDWIDTHS]
@@ -100,7 +99,8 @@ class ScaleExplorer(Explorer):
         if ends == ENDS[1]:
             link = dataclasses.replace(link, efficiency=self.fit.efficiency, per_byte=self.fit.per_byte)
         curves = {method: [step(work, link, number, method, ratio) for number in WORKERS] for method in METHODS}
-        points = [p for p in self.timed if model == "mnist_cnn" and p.bandwidth == bandwidth and fits(p, ratio)]
+        timed = timed_steps(self.link_rows, values, indices) if model == "mnist_cnn" else []
+        points = [point for point in timed if belongs(point, bandwidth, ratio)]
         here = {method: next(e for e in estimates if e.workers == workers) for method, estimates in curves.items()}
         rows = [row(here[method], curves[method]) for method in METHODS]
         rows += [row(point, []) for point in points]
@@ -139,9 +139,9 @@ class ScaleExplorer(Explorer):
         return tuple(found)
 
 
-def fits(point: Estimate, ratio: float) -> bool:
+def belongs(point: Estimate, bandwidth: float, ratio: float) -> bool:
     """Whether a step that was timed belongs to what is drawn: the ratio counts only where it was sent in part."""
-    return point.method not in ("sparse", "switching") or point.ratio == ratio
+    return math.isclose(point.bandwidth, bandwidth) and (point.method != "sparse" or point.ratio == ratio)
 
 
 def row(estimate: Estimate, curve: list[Estimate]) -> dict:
