@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     table = commands.add_parser("table", help="a table of the lessons, made again here")
     which = "masking on one worker; on two, beside DGC; DGC on 1 to 32 simulated workers"
     table.add_argument("which", choices=["single-node", "two-node", "workers"], help=which)
-    steps = "updates per row, of all workers (20 000, as published); for workers, of each (300)"
+    steps = "updates per row, of all workers (20 000, as published); for workers, of each (200)"
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; those of the published or the lesson's table if not given")
     table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")

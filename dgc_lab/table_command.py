@@ -46,7 +46,7 @@ def two_node(options: argparse.Namespace) -> int:
 
 def workers(options: argparse.Namespace) -> int:
     """Complete DGC on 1 to 32 simulated workers that share out the same examples; the rows of lesson 6."""
-    from dgc_lab.scale_runs import DENSE_WORKERS, EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
+    from dgc_lab.scale_runs import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
     from dgc_lab.sweep import parse_ratios
 
     refuse(options, scope="single-node", method="two-node")
@@ -54,9 +54,8 @@ def workers(options: argparse.Namespace) -> int:
         raise ValueError(f"--data is for MNIST; the workers table has digits, got {options.data!r}")
     numbers = parse_numbers(options.numbers) if options.numbers else WORKERS
     ratios = parse_ratios(options.ratios) if options.ratios else RATIOS
-    dense = [number for number in DENSE_WORKERS if number in numbers]
     steps = STEPS if options.steps is None else options.steps
-    runs = table_runs(numbers, ratios, seeds=(options.seed,), dense=dense)
+    runs = table_runs(numbers, ratios, seeds=(options.seed,))
     print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step shared out among the workers.")
     names = [f"{run.workers} workers, ratio {run.ratio:g}, clipping {run.clipping}" for run in runs]
     return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
