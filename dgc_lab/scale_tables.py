@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dgc_lab.cost_model import Estimate, Workload, bytes_against_dense, gain, step
 from dgc_lab.network import GBIT, Link
+from dgc_lab.step_times import StepTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +73,34 @@ def timed_steps(
             )
         )
     return found
+
+
+def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
+    """What a step of those rows takes without the network: medians over the links.
+
+    Args:
+        rows: of `dgc_lab.link_table.link_rows`.
+        ratio: whose selection counts; with float32 values and int32 indices.
+
+    Raises:
+        ValueError: there is no step without exchange, or none of complete DGC at that ratio.
+
+    Example:
+        >>> row = {"method": "no exchange", "ratio": 1.0, "ms": 50.0, "selection_ms": 0.0}
+        >>> dgc = {"method": "dgc", "ratio": 0.001, "values": "float32", "indices": "int32", "selection_ms": 9.0}
+        >>> times_over_links([row, dgc]).selection
+        0.009
+    """
+    alone = [row["ms"] for row in rows if row["method"] == "no exchange"]
+    dgc = [row for row in rows if row["method"] == "dgc" and row["ratio"] == ratio]
+    selection = [row["selection_ms"] for row in dgc if (row["values"], row["indices"]) == ("float32", "int32")]
+    if not alone or not selection:
+        raise ValueError(
+            f"rows must hold steps without exchange and of complete DGC at ratio {ratio:g}, got {len(rows)}"
+        )
+    compute, selection = statistics.median(alone) / 1e3, statistics.median(selection) / 1e3
+    # What is received is added up in these steps already.
+    return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
 def steps_over_links(timed: Sequence[Estimate], workload: Workload, fit) -> pd.DataFrame:
