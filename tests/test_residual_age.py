@@ -48,8 +48,10 @@ def test_workers_have_ages_of_their_own_in_a_graph_and_by_either_way(ratio):
         workers = watched(SimulatedWorkers(4), switch_to_dense=switches)
         step = tf.function(lambda gradients, workers=workers: workers(gradients, ratio)[0])
         for number, gradient in enumerate(SCHEDULE):
-            others = [tf.constant(np.roll(SCHEDULE[(number + turn) % 4], turn), tf.float32) for turn in (1, 2, 3)]
-            step([[tf.constant(gradient)], *([other] for other in others)])
+            others = [
+                np.roll(SCHEDULE[(number + turn) % 4], turn) + 0.01 * np.arange(4) for turn in (1, 2, 3)
+            ]  # no ties
+            step([[tf.constant(gradient)], *([tf.constant(other, tf.float32)] for other in others)])
         assert workers.ages[0][0].numpy().tolist() == [3, 0, 0, 0]
         assert workers.sent_ages.numpy().sum() == 16, "four workers, four steps"
         ages[switches] = workers.sent_ages.numpy().tolist()
