@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from dgc_lab import named_shapes, scale_pictures, step_times
+from dgc_lab import named_shapes, scale_pictures, scale_tables, step_times
 from dgc_lab.cost_fit import Fit
-from dgc_lab.cost_model import ELEMENTS, METHODS, step
+from dgc_lab.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.network import GBIT, Link
 from dgc_lab.scale_explorer import ScaleExplorer
+from dgc_lab.selection_times import selection_times
 from dgc_lab.step_times import StepTimes, times_of, workload
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
@@ -235,6 +236,11 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: step_times.measured(rounds=1), r"rounds must be a whole number of at least 3, got 1"),
         (lambda: step_times.measured(ratio=1), r"ratio must be above 0 and below 1, got 1"),
         (lambda: times_of("GPT", HERE), r"model must be one of mnist_cnn, ResNet-50, BERT-base, got 'GPT'"),
+        (lambda: Workload(10, math.nan), r"compute must be above 0, got nan"),
+        (lambda: Workload(10, 1.0, selection=-1), r"selection must be at least 0, got -1"),
+        (lambda: scale_tables.times_over_links([]), r"rows must hold steps without exchange and of DGC at ratio 0.001"),
+        (lambda: selection_times(0), r"elements must be a whole number of at least 1, got 0"),
+        (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
         (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one row, got none"),
         (lambda: scale_pictures.age_histograms([{}], "lost"), r"kind must be sent or waiting, got 'lost'"),
         (lambda: scale_pictures.accuracy_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
@@ -268,3 +274,17 @@ def test_pictures_say_the_numbers_of_their_rows():
     assert "ms by Gbit/s. dense, modelled: 2 at 1; dense, measured: 3 at 1." in alt
     with pytest.raises(ValueError, match="source must be modelled or measured"):
         scale_pictures.lines_and_marks(points.assign(source="guessed"), "x", "y")
+
+
+def test_measured_and_modelled_steps_stand_side_by_side():
+    rows = [{**row, "selection_ms": 8.0} for row in LINK_ROWS]
+    timed, times = scale_tables.timed_steps(rows), scale_tables.times_over_links(rows)
+    assert (times.compute, times.selection, times.compute_is) == (0.05, 0.008, "measured over links")
+    work = workload("mnist_cnn", times)
+    frame = scale_tables.steps_over_links(timed, work, FIT)
+    sides = frame.pivot(index="curve", columns="source", values="y")
+    assert sides["measured"].to_dict() == {"no exchange": 50.0, "dense": 150.0, "sparse, 0.10%": 60.0}
+    expected = 1e3 * step(work, FIT.link(GBIT), 2, "dense").seconds
+    assert sides.loc["dense", "modelled"] == pytest.approx(expected)
+    off = (sides["modelled"] / sides["measured"] - 1).abs().max()
+    assert scale_tables.largest_error(frame) == pytest.approx(off)
