@@ -135,7 +135,7 @@ def accuracy_by_workers(frame) -> Picture:
     axes, said = figure.subplots(), []
     for number, ((ratio, clipping), rows) in enumerate(frame.groupby(["ratio", "clipping"], sort=False)):
         mean = rows.groupby("workers")["accuracy"].mean()
-        label = "dense" if ratio == 1 else f"ratio {ratio:g}, clipping {clipping}"
+        label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
         axes.plot(mean.index, mean, marker=MARKERS[number % len(MARKERS)], label=label, **style(number))
         said.append(f"{label}: " + ", ".join(f"{accuracy:.3f} with {n}" for n, accuracy in mean.items()))
     axes.set(xscale="log", xlabel="workers", ylabel="test accuracy")
