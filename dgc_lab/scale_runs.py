@@ -174,7 +174,7 @@ def ages_of(compressor) -> dict:
         "mean age": round(mean_age(sent), 3),
         "median age": quantile(sent, 0.5),
         "sent by age": [list(each) for each in by_doubling(sent)],
-        "mean age waiting": round(mean_age(waiting), 3),
+        "mean age waiting": round(mean_age(waiting), 3) if waiting.any() else None,  # where all is sent, nothing waits
         "waiting by age": [list(each) for each in by_doubling(waiting)],
     }
 
