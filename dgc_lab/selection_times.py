@@ -28,7 +28,7 @@ def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int
 
     Example:
         >>> frame = selection_times(elements=100_000, ratios=[0.01], rounds=3)
-        >>> frame["rule"].tolist(), frame["least kept / ratio"][0]
+        >>> frame["rule"].tolist(), float(frame["least kept / ratio"][0])
         (['exact', 'sampled', 'hierarchical'], 1.0)
     """
     import statistics

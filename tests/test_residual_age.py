@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab.__main__ import main
 from dgc_lab.exchange import OneWorker, SimulatedWorkers
 from dgc_lab.recipe import Recipe
 from dgc_lab.residual_age import WatchedCompressor, by_doubling, counted, grown, mean_age, quantile, was_sent
@@ -185,27 +184,28 @@ def test_rows_are_kept_resumed_and_tabled(tmp_path):
 
 
 def test_without_compression_the_number_of_workers_changes_nothing():
-    rows = [e.row for e in train_runs([Run(1, 1.0), Run(4, 1.0)], steps=20) if isinstance(e, RowEnded)]
+    rows = [e.row for e in train_runs([Run(1, 1.0), Run(2, 1.0)], steps=10) if isinstance(e, RowEnded)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-3)
     assert rows[0]["accuracy"] == pytest.approx(rows[1]["accuracy"], abs=0.01)
 
 
-def test_the_table_command(tmp_path):
-    def run(*options):
-        command = [sys.executable, "-m", "dgc_lab", "table", "workers", "--steps", "2", *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-    out = str(tmp_path / "rows.jsonl")
-    done = run("--numbers", "1,2", "--ratios", "0.1", "--out", out)
-    assert done.returncode == 0, done.stderr
-    lines = re.findall(r"^ +([12]) .*(none|by workers)", done.stdout, re.MULTILINE)
+def test_the_table_command(tmp_path, capsys):
+    command = ["table", "workers", "--steps", "2"]
+    assert main([*command, "--numbers", "1,2", "--ratios", "0.1", "--out", str(tmp_path / "rows.jsonl")]) == 0
+    lines = re.findall(r"^ +([12]) .*(none|by workers)", capsys.readouterr().out, re.MULTILINE)
     assert sorted(lines) == sorted([("1", "none"), ("1", "by workers")] * 2 + [("2", "none"), ("2", "by workers")])
-    for options, message in [
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (["--numbers", "few"], "--numbers must be whole numbers such as 1,4,16, got 'few'"),
         (["--numbers", "3"], "workers must be one of 1, 2, 4"),
+        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
         (["--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
         (["--data", "x"], "--data is for MNIST; the workers table has digits, got 'x'"),
-    ]:
-        done = run(*options)
-        assert done.returncode == 1
-        assert f"error: {message}" in done.stderr
+    ],
+)
+def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
+    assert main(["table", "workers", *options]) == 1
+    assert f"error: {message}" in capsys.readouterr().err

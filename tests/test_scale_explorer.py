@@ -146,7 +146,7 @@ def test_it_says_where_each_time_comes_from(explorer):
     set_and_wait(explorer, model="ResNet-50")
     assert explorer.controls["compute"].value == 1e3 * step_times.ASSUMED_COMPUTE["ResNet-50"]
     assert explorer.controls["selection"].value == pytest.approx(10 * 25_557_032 / 3_274_634, abs=1e-3)
-    assert "Compute 100 ms: assumed. Selection 78.04 ms: scaled from mnist_cnn" in explorer.message.value
+    assert "Compute 100 ms: assumed. Selection 78.05 ms: scaled from mnist_cnn" in explorer.message.value
     set_and_wait(explorer, compute=120)
     assert "Compute 120 ms: set by you." in explorer.message.value
     assert "measured here. " not in explorer.message.value.replace("mnist_cnn measured here", "")
