@@ -95,9 +95,7 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     dgc = [row for row in rows if row["method"] == "dgc" and row["ratio"] == ratio]
     selection = [row["selection_ms"] for row in dgc if (row["values"], row["indices"]) == ("float32", "int32")]
     if not alone or not selection:
-        raise ValueError(
-            f"rows must hold steps without exchange and of complete DGC at ratio {ratio:g}, got {len(rows)}"
-        )
+        raise ValueError(f"rows must hold steps without exchange and of DGC at ratio {ratio:g}, got {len(rows)} rows")
     compute, selection = statistics.median(alone) / 1e3, statistics.median(selection) / 1e3
     # What is received is added up in these steps already.
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
