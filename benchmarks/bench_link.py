@@ -1,0 +1,175 @@
+"""What a step of two Horovod ranks takes over slow and fast links, and how many bytes really pass them.
+
+DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_link.py
+
+Needs root; an ordinary user is root enough by ``unshare --user --map-root-user python benchmarks/bench_link.py``, where
+the kernel allows that. The rows go to ``results/link.jsonl`` as well, where the lessons read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+from pathlib import Path
+
+from bench import machine, report
+from two_hosts import NAMES, TwoHosts, why_not
+
+from dgc_lab.rendezvous import cores, rank_variables, thread_variables
+
+ROWS = Path(__file__).resolve().parent.parent / "results" / "link.jsonl"
+LINKS = {"unlimited": None, "1 Gbit/s": 1e9, "100 Mbit/s": 100e6, "10 Mbit/s": 10e6}
+PLAIN, SHORT = ("float32", "int32"), ("float16", "run_lengths")
+# Method, ratio, and how entries travel; (float32, int32) where there are none.
+RUNS = (
+    ("no exchange", 1.0, PLAIN),
+    ("dense", 1.0, PLAIN),
+    ("float16", 1.0, PLAIN),
+    ("masking", 0.01, PLAIN),
+    ("masking", 0.001, PLAIN),
+    *(("DGC", ratio, way) for ratio in (0.01, 0.001) for way in (PLAIN, SHORT)),
+)
+SPARSE = ("masking", "DGC")
+ROUNDS, SECONDS, LEAST_STEPS, MOST_STEPS = 3, 2.5, 3, 40  # each round in a turn that takes about so long
+WARM_UP = 5
+
+
+def environments() -> list[dict[str, str]]:
+    """The variables of both ranks; the caller's own, such as HOROVOD_CYCLE_TIME, are passed on beside them."""
+    here = {**thread_variables(cores()), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return [here | place for place in rank_variables(NAMES)]
+
+
+def commands() -> list[list[str]]:
+    """Both ranks' command lines, each on a core of its own where there are two."""
+    allowed = sorted(os.sched_getaffinity(0))
+    program = [sys.executable, str(Path(__file__).with_name("link_rank.py"))]
+    return [["taskset", "--cpu-list", str(allowed[number % len(allowed)]), *program] for number in range(2)]
+
+
+def meet(hosts: TwoHosts, dataset: str, batch: int) -> None:
+    """Let the ranks find each other; what they need to know comes from the first one."""
+    port = json.loads(hosts.programs[0].stdout.readline() or "{}").get("port")
+    hosts.programs[1].stdout.readline()
+    hosts.ask(*[{"port": port, "dataset": dataset, "batch": batch}] * 2)
+
+
+def train(hosts: TwoHosts, run, steps: int, warm_up: int = 1, alone: bool = False) -> list[dict]:
+    """What both ranks say of so many steps of one of `RUNS`; ``alone``, each trains by itself, without the network."""
+    method, ratio, (values, indices) = run
+    order = {"method": method, "ratio": ratio, "values": values, "indices": indices}
+    order["alone"] = alone or method == "no exchange"
+    return hosts.ask(*[order | {"steps": steps, "warm_up": warm_up}] * 2)
+
+
+def measure(hosts: TwoHosts, links: dict, runs, rounds: int) -> list[dict]:
+    """One row for each link and run; at each link the runs take turns."""
+    hosts.limit(None)
+    known = {run: train(hosts, run, 5) for run in runs}  # traces, and shows what is to be sent
+    # The same steps without the network: what they take beside it, selection above all.
+    alone = [(run, True) for run in runs if run[0] in SPARSE]
+    for run, _ in alone:
+        train(hosts, run, 5, alone=True)
+    rows, selection = [], None
+    for link, bits in links.items():
+        hosts.limit(bits)
+        found = {}
+        for turn in range(rounds):
+            for run, by_itself in [*((run, False) for run in runs), *(alone if selection is None else [])]:
+                first = known[run][0]
+                expected = statistics.median(first["ms"]) / 1000 + (8 * first["wire_bytes"] / bits if bits else 0)
+                steps = min(MOST_STEPS, max(LEAST_STEPS, round(SECONDS / expected)))
+                if turn == 0 or expected < SECONDS:
+                    warm_up = WARM_UP if expected < 0.5 else 1
+                    found.setdefault((run, by_itself), []).extend(train(hosts, run, steps, warm_up, by_itself))
+        if selection is None:
+            nothing = median(found[RUNS[0], False])
+            selection = {run: median(found[run, True]) - nothing for run, _ in alone}
+        for run in runs:
+            rows.append(row(link, bits, run, found[run, False], selection.get(run, 0.0)))
+            print(f"{link}: {run}: {rows[-1]['ms']:.1f} ms, {rows[-1]['wire_bytes']} bytes", flush=True)
+    return rows
+
+
+def median(answers) -> float:
+    """Of all ranks' steps, milliseconds."""
+    return statistics.median(ms for answer in answers for ms in answer["ms"])
+
+
+def row(link, bits, run, answers, selection) -> dict:
+    """What is kept of all answers to one run at one link."""
+    method, ratio, (values, indices) = run
+    return {
+        "link": link,
+        "bandwidth": bits and bits / 8,
+        "method": method,
+        "ratio": ratio,
+        "values": "float16" if method == "float16" else values,
+        "indices": indices,
+        "ms": round(median(answers), 3),
+        "selection_ms": round(selection, 3),
+        "wire_bytes": round(statistics.mean(answer["wire_bytes"] for answer in answers)),
+        # Horovod makes 2 bytes of what this lab hands over as 4; by itself a rank has nobody to hand anything to.
+        "handed_bytes": round(answers[0]["handed_bytes"] * {"float16": 0.5, "no exchange": 0}.get(method, 1)),
+        "steps": sum(len(answer["ms"]) for answer in answers) // 2,
+        "collective": {"no exchange": None, "dense": "ring", "float16": "ring"}.get(method, "allgather"),
+    }
+
+
+def goals(rows) -> dict:
+    """What was asked for, and what came out."""
+
+    def value(what, link, method, ratio=1.0, values="float32"):
+        [found] = [
+            row[what]
+            for row in rows
+            if (row["link"], row["method"], row["ratio"]) == (link, method, ratio)
+            and (method != "DGC" or row["values"] == values)
+        ]
+        return found
+
+    found, ratio = {}, 0.001
+    for values in ("float32", "float16"):
+        at = f"DGC at 0.1 %, {values}"
+
+        def gain(link, over, values=values):
+            return value("ms", link, over) / value("ms", link, "DGC", ratio, values)
+
+        found[f"100 Mbit/s, {at}: times as fast as dense"] = (gain("100 Mbit/s", "dense"), 20)
+        found[f"100 Mbit/s, {at}: times as fast as float16"] = (gain("100 Mbit/s", "float16"), 9)
+        found[f"1 Gbit/s, {at}: speed over that without exchange"] = (gain("1 Gbit/s", "no exchange"), 0.85)
+        found[f"unlimited, {at}: times as fast as dense"] = (gain("unlimited", "dense"), 0.9)
+    fewer = value("wire_bytes", "1 Gbit/s", "dense") / value("wire_bytes", "1 Gbit/s", "DGC", ratio, "float16")
+    found["1 Gbit/s, DGC at 0.1 %, float16: times fewer bytes on the link than dense"] = (fewer, 500)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of all runs at each link")
+    parser.add_argument("--links", nargs="+", choices=LINKS, default=list(LINKS), help="only these; no goals, no file")
+    arguments = parser.parse_args()
+    links = arguments.links
+    reason = why_not()
+    if reason:
+        print(f"link: skipped, this machine allows no second network: {reason}")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are taken down
+    with TwoHosts(commands(), environments()) as hosts:
+        meet(hosts, "mnist", 50)
+        rows = measure(hosts, {link: LINKS[link] for link in links}, RUNS, arguments.rounds)
+    if len(links) < len(LINKS):
+        return
+    report("link", rows, goals(rows))
+    here = machine()
+    date = here.pop("date")
+    lines = [json.dumps(row | {"machine": here, "date": date}) for row in rows]
+    ROWS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""One of the two Horovod ranks of ``bench_link.py``: trains as it is told, and says how long the steps took.
+
+Orders and answers are lines of JSON on standard input and output (`two_hosts.TwoHosts`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from queue import Queue
+
+from two_hosts import ADDRESSES, DEVICE
+
+from dgc_lab.rendezvous import meeting_variables, rendezvous
+
+EVERYTHING = 2**31  # no tensor has as many elements: all are sent whole, with nothing to select
+WHOLE = {"dense_below": EVERYTHING}
+MASKING = {"dense_below": 0, "accumulate": False, "momentum_correction": False, "factor_masking": False}
+SETTINGS = {
+    "no exchange": WHOLE,
+    "dense": WHOLE,
+    "float16": WHOLE,
+    "masking": {**MASKING, "dense_vectors": False},
+    "DGC": {},
+}
+SMALL = 5000  # pictures: enough for every step to see others, and quickly there
+
+
+def sent_bytes() -> int:
+    """Bytes that this host has sent over the link; the counters of ``/sys/class/net/link0/statistics/tx_bytes``."""
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == DEVICE:
+            return int(numbers.split()[8])
+    raise LookupError(f"there is no network device {DEVICE}")
+
+
+def orders():
+    """The orders, one by one; the process ends at once when nobody is there any more to give one."""
+    waiting = Queue()
+
+    def listen():
+        for line in sys.stdin:
+            waiting.put(json.loads(line))
+        os._exit(0)  # the main thread may be in a collective that never ends
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield waiting.get()
+
+
+class Ranks:
+    """This rank's trainers, one for each kind of step, so that none is traced twice."""
+
+    def __init__(self, dataset: str, batch: int):
+        from dgc_lab.data import load
+
+        self.base = {"dataset": dataset, "batch": batch, "steps": 10**6, "learning_rate": 0.001, "evaluations": 1}
+        whole = load(dataset)
+        parts = {name: getattr(whole, name)[:SMALL] for name in ("x_train", "y_train", "x_test", "y_test")}
+        self.data, self.trainers = dataclasses.replace(whole, **parts), {}
+
+    def trainer(self, method, values, indices, alone):
+        from dgc_lab.distributed import DistributedSettings, DistributedTrainer
+        from dgc_lab.exchange import HorovodWorkers, OneWorker
+
+        key = method, values, indices, alone
+        if key not in self.trainers:
+            exchange = OneWorker() if alone else half_workers() if method == "float16" else HorovodWorkers()
+            switches = {"workers": exchange.size, "values": values, "indices": indices, **SETTINGS[method]}
+            self.trainers[key] = DistributedTrainer(DistributedSettings(**self.base, **switches), exchange, self.data)
+        return self.trainers[key]
+
+    def train(self, method, ratio, values, indices, alone, steps, warm_up):
+        """Milliseconds of each step after the first ones, and bytes a step: on the link, and handed over."""
+        events = self.trainer(method, values, indices, alone).run(ratio)
+        last = [next(events) for _ in range(warm_up)][-1]
+        before, times, handed = sent_bytes(), [], 0
+        for _ in range(steps):
+            event = next(events)
+            times.append(1000 * (event.seconds - last.seconds))
+            handed += event.bytes_sent
+            last = event
+        sent = sent_bytes() - before
+        events.close()
+        return {"ms": times, "wire_bytes": sent / steps, "handed_bytes": handed / steps, "loss": last.loss}
+
+
+def half_workers():
+    """Horovod's ranks with Horovod's own compression: everything is added up in 16 bits."""
+    import tensorflow as tf
+
+    from dgc_lab.exchange import HorovodWorkers
+
+    class HalfWorkers(HorovodWorkers):
+        @tf.autograph.experimental.do_not_convert  # it fails on Horovod's class of that name
+        def allreduce_group(self, groups, name=None):
+            half = self.hvd.Compression.fp16
+            return self.hvd.grouped_allreduce(groups[0], op=self.hvd.Sum, name=name, compression=half)
+
+    return HalfWorkers()
+
+
+def main():
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else prints must not be taken for an answer
+    waiting = orders()
+    with contextlib.ExitStack() as stack:
+        first = os.environ["HOROVOD_RANK"] == "0"
+        hello = {"port": stack.enter_context(rendezvous(ADDRESSES[0]))} if first else {}
+        print(json.dumps(hello), file=answers, flush=True)
+        start = next(waiting)
+        os.environ.update(meeting_variables(start["port"], ADDRESSES[0], DEVICE))
+        import horovod.tensorflow as hvd
+
+        hvd.init()
+        ranks = Ranks(start["dataset"], start["batch"])
+        print(json.dumps({"ranks": hvd.size()}), file=answers, flush=True)
+        for order in waiting:
+            print(json.dumps(ranks.train(**order)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Two programs as if on two hosts, joined by a link of a chosen bandwidth: namespaces of Linux, a veth pair and tc.
+
+Each program gets a network, a file system view and a host name of its own by ``unshare``. None of the namespaces has a
+name or a file: the kernel takes them away, with the link, when their program ends, however it ends.
+
+    with TwoHosts([command, command], environment) as hosts:
+        hosts.limit(100e6)  # bits a second
+        first, second = hosts.ask({"steps": 3}, {"steps": 3})
+
+Needs root, or root in a user namespace (``unshare --user --map-root-user``), and Debian's iproute2 and util-linux.
+Sources: ``network_namespaces(7)``, ``veth(4)``, ``tc-tbf(8)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+ADDRESSES, NETWORK = ("10.255.0.1", "10.255.0.2"), "10.255.0.0/30"
+NAMES = ("host0", "host1")
+DEVICE = "link0"
+APART = ("unshare", "--net", "--mount", "--uts")
+# What the link may send at once, in seconds of its bandwidth and in bytes: a larger bucket would let a whole
+# compressed gradient pass as if there were no limit.
+BURST_SECONDS, LEAST_BURST = 250e-6, 2 * 1514
+SECONDS_TO_END = 5
+# Waits until the link is there, and then becomes the program.
+ENTRANCE = """
+echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts || exit
+echo ready
+read -r go && shift 2 && exec "$@"
+"""
+
+
+class HostFailed(RuntimeError):
+    """A program ended or was not able to start; the message holds the end of what it printed."""
+
+
+def why_not() -> str | None:
+    """Why this machine cannot do it; None where it can."""
+    for tool in ("unshare", "nsenter", "ip", "tc", "mount"):
+        if shutil.which(tool) is None:
+            return f"the command {tool} is not here (Debian: iproute2, util-linux)"
+    script = f"ip link add {DEVICE} type veth peer name other && ip link set {DEVICE} up"
+    script += (
+        f" && ip route add {NETWORK} dev {DEVICE} congctl cubic && tc qdisc add dev {DEVICE} root tbf {bucket(1e8)}"
+    )
+    tried = subprocess.run([*APART, "sh", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    return (tried.stderr.strip() or f"unshare ended with {tried.returncode}") if tried.returncode else None
+
+
+def bucket(bits: float) -> str:
+    """The arguments of ``tc``'s token bucket for a bandwidth in bits a second.
+
+    Example:
+        >>> bucket(1e9)
+        'rate 1000000000bit burst 31250 latency 50ms'
+    """
+    burst = max(LEAST_BURST, round(bits / 8 * BURST_SECONDS))
+    return f"rate {bits:.0f}bit burst {burst} latency 50ms"
+
+
+class TwoHosts(contextlib.ExitStack):
+    """Two running programs that answer orders: one line of JSON on their standard input, one on standard output.
+
+    Args:
+        commands: both programs' command lines.
+        environment: environment variables of each.
+
+    Raises:
+        HostFailed: at the start and in `ask`: a program is not there any more.
+    """
+
+    def __init__(self, commands, environments):
+        super().__init__()
+        self.commands, self.environments, self.programs = commands, environments, []
+
+    def __enter__(self):
+        with contextlib.ExitStack() as undo:  # what a start that fails has begun
+            self._start(undo)
+            self.push(undo.pop_all())
+        return self
+
+    def _start(self, undo):
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dgc_lab-hosts-")))
+        pairs = zip(ADDRESSES, NAMES, strict=True)
+        # By its own name a host must find the address that the link reaches, and not 127.0.0.1 as on most machines.
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for a, name in pairs))
+        for name, command, environment in zip(NAMES, self.commands, self.environments, strict=True):
+            log = undo.enter_context((folder / f"{name}.log").open("w+b"))
+            program = subprocess.Popen(
+                [*APART, "sh", "-c", ENTRANCE, "sh", name, str(folder / "hosts"), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **environment},
+            )
+            program.log = log
+            self.programs.append(program)
+            undo.callback(self._end, program)
+        for program in self.programs:
+            if self._line(program) != "ready\n":
+                raise self._failure(program)
+        first, second = (str(program.pid) for program in self.programs)
+        run("ip", "link", "add", DEVICE, "netns", first, "type", "veth", "peer", "name", DEVICE, "netns", second)
+        for number, address in enumerate(ADDRESSES):
+            self.inside(number, "ip", "addr", "add", f"{address}/30", "dev", DEVICE)
+            for device in ("lo", DEVICE):
+                self.inside(number, "ip", "link", "set", device, "up")
+            # What Linux ships; the machine may have been set to another one, and new networks with it.
+            self.inside(number, "ip", "route", "change", NETWORK, "dev", DEVICE, "congctl", "cubic")
+        for program in self.programs:
+            self._say(program, "go")
+
+    def inside(self, number: int, *command: str) -> str:
+        """Run a command in the network of one host, and give what it prints.
+
+        Raises:
+            HostFailed: it failed.
+        """
+        return run("nsenter", "--target", str(self.programs[number].pid), "--net", *command)
+
+    def limit(self, bits: float | None) -> None:
+        """Let this many bits a second pass in each direction; None for as many as the machine can.
+
+        Example of what is run: ``tc qdisc replace dev link0 root tbf rate 100mbit burst 3125 latency 50ms``.
+        """
+        for number in range(2):
+            if bits is None:
+                # Where there is none, there is nothing to take away.
+                if "tbf" in self.inside(number, "tc", "qdisc", "show", "dev", DEVICE):
+                    self.inside(number, "tc", "qdisc", "del", "dev", DEVICE, "root")
+            else:
+                self.inside(number, "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *bucket(bits).split())
+
+    def ask(self, *orders: dict) -> list[dict]:
+        """Give each program its order, all at once, and wait for their answers.
+
+        Raises:
+            HostFailed: a program ended instead.
+        """
+        for program, order in zip(self.programs, orders, strict=True):
+            self._say(program, json.dumps(order))
+        answers = []
+        for program in self.programs:
+            line = self._line(program)
+            if not line:
+                raise self._failure(program)
+            answers.append(json.loads(line))
+        return answers
+
+    def _say(self, program, line):
+        try:
+            program.stdin.write(line + "\n")
+            program.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure(program) from None
+
+    def _line(self, program):
+        return program.stdout.readline()
+
+    def _failure(self, program):
+        number = self.programs.index(program)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(1)
+        program.log.seek(0)
+        told = program.log.read().decode(errors="replace")[-3000:]
+        return HostFailed(f"{NAMES[number]} ended with {program.poll()}:\n{told}")
+
+    def _end(self, program):
+        """Close its input, which a program takes as the order to end, and kill it where it does not."""
+        with contextlib.suppress(BrokenPipeError):
+            program.stdin.close()
+        try:
+            program.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+        program.stdout.close()
+
+
+def run(*command: str) -> str:
+    """What a command prints; a HostFailed with its complaint where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode:
+        raise HostFailed(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
