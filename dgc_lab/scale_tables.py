@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.cost_model import Estimate, Workload, bytes_against_dense, gain, step
+from dgc_lab.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.network import GBIT, Link
 from dgc_lab.step_times import StepTimes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-METHOD_OF = {"no exchange": "no exchange", "dense": "dense", "float16": "float16", "dgc": "sparse"}
+METHOD_OF = {"no exchange": "no exchange", "dense": "dense", "float16": "float16", "DGC": "sparse"}
 RANKS = 2
 FASTEST_DRAWN = 10 * GBIT  # where a link that nothing limits is drawn
 
@@ -56,7 +56,7 @@ def timed_steps(
     alone = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     found = []
     for row in rows:
-        dgc = row["method"] == "dgc"
+        dgc = row["method"] == "DGC"
         if row["method"] not in METHOD_OF or (dgc and (row["values"], row["indices"]) != (values, indices)):
             continue
         found.append(
@@ -87,12 +87,12 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
 
     Example:
         >>> row = {"method": "no exchange", "ratio": 1.0, "ms": 50.0, "selection_ms": 0.0}
-        >>> dgc = {"method": "dgc", "ratio": 0.001, "values": "float32", "indices": "int32", "selection_ms": 9.0}
+        >>> dgc = {"method": "DGC", "ratio": 0.001, "values": "float32", "indices": "int32", "selection_ms": 9.0}
         >>> times_over_links([row, dgc]).selection
         0.009
     """
     alone = [row["ms"] for row in rows if row["method"] == "no exchange"]
-    dgc = [row for row in rows if row["method"] == "dgc" and row["ratio"] == ratio]
+    dgc = [row for row in rows if row["method"] == "DGC" and row["ratio"] == ratio]
     selection = [row["selection_ms"] for row in dgc if (row["values"], row["indices"]) == ("float32", "int32")]
     if not alone or not selection:
         raise ValueError(f"rows must hold steps without exchange and of DGC at ratio {ratio:g}, got {len(rows)} rows")
@@ -101,39 +101,56 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
-def steps_over_links(timed: Sequence[Estimate], workload: Workload, fit) -> pd.DataFrame:
-    """Time of a step by bandwidth, measured and by the fitted model, for `dgc_lab.scale_pictures.lines_and_marks`.
+def steps_over_links(rows: Sequence[dict], fit=None) -> pd.DataFrame:
+    """Time of a step over each link, measured and by the cost model.
 
     Args:
-        timed: of `timed_steps`.
-        workload: what each worker computes and sends.
-        fit: `dgc_lab.cost_fit.Fit`.
+        rows: of `dgc_lab.link_table.link_rows`.
+        fit: what the model takes for all links, a `dgc_lab.cost_fit.Fit`; if None, each link is predicted by what is
+            fitted to the other links alone.
 
     Returns:
-        Columns curve, source, x in Mbit/s (an unlimited link at 10 000), y in ms; a row for each step and source.
+        For each step and source a row: link, curve (what was sent), source, x (Mbit/s; an unlimited link at 10 000) and
+        y (ms), for `dgc_lab.scale_pictures.lines_and_marks`.
     """
     import pandas as pd
 
-    lines = []
-    for one in timed:
-        curve = f"{one.method}, {one.ratio:.2%}" if one.method == "sparse" else one.method
-        modelled = step(workload, fit.link(one.bandwidth), one.workers, one.method, one.ratio)
-        x = min(one.bandwidth, FASTEST_DRAWN) / GBIT * 1000
-        lines += [(curve, each.source, x, 1e3 * each.seconds) for each in (one, modelled)]
-    return pd.DataFrame(lines, columns=["curve", "source", "x", "y"])
+    from dgc_lab.cost_fit import fit as fitted
+    from dgc_lab.link_table import exchanges
+    from dgc_lab.step_times import workload
+
+    known, lines = exchanges(rows), []
+    for link in dict.fromkeys(row["link"] for row in rows):
+        others = [exchange for other, every in known.items() if other != link for exchange in every]
+        used = fit or fitted(others)
+        for timed in timed_steps([row for row in rows if row["link"] == link]):
+            ratios = [timed.ratio] if timed.method == "sparse" else []
+            work = workload("mnist_cnn", times_over_links(rows, *ratios))
+            modelled = step(work, used.link(timed.bandwidth), RANKS, timed.method, timed.ratio)
+            curve = f"DGC {timed.ratio:.1%}" if ratios else timed.method
+            x = min(timed.bandwidth, FASTEST_DRAWN) / GBIT * 1000
+            lines += [(link, curve, each.source, x, 1e3 * each.seconds) for each in (timed, modelled)]
+    return pd.DataFrame(lines, columns=["link", "curve", "source", "x", "y"])
 
 
-def largest_error(frame: pd.DataFrame) -> float:
-    """The largest distance of a modelled step from the measured one, as a share of it, in a table like the one above.
+def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
+    """How far modelled steps are from measured ones, as a share: a row for what was sent, a column for each link.
+
+    Steps without exchange are left out: the model is given their time.
+
+    Args:
+        frame: of `steps_over_links`.
 
     Example:
         >>> import pandas as pd
-        >>> rows = [("dense", "measured", 1, 10.0), ("dense", "modelled", 1, 12.0)]
-        >>> round(largest_error(pd.DataFrame(rows, columns=["curve", "source", "x", "y"])), 3)
+        >>> rows = [("slow", "dense", "measured", 1, 10.0), ("slow", "dense", "modelled", 1, 12.0)]
+        >>> frame = pd.DataFrame(rows, columns=["link", "curve", "source", "x", "y"])
+        >>> round(float(errors_over_links(frame).loc["dense", "slow"]), 3)
         0.2
     """
-    sides = frame.pivot_table(index=["curve", "x"], columns="source", values="y")
-    return float((sides["modelled"] / sides["measured"] - 1).abs().max())
+    sides = frame[frame["curve"] != "no exchange"].pivot(index=["curve", "link"], columns="source", values="y")
+    links = frame.sort_values("x")["link"].unique()
+    return (sides["modelled"] / sides["measured"] - 1).unstack()[links]
 
 
 def gains_by_bandwidth(workloads: dict, bandwidths: Sequence[float], workers: int, ratio: float, link: Link):
@@ -149,6 +166,7 @@ def gains_by_bandwidth(workloads: dict, bandwidths: Sequence[float], workers: in
         ``pandas.DataFrame`` for `dgc_lab.scale_pictures.lines_and_marks`, x in Gbit/s.
 
     Example:
+        >>> from dgc_lab.cost_model import Workload
         >>> frame = gains_by_bandwidth({"small": Workload(10**6, 0.1)}, [GBIT], 8, 0.001, Link(GBIT))
         >>> frame[["curve", "source", "x"]].values.tolist()
         [['small', 'modelled', 1.0]]

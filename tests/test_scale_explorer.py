@@ -16,7 +16,7 @@ from PIL import Image
 from dgc_lab import named_shapes, scale_pictures, scale_tables, step_times
 from dgc_lab.cost_fit import Fit
 from dgc_lab.cost_model import ELEMENTS, METHODS, Workload, step
-from dgc_lab.network import GBIT, Link
+from dgc_lab.network import COLLECTIVES, GBIT, Link
 from dgc_lab.scale_explorer import ScaleExplorer
 from dgc_lab.selection_times import selection_times
 from dgc_lab.step_times import StepTimes, times_of, workload
@@ -28,8 +28,8 @@ LINK_ROWS = [  # as results/link.jsonl has them
     {**ROW, "method": "no exchange", "ms": 50.0, "handed_bytes": 0, "wire_bytes": 7000},
     {**ROW, "method": "dense", "ms": 150.0, "handed_bytes": 13e6, "wire_bytes": 13.1e6},
     {**ROW, "method": "masking", "ratio": 0.001, "ms": 55.0, "handed_bytes": 26e3, "wire_bytes": 35e3},
-    {**ROW, "method": "dgc", "ratio": 0.001, "ms": 60.0, "handed_bytes": 34e3, "wire_bytes": 42e3},
-    {**ROW, "method": "dgc", "ratio": 0.001, "ms": 58.0, "handed_bytes": 20e3, "wire_bytes": 28e3, "values": "float16"},
+    {**ROW, "method": "DGC", "ratio": 0.001, "ms": 60.0, "handed_bytes": 34e3, "wire_bytes": 42e3},
+    {**ROW, "method": "DGC", "ratio": 0.001, "ms": 58.0, "handed_bytes": 20e3, "wire_bytes": 28e3, "values": "float16"},
 ]
 
 
@@ -277,14 +277,30 @@ def test_pictures_say_the_numbers_of_their_rows():
 
 
 def test_measured_and_modelled_steps_stand_side_by_side():
-    rows = [{**row, "selection_ms": 8.0} for row in LINK_ROWS]
-    timed, times = scale_tables.timed_steps(rows), scale_tables.times_over_links(rows)
+    """Three links that follow the model exactly: what is fitted to two of them predicts the third."""
+    true, rows = Fit(2e-4, 0.9, 1e-9, (), 0), []
+    for gbit in (0.01, 0.1, 1):
+        for method, collective, handed, selection in (
+            ("no exchange", None, 0, 0.0),
+            ("dense", "ring", 4 * 3_274_634, 0.0),
+            ("DGC", "allgather", 8 * 3272.704 + 8 + 4 * 1930, 8.0),
+        ):
+            network = true.link(gbit * GBIT).seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
+            row = {
+                **ROW,
+                "link": f"{gbit} Gbit/s",
+                "bandwidth": gbit * GBIT,
+                "method": method,
+                "collective": collective,
+            }
+            row |= {"ratio": 0.001 if method == "DGC" else 1.0, "handed_bytes": handed, "wire_bytes": handed}
+            rows.append({**row, "selection_ms": selection, "ms": 50 + selection + 1e3 * network})
+    times = scale_tables.times_over_links(rows)
     assert (times.compute, times.selection, times.compute_is) == (0.05, 0.008, "measured over links")
-    work = workload("mnist_cnn", times)
-    frame = scale_tables.steps_over_links(timed, work, FIT)
-    sides = frame.pivot(index="curve", columns="source", values="y")
-    assert sides["measured"].to_dict() == {"no exchange": 50.0, "dense": 150.0, "sparse, 0.10%": 60.0}
-    expected = 1e3 * step(work, FIT.link(GBIT), 2, "dense").seconds
-    assert sides.loc["dense", "modelled"] == pytest.approx(expected)
-    off = (sides["modelled"] / sides["measured"] - 1).abs().max()
-    assert scale_tables.largest_error(frame) == pytest.approx(off)
+    errors = scale_tables.errors_over_links(scale_tables.steps_over_links(rows))
+    assert errors.index.tolist() == ["DGC 0.1%", "dense"]
+    assert errors.columns.tolist() == ["0.01 Gbit/s", "0.1 Gbit/s", "1 Gbit/s"]
+    assert errors.abs().max().max() < 1e-3
+    wrong = scale_tables.steps_over_links(rows, Fit(2e-4, 0.45, 1e-9, (), 0))
+    assert scale_tables.errors_over_links(wrong).loc["dense", "0.01 Gbit/s"] == pytest.approx(1, abs=0.01)
+    assert wrong.query("source == 'measured' and curve == 'dense'")["y"].tolist() == [r["ms"] for r in rows[1::3]]
