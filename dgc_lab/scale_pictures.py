@@ -120,11 +120,11 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
     return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
 
 
-def accuracy_by_workers(frame) -> Picture:
-    """Test accuracy by number of workers: a line for each pair of ratio and clipping, the mean over seeds.
+def errors_by_workers(frame) -> Picture:
+    """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
 
     Args:
-        frame: of `dgc_lab.scale_runs.table`.
+        frame: of `dgc_lab.scale_runs.table`; seeds are averaged.
 
     Raises:
         ValueError: the table is empty.
@@ -134,17 +134,22 @@ def accuracy_by_workers(frame) -> Picture:
     figure = Figure(figsize=(8, 3.4), dpi=90, layout="constrained")
     axes, said = figure.subplots(), []
     for number, ((ratio, clipping), rows) in enumerate(frame.groupby(["ratio", "clipping"], sort=False)):
-        mean = rows.groupby("workers")["accuracy"].mean()
+        error = 1 - rows.groupby("workers")["accuracy"].mean()
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
-        axes.plot(mean.index, mean, marker=MARKERS[number % len(MARKERS)], label=label, **style(number))
-        said.append(f"{label}: " + ", ".join(f"{accuracy:.3f} with {n}" for n, accuracy in mean.items()))
-    axes.set(xscale="log", xlabel="workers", ylabel="test accuracy")
+        # No error at all has no place on a logarithmic axis.
+        axes.plot(
+            error.index, error.clip(lower=1e-3), marker=MARKERS[number % len(MARKERS)], label=label, **style(number)
+        )
+        said.append(f"{label}: " + ", ".join(f"{share:.3f} with {n}" for n, share in error.items()))
+    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (1 - accuracy)")
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
+    shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if share >= 0.8 * axes.get_ylim()[0]]
+    axes.set_yticks(shares, [f"{share:g}" for share in shares])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, "Test accuracy by number of workers, measured. " + "; ".join(said) + ".")
+    return Picture(figure, "Test error by number of workers, measured. " + "; ".join(said) + ".")
 
 
 def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:

@@ -243,7 +243,7 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
         (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one row, got none"),
         (lambda: scale_pictures.age_histograms([{}], "lost"), r"kind must be sent or waiting, got 'lost'"),
-        (lambda: scale_pictures.accuracy_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
+        (lambda: scale_pictures.errors_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
         (lambda: scale_pictures.lines_and_marks(pd.DataFrame(), "x", "y"), r"frame must hold at least one row"),
     ],
 )
@@ -268,7 +268,7 @@ def test_pictures_say_the_numbers_of_their_rows():
         [(1, 1.0, "none", 0.97), (2, 0.01, "none", 0.9), (4, 0.01, "none", 0.8)],
         columns=["workers", "ratio", "clipping", "accuracy"],
     )
-    assert "ratio 0.01, clipping none: 0.900 with 2, 0.800 with 4" in scale_pictures.accuracy_by_workers(frame).alt
+    assert "ratio 0.01, clipping none: 0.100 with 2, 0.200 with 4" in scale_pictures.errors_by_workers(frame).alt
     points = pd.DataFrame({"curve": ["dense"] * 2, "source": ["modelled", "measured"], "x": [1, 1], "y": [2, 3]})
     alt = scale_pictures.lines_and_marks(points, "Gbit/s", "ms", break_even=1).alt
     assert "ms by Gbit/s. dense, modelled: 2 at 1; dense, measured: 3 at 1." in alt
