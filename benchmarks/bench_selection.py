@@ -1,16 +1,27 @@
-"""How long the search for a threshold takes: exact, sampled and hierarchical, on as many elements as layers have.
+"""How long it takes to choose the elements that are sent: thresholds by each rule, and finding what passes them.
 
 python benchmarks/bench_selection.py
+
+Beside them: `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where` for the elements, and one pass of
+`tf.add` over as many elements, which says what the machine's memory allows.
 """
 
+import numpy as np
 from bench import report, side_by_side
+
+ROUNDS = {100_000: 40, 1_000_000: 20, 3_211_264: 20, 25_000_000: 3}  # 3 211 264: mnist_cnn's dense layer
+RATIOS = (0.1, 0.01, 0.001, 0.0001)
 
 
 def compiled(find, *arguments):
-    """A graph of its own for a search, with nothing to hand over at each call."""
+    """A graph of its own for a search, with nothing to hand over at each call and next to nothing to fetch."""
     import tensorflow as tf
 
-    return tf.function(lambda: find(*arguments))
+    def first_of_each():
+        found = tf.nest.flatten(find(*arguments))
+        return tf.concat([tf.cast(tf.reshape(part, [-1])[:1], tf.float32) for part in found], 0)
+
+    return tf.function(first_of_each)
 
 
 def largest(x, k):
@@ -19,24 +30,37 @@ def largest(x, k):
     return tf.math.top_k(tf.abs(x), k).values[-1]
 
 
+def masked(x, threshold):
+    import tensorflow as tf
+
+    return tf.where(tf.abs(x) >= threshold)
+
+
 def main():
     import tensorflow as tf
 
-    from dgc_lab.compression import RULES, elements_to_keep
+    from dgc_lab.compression import RULES, elements_to_keep, exact_threshold
+    from dgc_lab.search import passing
 
     rows, goals = [], {}
-    for size in (100_000, 3_211_264):
-        x = tf.random.stateless_normal([size], seed=(1, 2))
-        for ratio in (0.01, 0.001):
-            k = elements_to_keep(ratio, x)
-            share = tf.constant(ratio, tf.float64)
+    for size, rounds in ROUNDS.items():
+        x, other = tf.random.stateless_normal([2, size], seed=(1, 2))
+        values = x.numpy()
+        for ratio in RATIOS:
+            k, share, limit = int(elements_to_keep(ratio, x)), tf.constant(ratio, tf.float64), exact_threshold(x, ratio)
             functions = {"tf.math.top_k": compiled(largest, x, k)}
+            functions["np.partition"] = lambda k=k, values=values: np.partition(np.abs(values), -k)[-k]
             functions |= {rule: compiled(find, x, share) for rule, find in RULES.items()}
-            times = side_by_side(functions, rounds=40)
-            row = {"elements": size, "ratio": ratio, "k": int(k)}
+            functions["tf.where"] = compiled(masked, x, limit)
+            functions["passing"] = compiled(passing, x, limit)
+            functions["tf.add"] = compiled(tf.add, x, other)
+            times = side_by_side(functions, rounds)
+            row = {"elements": size, "ratio": ratio, "k": k}
             row |= {f"{name} ms": 1e3 * taken for name, taken in times.items()}
-            row["sampled, times top_k"] = times["tf.math.top_k"] / times["sampled"]
-            row["hierarchical, times top_k"] = times["tf.math.top_k"] / times["hierarchical"]
+            for rule in RULES:
+                row[f"{rule}, times top_k"] = times["tf.math.top_k"] / times[rule]
+            row["passing, times tf.where"] = times["tf.where"] / times["passing"]
+            row["sampled and passing, passes of tf.add"] = (times["sampled"] + times["passing"]) / times["tf.add"]
             rows.append(row)
             if (size, ratio) == (3_211_264, 0.001):
                 goals["sampled threshold, times as fast as top_k at 0.1 % of 3.2 M"] = row["sampled, times top_k"], 10

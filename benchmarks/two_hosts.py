@@ -28,10 +28,11 @@ APART = ("unshare", "--net", "--mount", "--uts")
 # What the link may send at once, in seconds of its bandwidth and in bytes: a larger bucket would let a whole
 # compressed gradient pass as if there were no limit.
 BURST_SECONDS, LEAST_BURST = 250e-6, 2 * 1514
+QUEUE = "400ms"  # what may wait; shorter queues lose packets, and what is lost is sent again after 200 ms and more
 SECONDS_TO_END = 5
 # Waits until the link is there, and then becomes the program.
 ENTRANCE = """
-echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts || exit
+hostname "$1" && mount --bind "$2" /etc/hosts || exit
 echo ready
 read -r go && shift 2 && exec "$@"
 """
@@ -59,10 +60,10 @@ def bucket(bits: float) -> str:
 
     Example:
         >>> bucket(1e9)
-        'rate 1000000000bit burst 31250 latency 50ms'
+        'rate 1000000000bit burst 31250 latency 400ms'
     """
     burst = max(LEAST_BURST, round(bits / 8 * BURST_SECONDS))
-    return f"rate {bits:.0f}bit burst {burst} latency 50ms"
+    return f"rate {bits:.0f}bit burst {burst} latency {QUEUE}"
 
 
 class TwoHosts(contextlib.ExitStack):
@@ -107,8 +108,8 @@ class TwoHosts(contextlib.ExitStack):
         for program in self.programs:
             if self._line(program) != "ready\n":
                 raise self._failure(program)
-        first, second = (str(program.pid) for program in self.programs)
-        run("ip", "link", "add", DEVICE, "netns", first, "type", "veth", "peer", "name", DEVICE, "netns", second)
+        other = str(self.programs[1].pid)
+        self.inside(0, "ip", "link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", other)
         for number, address in enumerate(ADDRESSES):
             self.inside(number, "ip", "addr", "add", f"{address}/30", "dev", DEVICE)
             for device in ("lo", DEVICE):
@@ -129,7 +130,7 @@ class TwoHosts(contextlib.ExitStack):
     def limit(self, bits: float | None) -> None:
         """Let this many bits a second pass in each direction; None for as many as the machine can.
 
-        Example of what is run: ``tc qdisc replace dev link0 root tbf rate 100mbit burst 3125 latency 50ms``.
+        Example of what is run: ``tc qdisc replace dev link0 root tbf rate 100mbit burst 3125 latency 400ms``.
         """
         for number in range(2):
             if bits is None:

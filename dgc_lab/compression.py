@@ -266,11 +266,17 @@ def _bounded(x, ratio, find):
         raise TypeError(f"x must be a floating-point tensor, got {x.dtype.name}")
     ratio = _checked_ratio(ratio)
     flat = tf.reshape(x, [-1])
-    return tf.cond(
-        ratio >= 1,
-        lambda: tf.zeros([], x.dtype),
-        lambda: tf.maximum(find(flat, ratio), smallest_normal(x.dtype)),
-    )
+
+    def everything():
+        return tf.zeros([], x.dtype)
+
+    def largest():
+        return tf.maximum(find(flat, ratio), smallest_normal(x.dtype))
+
+    known = tf.get_static_value(ratio)
+    if known is None:
+        return tf.cond(ratio >= 1, everything, largest)
+    return everything() if known >= 1 else largest()
 
 
 def _checked_ratio(ratio):

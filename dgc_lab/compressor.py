@@ -94,6 +94,9 @@ class Compressor(tf.Module):
                 the number of the worker and the name of the variable. No state has been changed by then.
         """
         self._agree(gradients[0])
+        average, told = self.recipe.reduction == "average", told or [tf.zeros([0])] * len(gradients)
+        pairs = [self.exchange.within(*own, average) for own in zip(gradients, told, strict=True)]
+        gradients, told = zip(*pairs, strict=True)
         gradients = [self._merged_decayed_clipped(worker) for worker in gradients]
         parted, whole, rows = [], [], []
         for i, gradient in enumerate(gradients[0]):
@@ -101,7 +104,7 @@ class Compressor(tf.Module):
                 (rows if is_rows(gradient) else whole if self.dense[i] else parted).append(i)
         self.parted = set(parted)
         this = Round(self, self._ratio() if ratio is None else ratio, (parted, whole, rows))
-        return this.run(gradients, told or [tf.zeros([0])] * len(gradients))
+        return this.run(gradients, told)
 
     def after_exchange(self, updates):
         """The rest of a step whose exchange was outside: back to the variables' shapes, and momentum where it is due.

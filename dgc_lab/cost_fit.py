@@ -24,9 +24,11 @@ class Measured:
         bandwidth: of the link, bytes a second; infinity where nothing limited it.
         seconds: what it took: a step with it less a step without any exchange, and less the selection.
         source: ``"measured"``.
+        beside: seconds of the step that the exchange was a part of and that it did not take. Errors are shares of
+            the whole step: a clock cannot tell a short exchange from the rest of a long step.
 
     Raises:
-        ValueError: the collective is none of those, or workers, bandwidth or seconds is out of range.
+        ValueError: the collective is none of those, or workers, bandwidth, seconds or beside is out of range.
     """
 
     collective: str
@@ -35,6 +37,7 @@ class Measured:
     bandwidth: float
     seconds: float
     source: str = "measured"
+    beside: float = 0.0
 
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
@@ -42,6 +45,13 @@ class Measured:
         for name in ("bandwidth", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if not self.beside >= 0:
+            raise ValueError(f"beside must be at least 0, got {self.beside!r}")
+
+    @property
+    def step(self) -> float:
+        """Seconds of the whole step."""
+        return self.seconds + self.beside
 
     @property
     def hops_and_bytes(self) -> tuple[float, float]:
@@ -57,7 +67,7 @@ class Fit:
         latency: seconds to begin a hop.
         efficiency: share of a link's bandwidth that payload gets.
         per_byte: seconds a byte takes at either end, however fast the link is.
-        errors: of each row that was left out, (modelled - measured) / measured.
+        errors: of each row that was left out, (modelled - measured) / measured, of the whole step.
         rows: how many were fitted.
     """
 
@@ -87,8 +97,8 @@ class Fit:
 def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
     """Latency, efficiency and time per byte that make the model's times come nearest to the measured ones.
 
-    Least squares of the relative errors, with no figure below zero. Where rows cannot tell two of them apart (all on
-    one bandwidth, for example), the one that explains more gets all.
+    Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
+    (all on one bandwidth, for example), the one that explains more gets all.
 
     Args:
         rows: what to fit; at least 2.
@@ -107,10 +117,11 @@ def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
         raise ValueError(f"rows must be at least 2, got {len(rows)}")
     if set(rows) & set(left_out):
         raise ValueError("left_out must hold none of the rows that are fitted")
-    terms = np.array([_terms(row) for row in rows]) / np.array([[row.seconds] for row in rows])
-    latency, inverse, per_byte = _without_negatives(terms)
+    steps = np.array([row.step for row in rows])
+    terms = np.array([_terms(row) for row in rows]) / steps[:, None]
+    latency, inverse, per_byte = _without_negatives(terms, np.array([row.seconds for row in rows]) / steps)
     found = Fit(latency, 1 / inverse if inverse else math.inf, per_byte, (), len(rows))
-    errors = [found.link(row.bandwidth).seconds(*row.hops_and_bytes) / row.seconds - 1 for row in left_out]
+    errors = [(found.link(row.bandwidth).seconds(*row.hops_and_bytes) - row.seconds) / row.step for row in left_out]
     return Fit(found.latency, found.efficiency, found.per_byte, tuple(errors), found.rows)
 
 
@@ -139,9 +150,9 @@ def _terms(row):
     return hops, size / row.bandwidth, size
 
 
-def _without_negatives(terms):
-    """The factors, none below zero, whose sums over the terms come nearest to 1: the best of all subsets' solutions."""
-    best, least = np.zeros(terms.shape[1]), len(terms)
+def _without_negatives(terms, goal):
+    """The factors, none below zero, whose sums over the terms come nearest to the goal: the best of all subsets'."""
+    best, least = np.zeros(terms.shape[1]), np.sum(goal**2)
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1
     for size in range(1, terms.shape[1] + 1):
@@ -149,8 +160,8 @@ def _without_negatives(terms):
             part = (terms / scale)[:, chosen]
             if np.linalg.matrix_rank(part) < size:
                 continue
-            factors = np.linalg.lstsq(part, np.ones(len(terms)), rcond=None)[0]
-            squares = np.sum((part @ factors - 1) ** 2)
+            factors = np.linalg.lstsq(part, goal, rcond=None)[0]
+            squares = np.sum((part @ factors - goal) ** 2)
             # A figure more must explain something: rounding alone would find one.
             if np.all(factors >= 0) and squares < least - 1e-12:
                 best, least = np.zeros(terms.shape[1]), squares

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dgc_lab.compression import keep_mask
 from dgc_lab.recipe import PAPER_WARM_UP, Recipe, geometric_warm_up, masking, payload_bytes
+from dgc_lab.search import passing
 
 __all__ = [
     "PAPER_WARM_UP",
@@ -93,13 +93,14 @@ def correct_momentum(gradient, velocity, momentum, nesterov=False):
     return velocity, velocity
 
 
-def select(residual, threshold, values="float32"):
+def select(residual, threshold, values="float32", tops=None):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     Args:
         residual: flat floating-point tensor, n elements, n below 2**31.
         threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
         values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
+        tops: what `dgc_lab.search.peaks` says of the residual, if that is known already.
 
     Returns:
         ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
@@ -110,8 +111,7 @@ def select(residual, threshold, values="float32"):
         >>> indices.numpy().tolist(), sent.numpy().tolist()
         ([1, 2], [-3.0, 2.0])
     """
-    indices = tf.cast(tf.where(keep_mask(residual, threshold))[:, 0], tf.int32)
-    chosen = tf.gather(residual, indices)
+    indices, chosen = passing(residual, threshold, tops)
     if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)
     if values == "float16":
@@ -122,10 +122,20 @@ def select(residual, threshold, values="float32"):
 
 
 def clear(x, indices, left=0.0):
-    """x with ``left`` (zero, or the rounding error) in place of the elements at ``indices``.
+    """x with ``left`` (zero, or the rounding error) in place of the elements at ``indices``, none of them twice.
+
+    In a graph that has no other use for x, it is changed where it lies in memory and not copied.
 
     Example:
         >>> clear(tf.constant([1.0, 2.0, 3.0]), tf.constant([1])).numpy().tolist()
         [1.0, 0.0, 3.0]
     """
-    return tf.tensor_scatter_nd_update(x, indices[:, None], tf.broadcast_to(tf.cast(left, x.dtype), tf.shape(indices)))
+    old, places = tf.gather(x, indices), indices[:, None]
+    left = tf.broadcast_to(tf.cast(left, x.dtype), tf.shape(indices))
+    # tf.tensor_scatter_nd_update copies x first, on a CPU always. Adding does not, but cannot clear infinity. What it
+    # leaves is the same to the bit: left is what rounding made of old - sent, so old + (left - old) is left.
+    return tf.cond(
+        tf.math.is_finite(tf.reduce_sum(old)),
+        lambda: tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=places, updates=left - old),
+        lambda: tf.tensor_scatter_nd_update(x, places, left),
+    )

@@ -6,6 +6,8 @@ All three have the same collectives and nothing else, so that what is built on t
 - ``allreduce_group(groups, name)``: the same for a list of tensors each, in one exchange.
 - ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers; their
   first dimensions may differ.
+- ``within(gradients, told, average)``: a worker's own gradients, before anything is selected; other than what was given
+  where several ranks are one worker (`dgc_lab.host_workers`).
 
 ``tensors`` is a list with one tensor for each worker in this process, ``groups`` a list with one list each. ``size`` is
 the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
@@ -63,6 +65,10 @@ class SimulatedWorkers:
         """The workers' tensors one after another."""
         return tf.concat(tensors, axis=0)
 
+    def within(self, gradients, told, average=True):
+        """One process computes a worker's gradients: they are complete."""
+        return gradients, told
+
     def agree(self, what: str) -> None:
         """Workers of one process cannot disagree."""
 
@@ -111,6 +117,10 @@ class HorovodWorkers:
         """The ranks' tensors one after another, by rank."""
         [tensor] = tensors
         return self.hvd.allgather(tensor, name=name)
+
+    def within(self, gradients, told, average=True):
+        """One rank computes a worker's gradients: they are complete."""
+        return gradients, told
 
     def agree(self, what: str) -> None:
         """Compare a description over all ranks.

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import all_finite, thresholds
+from dgc_lab.compression import thresholds
 from dgc_lab.dgc import correct_momentum
+from dgc_lab.search import peaks
 from dgc_lab.ways import Own, Ways
 
 
@@ -86,20 +87,21 @@ class Round:
 
     def _own(self, worker, gradients, told) -> Own:
         """What a worker has to send; its first note is the number of a variable whose gradient is not finite, or -1."""
-        there = [i for i, g in enumerate(gradients) if g is not None]
-        finite = tf.stack([all_finite(getattr(gradients[i], "values", gradients[i])) for i in there])
-        number = tf.gather(tf.constant(there, tf.float32), tf.argmin(tf.cast(finite, tf.int32)))
-        bad = tf.where(tf.reduce_all(finite), -1.0, number)
+        parted = self._accumulated(worker, gradients)
+        # What is not finite makes its block's peak, and any sum with it, not finite either.
+        witnesses = [tops for _, _, tops, _ in parted]
+        witnesses += [getattr(gradients[i], "values", gradients[i]) for i in (*self.whole, *self.rows)]
+        bad = first_bad(gradients, witnesses)
         whole = [tf.cast(gradients[i], tf.float32) for i in self.whole]
         rows = []
         for i, width in zip(self.rows, self.ways.widths, strict=True):
             values = tf.reshape(tf.cast(gradients[i].values, tf.float32), [-1, width])
             rows.append((values, tf.cast(gradients[i].indices, tf.int32)))
-        return Own(self._accumulated(worker, gradients), whole, rows, tf.concat([bad[None], told], 0))
+        return Own(parted, whole, rows, tf.concat([bad[None], told], 0))
 
     def _accumulated(self, worker, gradients):
-        """(velocity, residual, threshold), flat, of what a worker sends in part, with this step's gradients in them."""
-        recipe, velocities, residuals = self.recipe, [], []
+        """(velocity, residual, its peaks, threshold), flat, of what a worker sends in part, this step in them."""
+        recipe, velocities, residuals, tops = self.recipe, [], [], []
         for i in self.parted:
             velocity, addend = None, gradients[i]
             if self.corrects:
@@ -107,10 +109,11 @@ class Round:
                 velocity, addend = correct_momentum(addend, velocity, recipe.momentum, recipe.nesterov)
             velocities.append(velocity)
             residuals.append(self.compressor.residuals[worker][i] + addend if recipe.accumulate else addend)
+            tops.append(peaks(tf.reshape(residuals[-1], [-1])))
         seed = tf.stack([recipe.seed, tf.cast(self.compressor.step, tf.int32)])
         limits = thresholds(residuals, self.ratio, recipe.rule, recipe.scope, recipe.sample, seed)
         flat = [[None if x is None else tf.reshape(x, [-1]) for x in tensors] for tensors in (velocities, residuals)]
-        return list(zip(*flat, limits, strict=True))
+        return list(zip(*flat, tops, limits, strict=True))
 
     def _keep(self, i, left):
         """What stays with each worker here of one variable, as its state after this step."""
@@ -165,6 +168,32 @@ class Round:
             assigned.append(self.compressor.bytes_sent.assign_add(tf.stack(report[:2])))
         with tf.control_dependencies([] if tf.executing_eagerly() else [*checks, *assigned]):
             return [identity(update) for update in updates], report
+
+
+def first_bad(gradients, witnesses):
+    """The number of the first gradient that holds NaN or infinity, or -1.
+
+    Args:
+        gradients: list of tensors, ``tf.IndexedSlices`` and None.
+        witnesses: tensors of which one holds NaN or infinity if one of the gradients does, cheaper to add up.
+
+    Returns:
+        float32 scalar tensor.
+
+    Example:
+        >>> gradients = [tf.constant([1.0]), None, tf.constant([1.0, float("inf")])]
+        >>> float(first_bad(gradients, [gradients[0], gradients[2]]))
+        2.0
+    """
+    there = [(i, getattr(g, "values", g)) for i, g in enumerate(gradients) if g is not None]
+
+    def search():
+        finite = tf.stack([tf.reduce_all(tf.math.is_finite(values)) for _, values in there])
+        number = tf.gather(tf.constant([i for i, _ in there], tf.float32), tf.argmin(tf.cast(finite, tf.int32)))
+        return tf.where(tf.reduce_all(finite), -1.0, number)  # finite addends can overflow a sum, too
+
+    sums = tf.stack([tf.cast(tf.reduce_sum(witness), tf.float32) for witness in witnesses])
+    return tf.cond(tf.reduce_all(tf.math.is_finite(sums)), lambda: tf.constant(-1.0), search)
 
 
 def is_rows(gradient) -> bool:

@@ -23,7 +23,7 @@ class Own(NamedTuple):
     """What one worker has to send.
 
     Attributes:
-        parted: (velocity or None, residual, threshold) of each gradient that is sent in part, flat.
+        parted: (velocity or None, residual, its peaks, threshold) of each gradient that is sent in part, flat.
         whole: float32 tensors that are sent whole.
         rows: float32 values (r, width) and int32 row numbers (r,) of each gradient of rows.
         notes: float32 (notes,), what it tells all others.
@@ -151,8 +151,8 @@ class Ways:
     def selected(self, own: Own):
         """Of one worker, per gradient that is sent in part: indices, values, and (velocity, residual) that stay."""
         places, values, left = [], [], []
-        for velocity, residual, limit in own.parted:
-            where, sent, error = select(residual, limit, self.recipe.values)
+        for velocity, residual, tops, limit in own.parted:
+            where, sent, error = select(residual, limit, self.recipe.values, tops)
             places.append(where)
             values.append(sent)
             velocity = clear(velocity, where) if self.clears_velocity else velocity
@@ -162,7 +162,7 @@ class Ways:
     def masked(self, own: Own):
         """Of one worker, per gradient that is sent in part: tensors with zeros, (velocity, residual) left, counts."""
         sent, left, kept = [], [], []
-        for velocity, residual, limit in own.parted:
+        for velocity, residual, _, limit in own.parted:
             mask, zero = keep_mask(residual, limit), tf.zeros([], residual.dtype)
             sent.append(tf.cast(tf.where(mask, residual, zero), tf.float32))
             velocity = tf.where(mask, zero, velocity) if self.clears_velocity else velocity

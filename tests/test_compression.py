@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dgc_lab import compression as c
+from dgc_lab.search import passing, peaks
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 VECTORS = hnp.arrays(np.float32, st.integers(0, 200), elements=FLOATS)
@@ -259,3 +260,25 @@ def test_check_finite_names_the_variable(graph, value, word):
 def test_check_finite_lets_a_sum_overflow():
     check = c.check_finite(tf.constant([3e38, 3e38]), "dense/kernel")
     assert np.all(np.isfinite(check))
+
+
+@given(st.data(), st.sampled_from([0.0, 1.0, 3.5, math.inf]), st.booleans())
+def test_what_passes_is_found_whatever_the_blocks(data, threshold, known_shape):
+    """Blocks of 1 to 64 elements; ties, infinity, and a NaN that must not hide its neighbours."""
+    size = data.draw(st.sampled_from([0, 1, 7, 8, 64, 96, 128, 200, 640]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    odds = data.draw(st.floats(0, 1))
+    numbers = np.where(rng.random(size) < odds, rng.choice([1, -1, 3.5, -3.5, 9, np.inf, -np.inf, np.nan], size), -0.0)
+    x = numbers.astype(np.float32)
+    find = tf.function(passing, input_signature=[tf.TensorSpec([size if known_shape else None]), tf.TensorSpec([])])
+    indices, values = find(x, threshold)
+    expected = np.flatnonzero(np.abs(x) >= threshold)
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, x[expected])
+    assert indices.dtype == tf.int32
+
+
+def test_a_block_with_nan_has_a_peak_that_is_nan():
+    x = np.ones(128, np.float32)
+    x[70] = np.nan
+    assert np.isnan(peaks(tf.constant(x)).numpy()).tolist() == [False, True]

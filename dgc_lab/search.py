@@ -1,0 +1,68 @@
+"""Find the few elements of a long tensor that pass a threshold: first the blocks that hold one, then the elements.
+
+Pure functions on flat tensors. Of n elements k pass. A mask of all n and a look at each entry of it take several passes
+over memory; the largest magnitudes of blocks of 64 take one that stays in the cache, and at 0.1 % only 6 blocks in 100
+have to be opened.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+BLOCK = 64
+
+
+def peaks(x):
+    """The largest magnitude in each block of a flat tensor.
+
+    A block has 64 elements, or the largest power of two below that which divides the number of elements, so that no
+    element is left over; where that number is not known before it runs, every element is a block.
+
+    Args:
+        x: flat floating-point tensor, n elements.
+
+    Returns:
+        Tensor (n / block,) of x's dtype; NaN for a block that holds NaN.
+
+    Example:
+        >>> peaks(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
+        [3.0, 2.0, 0.0]
+    """
+    block = _block(x)
+    if block == 1:
+        return tf.abs(x)
+    blocks = tf.reshape(x, [-1, block])
+    # Two reductions that only read beat one over tf.abs(x), which would be written first.
+    return tf.maximum(tf.reduce_max(blocks, 1), -tf.reduce_min(blocks, 1))
+
+
+def passing(x, threshold, tops=None):
+    """The elements with ``|x| >= threshold``: where they stand, and what they are.
+
+    Args:
+        x: flat floating-point tensor of fewer than 2**31 elements.
+        threshold: scalar tensor of x's dtype.
+        tops: what `peaks` says of x, if that is known already.
+
+    Returns:
+        ``(indices, values)`` of the k elements that pass: int32 (k,), ascending, and x's dtype (k,).
+
+    Example:
+        >>> indices, values = passing(tf.constant([0.1, -3.0, 2.0, 0.5]), 1.0)
+        >>> indices.numpy().tolist(), values.numpy().tolist()
+        ([1, 2], [-3.0, 2.0])
+    """
+    block = _block(x)
+    tops = peaks(x) if tops is None else tops
+    # A block with NaN is opened: its other elements may pass. (Graphs take ~(a < b) for a >= b, which NaN is not.)
+    opened = tf.cast(tf.where((tops >= threshold) | tf.math.is_nan(tops))[:, 0], tf.int32)
+    rows = tf.gather(tf.reshape(x, [-1, block]), opened)
+    found = tf.cast(tf.where(tf.abs(rows) >= threshold), tf.int32)
+    return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
+
+
+def _block(x) -> int:
+    """Elements of a block: a power of two that divides their number."""
+    return math.gcd(x.shape[0], BLOCK) if x.shape[0] else 1
