@@ -116,6 +116,7 @@ class WatchedCompressor(Compressor):
         """As the compressor's, with the ages and what was counted."""
         return [*super().state, *(age for age in tf.nest.flatten(self.ages) if age is not None), self.sent_ages]
 
+    @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes long and warns
     def __call__(self, gradients, ratio=None, told=None):
         """One step, as the compressor's."""
         watched = [

@@ -118,7 +118,7 @@ def test_the_ends_cost_what_was_fitted(explorer):
     free = shown(explorer)["dense", "modelled"]["ms a step"]
     set_and_wait(explorer, ends="as fitted here")
     fitted = shown(explorer)["dense", "modelled"]["ms a step"]
-    expected = step(workload("mnist_cnn", HERE), FIT.link(200 * GBIT), 8, "dense")
+    expected = step(workload("mnist_cnn", HERE), Link(200 * GBIT, 50e-6, 0.9, 1e-9), 8, "dense")
     assert fitted == pytest.approx(1e3 * expected.seconds, rel=1e-3)
     assert fitted > free
 
