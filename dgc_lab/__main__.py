@@ -61,12 +61,15 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
     train.set_defaults(command=run_train)
 
-    table = commands.add_parser("table", help="a published table, made again here")
-    table.add_argument("which", choices=["single-node", "two-node"], help="masking on one worker; on two, beside DGC")
-    table.add_argument("--steps", type=int, default=20_000, help="updates per row, of all workers; published: 20 000")
-    table.add_argument("--ratios", help="shares to send; the published ones if not given")
+    table = commands.add_parser("table", help="a table of the lessons, made again here")
+    which = "masking on one worker; on two, beside DGC; DGC on 1 to 32 simulated workers"
+    table.add_argument("which", choices=["single-node", "two-node", "workers"], help=which)
+    steps = "updates per row, of all workers (20 000, as published); for workers, of each (200)"
+    table.add_argument("--steps", type=int, help=steps)
+    table.add_argument("--ratios", help="shares to send; those of the published or the lesson's table if not given")
     table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
     table.add_argument("--method", help="two-node: masking (as published), dgc, or both (default)")
+    table.add_argument("--numbers", help="workers: how many, such as 1,4,16; 1 to 32 if not given")
     table.add_argument("--seed", type=int, default=0)
     add_files(table)
     table.set_defaults(command=run_table)
@@ -124,6 +127,7 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 def run_sweep(options: argparse.Namespace) -> int:
     from dgc_lab.sweep import parse_ratios, table
+    from dgc_lab.table_command import run_rows
     from dgc_lab.training import Settings
 
     settings = Settings(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
@@ -164,6 +168,12 @@ def run_train(options: argparse.Namespace) -> int:
     return 0 if step >= settings.steps else 130
 
 
+def run_table(options: argparse.Namespace) -> int:
+    from dgc_lab import table_command
+
+    return table_command.COMMANDS[options.which](options)
+
+
 def launched_exchange():
     """Horovod's ranks where a launcher such as horovodrun started this process, else one worker."""
     from dgc_lab.build_horovod import require_horovod
@@ -176,83 +186,6 @@ def launched_exchange():
 
     hvd.init()
     return HorovodWorkers()
-
-
-def run_table(options: argparse.Namespace) -> int:
-    from dgc_lab.published import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
-    from dgc_lab.sweep import parse_ratios
-
-    if options.which == "two-node":
-        return run_two_nodes(options)
-    if options.method is not None:
-        raise ValueError(f"--method is for the two-node table, got {options.method!r}")
-    options.scope = options.scope or "first"
-    settings = single_node_settings(options.steps, options.scope, options.seed)
-    ratios = parse_ratios(options.ratios) if options.ratios else list(SINGLE_NODE)
-    print(f"MNIST, {options.steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {options.scope!r}.")
-    return run_rows(settings, ratios, options, beside_published)
-
-
-def run_two_nodes(options: argparse.Namespace) -> int:
-    from dgc_lab.clusters import HorovodRanks
-    from dgc_lab.data import load
-    from dgc_lab.distributed import TrainerOnRanks
-    from dgc_lab.published import METHODS, PUBLISHED_STEPS, TWO_NODE, beside_published, two_node_settings
-    from dgc_lab.sweep import parse_ratios
-
-    if options.scope is not None:
-        raise ValueError(f"--scope is for the single-node table, got {options.scope!r}")
-    methods = METHODS if options.method in (None, "both") else [options.method]
-    every = [two_node_settings(method, options.steps, seed=options.seed) for method in methods]
-    ratios = parse_ratios(options.ratios) if options.ratios else list(TWO_NODE)
-    data, worst = load("mnist", options.data), 0
-    with HorovodRanks(2) as ranks:
-        for method, settings in zip(methods, every, strict=True):
-            print(f"MNIST, 2 ranks, {settings.steps} steps each (published: {PUBLISHED_STEPS // 2}), {method}.")
-            trainer = TrainerOnRanks(ranks, settings, data, options.data)
-            status = run_rows(settings, ratios, options, lambda rows: beside_published(rows, TWO_NODE), trainer)
-            worst = max(worst, status)
-            if status == 130:
-                break
-    return worst
-
-
-def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, trainer=None) -> int:
-    """Run a sweep with a progress bar and print its rows with ``table``, after Ctrl-C too."""
-    from tqdm import tqdm
-
-    from dgc_lab.data import load
-    from dgc_lab.sweep import RowEnded, RowFailed, RowStarted, sweep
-    from dgc_lab.training import Evaluation, Step
-
-    rows, status = [], 0
-    data = trainer.data if trainer else load(settings.dataset, options.data)
-    events = sweep(settings, ratios, options.out, data, trainer)
-    with tqdm(total=len(ratios) * settings.steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
-        try:
-            for event in events:
-                if isinstance(event, Step):
-                    bar.update()
-                elif isinstance(event, Evaluation):
-                    bar.set_postfix_str(f"accuracy {event.accuracy:.4f}", refresh=False)
-                elif isinstance(event, RowStarted):
-                    bar.set_description(f"ratio {event.ratio:g}")
-                elif isinstance(event, RowEnded):
-                    rows.append(event.row)
-                    if event.from_file:
-                        bar.total -= settings.steps
-                        bar.refresh()
-                elif isinstance(event, RowFailed):
-                    bar.write(f"error: {event.reason}", file=sys.stderr)
-                    status = 1
-        except KeyboardInterrupt:
-            status = 130
-    if rows:
-        print(table(rows).to_string(index=False, na_rep="-"))
-    if status == 130:
-        kept = f"kept in {options.out}, the same command goes on there" if options.out else "not kept (no --out given)"
-        print(f"Stopped: {len(rows)} of {len(ratios)} rows finished, {kept}.", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -41,6 +41,14 @@ class Workload:
         adding: seconds to unpack and add up one received entry.
         whole: elements of the gradients that are sent whole.
         entry_bytes: bytes of a value and of what tells its place (`dgc_lab.wire.Layout.element_bytes`).
+
+    Raises:
+        ValueError: compute is not above 0, or another figure is below 0.
+
+    Example:
+        >>> Workload(1000, compute=0)
+        Traceback (most recent call last):
+        ValueError: compute must be above 0, got 0
     """
 
     elements: int
@@ -49,6 +57,13 @@ class Workload:
     adding: float = 0.0
     whole: int = 0
     entry_bytes: int = 8
+
+    def __post_init__(self):
+        if not 0 < self.compute < math.inf:
+            raise ValueError(f"compute must be above 0, got {self.compute!r}")
+        for name in ("elements", "selection", "adding", "whole", "entry_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)

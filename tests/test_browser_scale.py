@@ -1,0 +1,79 @@
+"""Lesson 6's widget in a real JupyterLab in a real Chromium, in a notebook with that one cell."""
+
+import re
+
+import nbformat
+import pytest
+from browser import ROOT, all_outputs, control, run_all
+from playwright.sync_api import expect
+
+LESSON = "scale.ipynb"
+CELL = """\
+from dgc_lab.scale_explorer import ScaleExplorer
+from dgc_lab.step_times import StepTimes
+
+explorer = ScaleExplorer(StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here"))
+explorer"""
+PICTURE = "img[alt^='Speed-up, bytes and break-even']"
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+
+
+@pytest.fixture(scope="module")
+def lesson_file(tmp_path_factory):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    path = tmp_path_factory.mktemp("notebook") / LESSON
+    nbformat.write(notebook, path)
+    return path
+
+
+def widget(page):
+    found = page.locator(f".widget-vbox:has({PICTURE})").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def message(page, words):
+    line = widget(page).locator("[role=status], [role=alert]")
+    expect(line).to_contain_text(re.compile(words), timeout=60_000)
+    return line
+
+
+def test_the_widget_appears_with_picture_and_table(page):
+    run_all(page)
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
+    expect(widget(page).locator("tbody tr")).to_have_count(5)
+
+
+def test_controls_change_picture_message_and_table(page):
+    before = widget(page).locator(PICTURE).get_attribute("src")
+    control(page, "Model").select_option("ResNet-50")
+    message(page, "ResNet-50, 8 workers.*Compute 100 ms: assumed")
+    expect(control(page, "Compute, ms")).to_have_value("100")
+    handle = widget(page).locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(3):
+        handle.press("ArrowRight")
+    message(page, "ResNet-50, 64 workers")
+    assert widget(page).locator(PICTURE).get_attribute("src") != before
+    control(page, "Compute, ms").fill("250")
+    control(page, "Compute, ms").press("Tab")
+    message(page, "Compute 250 ms: set by you")
+    row = widget(page).locator("tbody tr", has_text="switching").inner_text().split("\t")
+    assert row[1:3] == ["modelled", "64"]
+    assert f"switching, modelled: speed-up {float(row[4]):.3g}" in widget(page).locator(PICTURE).get_attribute("alt")
+    widget(page).screenshot(path=ROOT / "artefacts" / "scale_explorer.png")
+
+
+def test_a_wrong_value_is_said_and_mended(page):
+    control(page, "Latency, µs a hop").fill("-3")
+    control(page, "Latency, µs a hop").press("Tab")
+    expect(message(page, "latency must be at least 0 µs, got -3")).to_have_attribute("role", "alert")
+    control(page, "Latency, µs a hop").fill("10")
+    control(page, "Latency, µs a hop").press("Tab")
+    expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
+
+
+def test_console_is_silent(page):
+    assert page.complaints == []
