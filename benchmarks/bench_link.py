@@ -36,7 +36,7 @@ RUNS = (
 SPARSE = ("masking", "DGC")
 ROUNDS, SECONDS, LEAST_STEPS, MOST_STEPS = 3, 2.5, 3, 40  # each round in a turn that takes about so long
 WARM_UP = 5
-# Milliseconds between two times that the ranks ask each other for work. With Horovod's own 1, a step sends 9 kB more and
+# Milliseconds between two times that ranks ask each other for work. With Horovod's own 1, a step sends 9 kB more and
 # is no faster: what is spared in waiting, the asking takes from the processor. With 10 it takes longer.
 CYCLE_TIME = "5"
 
