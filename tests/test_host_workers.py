@@ -14,11 +14,17 @@ from dgc_lab.rendezvous import LOOPBACK, LOOPBACK_INTERFACE
 
 SHAPES = [(40, 50), (50,), (6, 3)]
 RECIPES = {
-    "DGC": Recipe(ratio=0.02, rule="exact", dense_below=0, weight_decay=0.01),
-    "in 16 bits, with the dense warm-up": Recipe(
-        ratio=0.02, values="float16", indices="run_lengths", warm_up=(1.0,), warm_up_steps=2, dense_below=0
+    "means": Recipe(ratio=0.02, rule="exact", dense_below=0, weight_decay=0.01),
+    "sums in 16 bits, dense first": Recipe(
+        ratio=0.02,
+        reduction="sum",
+        values="float16",
+        indices="run_lengths",
+        clip_norm=1.0,
+        warm_up=(1.0,),
+        warm_up_steps=2,
+        dense_below=0,
     ),
-    "a sum": Recipe(ratio=0.02, reduction="sum", clip_norm=1.0, dense_below=0),
 }
 
 
@@ -107,7 +113,7 @@ def test_a_gradient_that_is_not_finite_names_its_host_on_all_ranks(two_hosts_of_
         two_hosts_of_two.run(fail_on_rank_3)
     assert set(failure.value.problems) == {0, 1, 2, 3}
     for problem in failure.value.problems.values():
-        assert "gradient of weight on worker 1 holds NaN" in problem.message
+        assert 'gradient of "weight" on worker 1 holds NaN' in problem.message
 
 
 def test_what_is_needed_is_said(two_ranks):
