@@ -36,8 +36,8 @@ RUNS = (
 SPARSE = ("masking", "DGC")
 ROUNDS, SECONDS, LEAST_STEPS, MOST_STEPS = 3, 2.5, 3, 40  # each round in a turn that takes about so long
 WARM_UP = 5
-# Milliseconds between two times that the ranks ask each other for work. Horovod's own 1 sends 9 kB more in a step, and
-# takes as much from the processor as it spares in waiting; with 10 a step takes longer.
+# Milliseconds between two times that the ranks ask each other for work. With Horovod's own 1, a step sends 9 kB more and
+# is no faster: what is spared in waiting, the asking takes from the processor. With 10 it takes longer.
 CYCLE_TIME = "5"
 
 

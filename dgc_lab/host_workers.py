@@ -44,9 +44,7 @@ class HostAwareWorkers(HorovodWorkers):
         if os.environ.get(NEEDED) != "1":
             raise LabError(f"set {NEEDED}=1 in every rank's environment before Horovod is started")
         if not hvd.is_homogeneous():
-            raise LabError(
-                "every host must have the same number of ranks, so that each rank's gradient counts the same"
-            )
+            raise LabError("every host must have the same number of ranks, or some would count more than others")
         places = np.array([[hvd.cross_rank(), hvd.local_rank(), hvd.rank()]])
         places = self._now(lambda: hvd.allgather(tf.constant(places), name="dgc_lab.hosts"))
         hosts = [sorted(places[places[:, 0] == host], key=lambda place: place[1]) for host in range(hvd.cross_size())]
@@ -60,9 +58,18 @@ class HostAwareWorkers(HorovodWorkers):
         self.host, self.ranks_here = self.hosts[self.first], hvd.local_size()
 
     def _set(self, ranks):
+        """Horovod's process set of these ranks, as it was made before or new; None for a rank alone."""
         if len(ranks) == self.hvd.size():
             return self.hvd.global_process_set
-        return self.hvd.add_process_set(ranks) if len(ranks) > 1 else None
+        if len(ranks) == 1:
+            return None
+        # Horovod makes no set twice, and has no public way to ask for the sets that it has.
+        for number, members in self.hvd.mpi_ops._basics._get_process_set_ids_and_ranks().items():
+            if list(members) == ranks:
+                found = self.hvd.ProcessSet(ranks)
+                found.process_set_id = number
+                return found
+        return self.hvd.add_process_set(ranks)
 
     def within(self, gradients, told, average=True):
         """One worker's gradients and what it tells the others, of all ranks of this host together.

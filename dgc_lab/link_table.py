@@ -100,7 +100,8 @@ def fit_links(rows: Sequence[dict] | None = None) -> Fit:
         rows: as `link_rows` gives them, of at least three links; those if None.
 
     Returns:
-        A `dgc_lab.cost_fit.Fit`; its errors are shares of whole steps.
+        A `dgc_lab.cost_fit.Fit`; its errors are shares of whole steps. The latency of a hop is what two ranks take to
+        begin an exchange: most of it is Horovod's cycle and the wait for the slower rank, little of it the link's.
     """
     links = exchanges(rows)
     errors = []

@@ -66,7 +66,7 @@ class Round:
         outcome = self.ways.by_others(every[0], self.ratio) if outside else self.ways.send(every, self.ratio)
         updates, kept = [None] * len(first), [np.int64(0)] * len(first)
         for place, i in enumerate(self.parted):
-            updates[i] = outcome.parted[place] if outside else self._mean(i, outcome.parted[place])
+            updates[i] = outcome.parted[place] if outside else self._shaped(i, outcome.parted[place])
             if not outside and not self.corrects:
                 updates[i] = self.momentum_after(i, updates[i])
             kept[i] = outcome.kept[place]
@@ -127,10 +127,12 @@ class Round:
                 self.changes.append((own, tf.reshape(residual, own.shape)))
 
     def _mean(self, i, total):
-        """The update from a sum over all workers, in the variable's shape; as rows, where the sum is of rows."""
+        """The update from a sum over all workers."""
+        return self._shaped(i, self.ways.mean(total))
+
+    def _shaped(self, i, total):
+        """A combined gradient in the variable's shape and type; as rows, where it is of rows."""
         variable = self.compressor.trained[i]
-        if self.recipe.reduction == "average" and self.exchange.size > 1:
-            total = total / self.exchange.size
         shape = [-1, *variable.shape[1:]] if i in self.rows else variable.shape
         return tf.cast(tf.reshape(total, shape), variable.dtype)
 

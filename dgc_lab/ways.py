@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     """What came to all workers, and what is left of what those in this process had.
 
     Attributes:
-        parted: flat float32 sums over all workers.
+        parted: flat float32 sums over all workers; means, where the recipe's reduction is one.
         whole: float32 sums over all workers.
         rows: values and row numbers of all workers, one after another.
         notes: float32 (workers, notes).
@@ -77,6 +77,11 @@ class Ways:
     widths: list[int]
     clears_velocity: bool
 
+    def mean(self, total):
+        """What a sum over all workers comes to, by the recipe's reduction."""
+        size = self.exchange.size
+        return total / size if self.recipe.reduction == "average" and size > 1 else total
+
     def send(self, every: list[Own], ratio) -> Outcome:
         """What is shorter at this ratio, a number or a scalar tensor; ``every``: the workers in this process."""
         entry = Layout(self.recipe.values, self.recipe.indices).element_bytes
@@ -98,6 +103,8 @@ class Ways:
             kept.append(counted([tf.size(where, tf.int64) for where in places]))
         contents, allgathered = self._gather(messages, whole if joins else 0)
         indices, values = join([c.indices for c in contents]), join([c.values for c in contents])
+        # Here, and not when they stand among zeros: a division less for every element that nobody sent.
+        values = self.mean(tf.cast(values, tf.float32))
         sums, allreduced = [], tf.constant(0, tf.int64)
         if joins:
             sums = part(tf.add_n([content.whole for content in contents]), self.shapes)
@@ -125,7 +132,7 @@ class Ways:
         sums, allreduced = self._reduce(groups)
         if not self.widths:
             *sums, notes = sums
-        parted, whole = sums[: len(self.sizes)], sums[len(self.sizes) :]
+        parted, whole = [self.mean(total) for total in sums[: len(self.sizes)]], sums[len(self.sizes) :]
         return Outcome(parted, whole, rows, notes, left, tf.add_n(kept), tf.stack([allreduced, allgathered]))
 
     def by_others(self, own: Own, ratio) -> Outcome:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from bench_link import PLAIN, SHORT, commands, environments, meet, train
 from two_hosts import HostFailed, TwoHosts, why_not
 
-STATED_ERROR = 0.25  # of an exchange over a link that the model was not fitted on
+STATED_ERROR = 0.25  # of a step over a link that the model was not fitted on
 CLEAR = 0.05  # steps nearer to each other than this are as fast, as far as a clock can tell
 
 
