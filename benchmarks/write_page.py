@@ -44,9 +44,10 @@ def table(rows: list[dict]) -> str:
 
 def section(script: Path) -> str:
     """What a benchmark says of itself, and what it found; a note where it has not run yet."""
-    what, *more, command = ast.get_docstring(ast.parse(script.read_text())).split("\n\n")
-    name = script.stem.removeprefix("bench_")
-    parts = [f"## {name}", what, *more, f"```\n{command}\n```"]
+    name, parts = script.stem.removeprefix("bench_"), ast.get_docstring(ast.parse(script.read_text())).split("\n\n")
+    # One paragraph is the command.
+    parts = [f"```\n{part}\n```" if part.endswith(f"python benchmarks/{script.name}") else part for part in parts]
+    parts = [f"## {name}", *(part.replace("``", "`") if "```" not in part else part for part in parts)]
     file = HERE / "results" / f"{name}.json"
     if not file.exists():
         return "\n\n".join([*parts, "Not measured yet."])
