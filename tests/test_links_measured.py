@@ -16,7 +16,6 @@ from bench_link import PLAIN, SHORT, commands, environments, meet, train
 from two_hosts import HostFailed, TwoHosts, why_not
 
 STATED_ERROR = 0.25  # of a step over a link that the model was not fitted on
-CLEAR = 0.05  # steps nearer to each other than this are as fast, as far as a clock can tell
 
 
 # The shipped rows ---------------------------------------------------------------------------------------------------
@@ -64,7 +63,7 @@ def test_the_model_predicts_links_that_it_has_not_seen():
 
 
 def test_whether_sending_less_pays_is_what_the_table_says():
-    """For every link and way: the modelled step against the modelled dense one, by the fit of all rows."""
+    """For every link and way whose step differs from the dense one by more than the model is off."""
     found, rows, told = fit_links(), link_rows(), 0
     for link in {row["link"] for row in rows}:
         here = [row for row in rows if row["link"] == link]
@@ -78,10 +77,10 @@ def test_whether_sending_less_pays_is_what_the_table_says():
         [dense] = [row for row in here if row["method"] == "dense"]
         for row in here:
             gain = dense["ms"] / row["ms"]
-            if row["collective"] == "allgather" and abs(gain - 1) > CLEAR:
+            if row["collective"] == "allgather" and abs(gain - 1) > found.largest_error:
                 told += 1
                 assert (modelled(dense) / modelled(row) > 1) == (gain > 1), row
-    assert told >= 12
+    assert told >= 18, "all ways over all limited links"
 
 
 # Two hosts ----------------------------------------------------------------------------------------------------------
