@@ -119,7 +119,7 @@ def compression_step(ratio: float):
     gradients = [tf.random.stateless_normal(variable.shape, (0, i)) for i, variable in enumerate(variables)]
     compressor = Compressor(Recipe(ratio), variables, OneWorker())
 
-    @tf.function
+    @tf.function(autograph=False)  # no Python to convert, and trying to warns
     def step():
         updates, _ = compressor([gradients])
         return tf.add_n([tf.reduce_max(update) for update in updates])  # all of them have to be there
