@@ -1,7 +1,7 @@
 """Numbers of one's own: from a student's variant number follow all numbers of the exercises.
 
-The notebook holds the variant number; where it comes from is `dgc_lab.course.roster`'s business. The same number gives the
-same exercise everywhere: only Python's own `hashlib` is in it.
+The notebook holds the variant number; `dgc_lab.course.roster` makes it from the course's secret and the student. The
+same number gives the same exercise everywhere.
 """
 
 from __future__ import annotations
