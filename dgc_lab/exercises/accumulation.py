@@ -129,7 +129,7 @@ def message_bytes(answer, variant: Variant) -> str:
             12,
             "an element after 65 536 zeros: one more than 16 bits can tell, so an entry of value 0 comes before",
         ),
-        ([5, 200_000], 24, "an element at 5 and one at 200 000, with 199 994 zeros between them"),
+        ([5, 200_000], 30, "an element at 5 and one at 200 000, with 199 994 zeros between them"),
         ([], 0, "nothing to send"),
     )
     for places, right, words in cases:
@@ -150,8 +150,8 @@ def break_even_workers(answer, variant: Variant) -> str:
         found = number(asked(answer, ratio, entry, about=about), about)
         expect(
             found == right,
-            f"{about} you say {found:g} workers. An allgather then passes {_gathered(found, ratio, entry):.4g} bytes an "
-            f"element and a ring allreduce {_reduced(found):.4g}; with one worker more it is "
+            f"{about} you say {found:g} workers. An allgather passes {_gathered(found, ratio, entry):.4g} bytes an "
+            f"element, a ring allreduce {_reduced(found):.4g}; with one worker more it is "
             f"{_gathered(found + 1, ratio, entry):.4g} and {_reduced(found + 1):.4g}. "
             "Asked is the largest number for which the first is below the second.",
         )
