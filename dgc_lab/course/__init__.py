@@ -1,0 +1,8 @@
+"""From an exercise's source to a list of marks, for instructors: ``python -m dgc_lab.course``.
+
+`sources` makes the students' versions, `roster` gives each student a variant, `submissions` finds out what came from
+whom, `repair` puts a student's answers back into the exercise, `grading` has each one run in a process of its own
+(`worker`, whose kernel `sandbox` fences in), and `marks` writes feedback and the table for the learning platform.
+
+Needs the extra ``course`` (nbgrader) for all but the help; never install that where students work.
+"""
