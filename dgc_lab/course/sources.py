@@ -136,4 +136,3 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
                 if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
                     shutil.copy(extra, written[-1].parent)
     return written
-
