@@ -1,4 +1,4 @@
-"""``python -m dgc_lab.course new | release | grade | feedback | marks``: from an exercise's source to a table of marks."""
+"""``python -m dgc_lab.course new | release | grade | feedback | marks``: from its source to a table of marks."""
 
 from __future__ import annotations
 

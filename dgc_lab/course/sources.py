@@ -108,7 +108,7 @@ def prepare(source: Path, folder: Path, name: str) -> None:
 
 
 def release(source: Path, target: Path, names=None, variants: dict[str, int] | None = None) -> list[Path]:
-    """Write the students' versions.
+    """Write the students' versions, and beside each source its notebook.
 
     Args:
         source: folder of the sources.
@@ -132,6 +132,7 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
                 path.parent.mkdir(parents=True, exist_ok=True)
                 nbformat.write(with_variant(made, number), path)
                 written.append(path)
+            nbformat.write(notebook(source, name), Path(source) / name / f"{name}.ipynb")  # for nbgrader's own pages
             for extra in (Path(source) / name).iterdir():
                 if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
                     shutil.copy(extra, written[-1].parent)

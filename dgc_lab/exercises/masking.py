@@ -33,12 +33,13 @@ def elements_to_keep(answer, variant: Variant) -> str:
 
 
 def top_k_mask(answer, variant: Variant) -> str:
-    gradient = np.array([0.02, -0.7, 0.1, 0.9, -0.05, 0.3], np.float32)
+    shown = [0.02, -0.7, 0.1, 0.9, -0.05, 0.3]
+    gradient = np.array(shown, np.float32)
     about = "for a gradient of 6 elements and k = 2"
     mask = array_like(asked(answer, gradient, 2, about=about), gradient > 0, about)
     expect(mask.sum() == 2, f"{about} the mask must be True twice, here it is {mask.sum()} times.")
-    expect(mask[1], f"{gradient.tolist()}: -0.7 is the second largest by absolute value, and was not kept.")
-    expect(mask[3], f"{gradient.tolist()}: 0.9 is the largest, and was not kept.")
+    expect(mask[1], f"{shown}: -0.7 is the second largest by absolute value, and was not kept.")
+    expect(mask[3], f"{shown}: 0.9 is the largest, and was not kept.")
     table = variant.gradient("top_k_mask", 12).reshape(3, 4)
     mask = array_like(asked(answer, table, 5, about="for a table"), table > 0, "for a gradient of 3 x 4 elements")
     smallest_kept, largest_dropped = np.abs(table[mask]).min(initial=np.inf), np.abs(table[~mask]).max(initial=0)
