@@ -1,4 +1,4 @@
-"""The way from submissions to marks: an instructor's commands on what students hand in, hostile and broken things too."""
+"""From submissions to marks: an instructor's commands on what students hand in, hostile and broken things among it."""
 
 import csv
 import json
@@ -28,19 +28,15 @@ def course(*arguments, expected=0, cwd=ROOT):
     return done.stdout
 
 
-def answered(name, answers, variant=0):
-    """A student's notebook: the release with these answers, the solutions for None."""
-    solved = {c.metadata["nbgrader"]["grade_id"]: c.source for c in solution(name) if "nbgrader" in c.metadata}
+def answered(name, answers=(), solved=True, variant=0):
+    """A student's notebook: the release with these answers, and for all others the solutions or nothing."""
     notebook = nbformat.read(EXERCISES / "release" / name / f"{name}.ipynb", as_version=4)
-    for cell in notebook.cells:
+    source = sources.notebook(EXERCISES / "source", name)
+    for cell, given in zip(notebook.cells, source.cells, strict=True):
         grading = cell.metadata.get("nbgrader", {})
         if grading.get("solution"):
-            cell.source = (solved if answers is None else answers).get(grading["grade_id"], cell.source)
+            cell.source = dict(answers).get(grading["grade_id"], given.source if solved else cell.source)
     return sources.with_variant(notebook, variant)
-
-
-def solution(name):
-    return sources.notebook(EXERCISES / "source", name).cells
 
 
 def index(notebook, grade_id):
@@ -49,7 +45,7 @@ def index(notebook, grade_id):
 
 def hostile(outside):
     """A solved exercise whose first cells do what they must not; all but the two answers they stand in are right."""
-    notebook = answered(FIRST, None)
+    notebook = answered(FIRST)
     code = nbformat.v4.new_code_cell
     notebook.cells[4:4] = [
         code(f"import pathlib; pathlib.Path({str(outside / 'written')!r}).write_text('here')"),
@@ -68,7 +64,7 @@ def hostile(outside):
 
 def damaged():
     """A solved exercise with a test deleted, another changed, an answer copied and all metadata lost."""
-    notebook = answered(FIRST, None)
+    notebook = answered(FIRST)
     del notebook.cells[index(notebook, "marks-split")]
     notebook.cells[index(notebook, "marks-top-k-mask")].source += "\npassed = True"
     place = index(notebook, "share-sent")
@@ -90,34 +86,21 @@ def graded(tmp_path_factory):
     handed = place / "handed_in"
     handed.mkdir()
     wrong = {"top-k-mask": "def top_k_mask(gradient, k):\n    return gradient > 0", "split": "x ="}
-    write(answered(FIRST, None), handed / "solved_11_22_04_masking.ipynb")
-    write(answered(FIRST, {}), handed / "blank_33_44_04_masking-1.ipynb")
-    write(
-        answered(
-            FIRST,
-            {
-                **{c.metadata["nbgrader"]["grade_id"]: c.source for c in solution(FIRST) if "nbgrader" in c.metadata},
-                **wrong,
-            },
-        ),
-        handed / "Wrong Answers_5_assignsubmission_file_" / "a.ipynb",
-    )
+    write(answered(FIRST), handed / "solved_11_22_04_masking.ipynb")
+    write(answered(FIRST, solved=False), handed / "blank_33_44_04_masking-1.ipynb")
+    write(answered(FIRST, wrong), handed / "Wrong Answers_5_assignsubmission_file_" / "a.ipynb")
     write(hostile(place), handed / "hostile.ipynb")
     write(damaged(), handed / "04_masking_damaged.ipynb")
     (handed / "pdf.ipynb").write_bytes(b"%PDF-1.7 \xff\xfe")
-    write(answered(SECOND, None), handed / "other_exercise.ipynb")
+    write(answered(SECOND), handed / "other_exercise.ipynb")
     (handed / "essay_1_2_answers.docx").write_text("I could not open it")
     options = ("--folder", place / "grading", "--cell-seconds", 10)
     first = course("grade", FIRST, handed, *options, expected=1)
     archive = place / "second.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        for student, answers in {"solved": None, "blank": {}}.items():
-            file.writestr(f"{student}_1_2_05.ipynb", nbformat.writes(answered(SECOND, answers)))
+        for student, solved in {"solved": True, "blank": False}.items():
+            file.writestr(f"{student}_1_2_05.ipynb", nbformat.writes(answered(SECOND, solved=solved)))
         file.writestr("../escaped.ipynb", "{}")
-    course("grade", SECOND, archive, *options, expected=2)  # a path that leads out: nothing is graded
-    with zipfile.ZipFile(archive, "w") as file:
-        for student, answers in {"solved": None, "blank": {}}.items():
-            file.writestr(f"{student}_1_2_05.ipynb", nbformat.writes(answered(SECOND, answers)))
     second = course("grade", SECOND, archive, *options)
     return place, first, second
 
@@ -127,7 +110,7 @@ def rows(graded, name):
 
 
 @pytest.mark.parametrize(
-    ("student", "score"), [("solved", 18), ("blank", 0), ("Wrong-Answers", 13), ("damaged", 18), ("hostile", 11)]
+    ("student", "score"), [("solved", 18), ("blank", 0), ("Wrong-Answers", 13), ("damaged", 18), ("hostile", 5)]
 )
 def test_each_gets_the_marks_that_are_due(graded, student, score):
     row = rows(graded, FIRST)[student]
@@ -156,6 +139,7 @@ def test_the_report_says_what_happened(graded):
 def test_nothing_gets_out(graded):
     place = graded[0]
     assert not (place / "written").exists()
+    assert "leads out of it; left out: ../escaped.ipynb" in graded[2]
     assert {path.name for path in place.iterdir()} == {"handed_in", "grading", "second.zip"}
     assert not any(
         f"{place.stat().st_ino}12345" in process.info["cmdline"]
@@ -187,11 +171,7 @@ def test_from_marks_to_feedback_and_a_table(graded):
     with (grading / "marks.csv").open() as file:
         table = {row["student"]: row for row in csv.DictReader(file)}
     assert len(table) == 8
-    assert (table["solved"][FIRST], table["solved"][SECOND], table["solved"][f"{SECOND} of"]) == (
-        "18.0",
-        "20.0",
-        "20.0",
-    )
+    assert [table["solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["18.0", "20.0", "20.0"]
     assert (table["blank"][FIRST], table["blank"][SECOND]) == ("0.0", "0.0")
     assert (table["pdf"][FIRST], table["pdf"][SECOND]) == ("0.0", "")
     assert "NOT" not in table["solved"]["remarks"]
@@ -216,9 +196,9 @@ def test_a_variant_of_ones_own(tmp_path):
     assert 0 not in numbers
     jane = (tmp_path / "variants" / "Jane-Doe" / f"{FIRST}.ipynb").read_text()
     stated = next(c.source for c in nbformat.reads(jane, 4).cells if c.source.startswith("VARIANT"))
-    mine = answered(FIRST, None, int(stated.split("= ")[1]))
-    write(mine, tmp_path / "in" / "a file of hers.ipynb")  # her number tells whose it is
-    write(answered(FIRST, None, int(stated.split("= ")[1])), tmp_path / "in" / "john.ipynb")  # copied
+    number = int(stated.split("= ")[1])
+    write(answered(FIRST, variant=number), tmp_path / "in" / "a file of hers.ipynb")  # her number tells whose it is
+    write(answered(FIRST, variant=number), tmp_path / "in" / "john.ipynb")  # copied
     printed = course("grade", FIRST, tmp_path / "in", "--folder", tmp_path / "grading", *secret, *roster)
     assert "Jane-Doe: 18 of 18" in printed
     assert "john: 18 of 18" in printed

@@ -1,7 +1,7 @@
 """Run a submission's cells so that none of them can spoil the others: nbgrader's Execute with three more answers.
 
 - A cell that ends the kernel, or cannot be interrupted, is left out, and the notebook runs again without it.
-- A cell's output is cut off before it fills the memory.
+- A cell that prints without end is stopped before it fills the memory.
 - What happened is said in words, for the instructor's report.
 """
 
@@ -20,7 +20,7 @@ SECONDS_TO_GIVE_IN = 5
 class CarefulExecute(Execute):
     """See the top of this module."""
 
-    most_output = Integer(200_000, help="characters of a cell's output that are kept").tag(config=True)
+    most_output = Integer(1_000_000, help="characters that a cell may print before it is stopped").tag(config=True)
     most_restarts = Integer(3, help="cells that may end the kernel before the rest is given up").tag(config=True)
     remarks = List([], help="what happened, in words")
 
@@ -33,15 +33,19 @@ class CarefulExecute(Execute):
                 return super().preprocess(nb, resources, km)
             except DeadKernelError:
                 words = "could not be stopped" if self.spent else "ended its process"
-                self.fatal[self.running] = words
-                self.remarks = [*self.remarks, f"cell {self.running + 1} {words}: graded without it"]
+                self._leave_out(self.running, f"{words}; graded without it")
         raise DeadKernelError(f"{len(self.fatal)} cells ended the process")
+
+    def _leave_out(self, cell_index, words):
+        """Say what a cell did; should the notebook have to run again, it is not in it."""
+        self.fatal[cell_index] = words
+        self.remarks = [*self.remarks, f"cell {cell_index + 1} {words}"]
 
     async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
         """As nbclient's; a cell that has ended a kernel before gets an error in its place."""
         self.running = cell_index
         if cell_index in self.fatal:
-            words = f"this cell {self.fatal[cell_index]}, and was left out"
+            words = f"this cell {self.fatal[cell_index]}"
             cell.outputs = [new_output("error", ename="LeftOut", evalue=words, traceback=[f"LeftOut: {words}"])]
             return cell
         return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
@@ -53,14 +57,16 @@ class CarefulExecute(Execute):
         if before > self.most_output:
             return None
         if self.characters[cell_index] > self.most_output:
-            self.remarks = [*self.remarks, f"cell {cell_index + 1} printed more than {self.most_output:,} characters"]
-            outs.append(new_output("stream", name="stdout", text="\n... the rest of this output was cut off\n"))
+            words = f"printed more than {self.most_output:,} characters and was stopped"
+            self._leave_out(cell_index, words)
+            outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
+            self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())
             return None
         return super().output(outs, msg, display_id, cell_index)
 
     async def _async_handle_timeout(self, timeout, cell=None):
         """As nbclient's; a kernel that works on in spite of the interrupt is ended."""
-        self.remarks = [*self.remarks, f"cell {self.running + 1} took longer than {timeout} s and was stopped"]
+        self._leave_out(self.running, f"took longer than {timeout} s and was stopped")
         reply = await super()._async_handle_timeout(timeout, cell)
         if not await self._idle():
             self.spent = True

@@ -77,7 +77,9 @@ def grade(
             report.setdefault("exercises", {})[assignment] = exercise
         unpacked = folder / "unpacked" / assignment
         shutil.rmtree(unpacked, ignore_errors=True)
-        found = find(place, assignment, unpacked)
+        found, remarks = find(place, assignment, unpacked)
+        for remark in remarks:
+            say(remark)
         for number, submission in enumerate(found, 1):
             known = _fingerprint(submission, exercise, secret)
             row = next((row for row in rows.values() if row["fingerprint"] == known), None)

@@ -40,7 +40,7 @@ class Submission:
     remarks: tuple[str, ...] = ()
 
 
-def find(place: Path, assignment: str, unpacked: Path) -> list[Submission]:
+def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
     """All submissions, one for each student, sorted by student.
 
     Args:
@@ -48,10 +48,13 @@ def find(place: Path, assignment: str, unpacked: Path) -> list[Submission]:
         assignment: name of the exercise; it may be part of file names and is no part of a student's name.
         unpacked: an empty folder for what comes out of zips.
 
+    Returns:
+        The submissions, and what is wrong with the zip itself.
+
     Raises:
         LabError: the place is not there, is neither of the two, or holds no file.
     """
-    place = Path(place)
+    place, remarks = Path(place), []
     if not place.exists():
         raise LabError(f"no submissions at {place}")
     if place.is_file():
@@ -59,17 +62,16 @@ def find(place: Path, assignment: str, unpacked: Path) -> list[Submission]:
             raise LabError(f"submissions must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
         remarks = unpack(place, root)
-        if remarks:
-            raise LabError(f"{place}: {remarks[0]}")
         place = root
     files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
     files = [path for path in files if not LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
-        raise LabError(f"no submissions in {place}")
+        raise LabError("; ".join([f"no submissions in {place}", *remarks]))
     by_student: dict[str, list[Path]] = {}
     for path in files:
         by_student.setdefault(student_of(path.relative_to(place), assignment), []).append(path)
-    return [_choose(student, paths, assignment, Path(unpacked)) for student, paths in sorted(by_student.items())]
+    each = sorted(by_student.items())
+    return [_choose(student, paths, assignment, Path(unpacked)) for student, paths in each], remarks
 
 
 def student_of(path: PurePosixPath | Path, assignment: str) -> str:
