@@ -39,7 +39,8 @@ class CarefulExecute(Execute):
     def _leave_out(self, cell_index, words):
         """Say what a cell did; should the notebook have to run again, it is not in it."""
         self.fatal[cell_index] = words
-        self.remarks = [*self.remarks, f"cell {cell_index + 1} {words}"]
+        name = self.nb.cells[cell_index].metadata.get("nbgrader", {}).get("grade_id", "the student's own")
+        self.remarks = [*self.remarks, f"cell {cell_index + 1} ({name}) {words}"]
 
     async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
         """As nbclient's; a cell that has ended a kernel before gets an error in its place."""

@@ -21,6 +21,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -98,8 +99,7 @@ def build(plan: Plan) -> None:
     from dgc_lab.private_network import raise_loopback
 
     raise_loopback()
-    root = Path(plan.home) / "root"
-    root.mkdir()
+    root = Path(tempfile.mkdtemp(prefix="root-", dir=plan.home))
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={plan.disk},mode=755")
     settings = [f"/etc/{name}" for name in SETTINGS]
