@@ -52,10 +52,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json
 	touch $@
 
 $(COURSE)/.installed: $(VENV)/.installed requirements-course.txt
-	[ -x $(COURSE)/bin/python ] || $(BIN)/python -m venv $(COURSE)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		"$$($(COURSE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
-	$(COURSE)/bin/python -m pip install --quiet --no-deps --requirement requirements-course.txt
+	[ -x $(COURSE)/bin/python ] || $(BIN)/python -m venv --without-pip $(COURSE)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(COURSE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
+	$(BIN)/python -m pip --python $(COURSE)/bin/python install --quiet --no-deps --requirement requirements-course.txt
 	touch $@
 
 # Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
