@@ -47,7 +47,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     Returns:
         Its standard output, and why it was ended, None where it ended by itself.
     """
-    adopt_orphans()
+    adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))
     with log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
@@ -56,6 +56,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     finally:
         end(set(psutil.Process().children(recursive=True)) - before)
         output, _ = process.communicate()
+        adopt_orphans(False)
     if reason is None and process.returncode != 0:
         reason = f"grading it ended with exit code {process.returncode}"
     return output.decode(errors="replace"), reason
@@ -122,7 +123,7 @@ def end(processes) -> None:
             return
 
 
-def adopt_orphans() -> None:
-    """Processes whose parent ends become this one's children (Linux), so that none is lost from sight."""
+def adopt_orphans(whether: bool) -> None:
+    """Processes whose parent ends become this one's children (Linux), so that none is lost from sight; or no longer."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0)

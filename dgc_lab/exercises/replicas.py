@@ -43,7 +43,7 @@ def replica_loss(answer, variant: Variant) -> str:
         found = sum(number(asked(answer, each, 6, about=about), about) for each in slices)
         expect(
             np.isclose(found, 3.5),
-            f"{about}: the replicas' losses are added up, and must give the batch's mean of 3.5; they give {found:.3g}.",
+            f"{about}: the replicas' losses are added up, to the batch's mean of 3.5; they give {found:.3g}.",
         )
     return "right, also where the slices are of unlike size."
 
