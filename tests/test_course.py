@@ -71,6 +71,7 @@ def damaged():
     notebook.cells.insert(place, notebook.cells[place])
     for cell in notebook.cells:
         cell.metadata = {}
+    notebook.cells.insert(place, nbformat.v4.new_code_cell("mine = 1\nVARIANT = 7"))
     return notebook
 
 
@@ -130,7 +131,12 @@ def test_what_cannot_be_graded_is_said_and_holds_up_nobody(graded, student, word
 
 def test_the_report_says_what_happened(graded):
     damaged, hostile = (" ".join(rows(graded, FIRST)[student]["remarks"]) for student in ("damaged", "hostile"))
-    for words in ("metadata lost", "put back: marks-split", "more than once, all of which were run: share-sent"):
+    for words in (
+        "metadata lost",
+        "sets VARIANT",
+        "put back: marks-split",
+        "more than once, all of which were run: share-sent",
+    ):
         assert words in damaged
     for words in ("could not be stopped", "ended its process", "printed more than"):
         assert words in hostile
