@@ -72,7 +72,7 @@ def my_value(variant: Variant) -> float:
 
     Example:
         >>> my_value(Variant(0))
-        0.125
+        0.5
     """
     return 2.0 ** variant.whole("my_value", -6, 3)
 
