@@ -42,14 +42,14 @@ class CarefulExecute(Execute):
         name = self.nb.cells[cell_index].metadata.get("nbgrader", {}).get("grade_id", "the student's own")
         self.remarks = [*self.remarks, f"cell {cell_index + 1} ({name}) {words}"]
 
-    async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
-        """As nbclient's; a cell that has ended a kernel before gets an error in its place."""
-        self.running = cell_index
-        if cell_index in self.fatal:
-            words = f"this cell {self.fatal[cell_index]}"
+    def preprocess_cell(self, cell, resources, index):
+        """As nbconvert's; a cell that has ended a kernel before gets an error in its place."""
+        self.running = index
+        if index in self.fatal:
+            words = f"this cell {self.fatal[index]}"
             cell.outputs = [new_output("error", ename="LeftOut", evalue=words, traceback=[f"LeftOut: {words}"])]
-            return cell
-        return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
+            return cell, self.resources
+        return super().preprocess_cell(cell, resources, index)
 
     def output(self, outs, msg, display_id, cell_index):
         """As nbclient's, up to so many characters a cell."""

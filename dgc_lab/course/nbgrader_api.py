@@ -29,6 +29,7 @@ def course_api(folder: Path, **more):
             "nbgrader is not installed in this environment. Instructors: `make .venv-course/.installed`, then "
             ".venv-course/bin/python -m dgc_lab.course"
         ) from error
+    import nbconvert
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config
 
@@ -36,6 +37,10 @@ def course_api(folder: Path, **more):
     beside = str(Path(sys.executable).parent)
     if beside not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", "")])
+    # Its pages are made from nbconvert's templates, which are in the share folder of the environment that has them.
+    share = str(Path(nbconvert.__file__).parents[4] / "share" / "jupyter")
+    if share not in os.environ.get("JUPYTER_PATH", "").split(os.pathsep):
+        os.environ["JUPYTER_PATH"] = os.pathsep.join([*filter(None, [os.environ.get("JUPYTER_PATH")]), share])
     folder = Path(folder).resolve()
     config = Config(
         {

@@ -138,9 +138,13 @@ def bind(place: str, root: Path, read_only: bool = False) -> None:
 
 def first_process(plan: Plan, command: list[str]) -> int:
     """Start the command without root's rights, and bury orphans until it ends; its exit code."""
+    # A kernel that is interrupted passes it on to its process group, which must not be this process's.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     child = os.fork()
     if child == 0:
         try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.setsid()
             for right in range(64):
                 with contextlib.suppress(OSError):  # higher numbers than this kernel knows
                     call("prctl", PR_CAPBSET_DROP, right, 0, 0, 0)
