@@ -52,7 +52,12 @@ class CarefulExecute(Execute):
         return super().preprocess_cell(cell, resources, index)
 
     def output(self, outs, msg, display_id, cell_index):
-        """As nbclient's, up to so many characters a cell."""
+        """As nbclient's, up to so many characters a cell.
+
+        nbgrader takes a cell's marks away when there is standard error, be it a warning: here all is standard output.
+        """
+        if msg["msg_type"] == "stream":
+            msg["content"]["name"] = "stdout"
         before = self.characters.get(cell_index, 0)
         self.characters[cell_index] = before + len(str(msg["content"]))
         if before > self.most_output:

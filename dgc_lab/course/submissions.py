@@ -1,8 +1,9 @@
 """Find out what came from whom, in a folder or zip as a learning platform hands it out.
 
-What is understood: one file per student with the name in it (Canvas: ``doejane_123_456_04_masking.ipynb``), one folder
-per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/anything.ipynb``), and a zip of either, also inside. Nothing
-in a zip gets out of its folder, and its size is limited while it is read, whatever it says of itself.
+What is understood: one file per student with the name in it (Canvas: ``doejane_123_456_04_masking.ipynb``, Blackboard:
+``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/anything.ipynb``),
+and a zip of either, also inside. Nothing in a zip gets out of its folder, and its size is limited while it is read,
+whatever it says of itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MOST_IN_ALL = 2 * 2**30
 LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini)")
 MOODLE = re.compile(r"_\d+_assignsubmission_(file|onlinetext)_?$")
 CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?\d+_\d+_")
+BLACKBOARD = re.compile(r"_([^_]+)_attempt_\d{4}-")
 COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
 
 
@@ -80,10 +82,12 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
     Example:
         >>> from pathlib import PurePosixPath as P
         >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "doejane_123_456_04_masking-1.ipynb",
-        ...              "jane.ipynb", "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
+        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb", "jane.ipynb",
+        ...              "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
         ...     student_of(P(path), "04_masking")
         'Jane-Doe'
         'doejane'
+        'jdoe'
         'jane'
         'jane'
         'jane'
@@ -94,7 +98,7 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
     stem = path.stem
     while COPIES.search(stem):
         stem = COPIES.sub("", stem)
-    platform = CANVAS.match(stem)
+    platform = CANVAS.match(stem) or BLACKBOARD.search(stem)
     if platform:
         return plain(platform.group(1))
     stem = re.sub(re.escape(assignment), "", stem, flags=re.IGNORECASE).strip(" _-.")

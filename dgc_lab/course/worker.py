@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgc_lab.course.sandbox import Plan, python_folders
+from dgc_lab.course.sandbox import Plan, end_with_parent, python_folders
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def install_kernel(task: Task) -> None:
 def main() -> None:
     """Grade, and write what came of it to standard output."""
     task = Task(**json.loads(sys.argv[1]))
+    end_with_parent()
     # The kernel inherits 1 and 2, and what it writes there must be neither the answer nor fill the log.
     answer, sys.stderr = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(2), "w")
     sys.stdout = sys.stderr
