@@ -1,7 +1,7 @@
 """Find out what came from whom, in a folder or zip as a learning platform hands it out.
 
-What is understood: one file per student with the name in it (Canvas: ``doejane_123_456_04_masking.ipynb``, Blackboard:
-``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/anything.ipynb``),
+What is understood: one file per student with the name in it (Canvas: ``doejane_1_2_04_masking.ipynb``, Blackboard:
+``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/any.ipynb``),
 and a zip of either, also inside. Nothing in a zip gets out of its folder, and its size is limited while it is read,
 whatever it says of itself.
 """
