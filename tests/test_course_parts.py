@@ -9,7 +9,7 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.course import roster, sandbox, scaffold, sources, submissions, supervision
+from dgc_lab.course import grading, roster, sandbox, scaffold, sources, submissions, supervision
 from dgc_lab.course.__main__ import main
 from dgc_lab.errors import LabError
 
@@ -53,7 +53,7 @@ def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
     """What submissions must not do is tested with submissions; here is what the fence lets through."""
     home = tmp_path / "home"
     home.mkdir()
-    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, fenced=True)
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, sandbox.entrance())
     code = "import os, dgc_lab; print(sorted(os.listdir('/tmp')), os.getcwd()); open('x', 'wb').write(bytes(2**23))"
     command = [sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), sys.executable, "-c", code]
     limits = supervision.Limits(seconds=60)
@@ -119,3 +119,23 @@ def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
     assert "is there already" in capsys.readouterr().err
     with pytest.raises(LabError, match=r"named like 08_my_idea, got 'Mine'"):
         scaffold.new(tmp_path, "Mine")
+
+
+def test_whose_a_notebook_is():
+    secret, cells = "a secret of the course", [nbformat.v4.new_code_cell("VARIANT = {}")]
+    number = {name: roster.variant_number(secret, name) for name in ("jane", "john")}
+
+    def whose(stated, student, names=("jane", "john")):
+        cells[0].source, remarks = f"VARIANT = {stated}", []
+        return *grading.whose(cells, student, secret, names, remarks), " ".join(remarks)
+
+    assert whose(number["jane"], "jane") == ("jane", number["jane"], "")
+    assert whose(number["jane"], "final version") == ("jane", number["jane"], "handed in as final version")
+    copied = whose(number["jane"], "john")
+    assert copied[:2] == ("john", number["john"])
+    assert "is that of jane; graded with the student's own" in copied[2]
+    stranger = whose(5, "eve")
+    assert stranger[:2] == ("eve", roster.variant_number(secret, "eve"))
+    assert "5, nobody's" in stranger[2]
+    assert "not on the roster" in stranger[2]
+    assert grading.whose(cells, "jane", None, None, []) == ("jane", 0)

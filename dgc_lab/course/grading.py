@@ -21,7 +21,7 @@ from pathlib import Path
 from dgc_lab.course import supervision
 from dgc_lab.course.repair import read, repair
 from dgc_lab.course.roster import variant_number
-from dgc_lab.course.sandbox import fence_missing
+from dgc_lab.course.sandbox import entrance, fence_missing
 from dgc_lab.course.sources import is_variant, notebook, prepare, with_variant
 from dgc_lab.course.submissions import Submission, find
 from dgc_lab.course.supervision import Limits
@@ -84,7 +84,7 @@ def grade(
             known = _fingerprint(submission, exercise, secret)
             row = next((row for row in rows.values() if row["fingerprint"] == known), None)
             if row is None or again:
-                row = _graded(submission, assignment, folder, secret, roster, limits, missing is None)
+                row = _graded(submission, assignment, folder, secret, roster, limits)
                 row["fingerprint"] = known
                 rows[row["student"]] = row
                 write_report(folder, report)
@@ -101,7 +101,7 @@ def line_of(row: dict, number: int, of: int) -> str:
     )
 
 
-def _graded(submission: Submission, assignment, folder, secret, roster, limits, fenced) -> dict:
+def _graded(submission: Submission, assignment, folder, secret, roster, limits) -> dict:
     """The row of one submission, whatever is in it."""
     import time
 
@@ -114,7 +114,7 @@ def _graded(submission: Submission, assignment, folder, secret, roster, limits, 
             row["student"] = student
             _submit(cells, folder, assignment, student, number, remarks)
             row |= _run(
-                Task(str(folder), assignment, student, "", limits.cell_seconds, limits.memory, limits.disk, fenced),
+                Task(str(folder), assignment, student, "", limits.cell_seconds, limits.memory, limits.disk, entrance()),
                 limits,
                 remarks,
             )

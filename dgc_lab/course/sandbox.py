@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -25,7 +26,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ENTRANCE = ("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child")
+SPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
+# For any user; and for root, where user namespaces are forbidden.
+WAYS = (("unshare", "--user", "--map-root-user", *SPACES), ("unshare", *SPACES))
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
 SETTINGS = ("ld.so.cache", "passwd", "group", "nsswitch.conf", "localtime", "hosts", "fonts", "alternatives", "ssl")
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -43,27 +46,43 @@ class Plan:
         readable: folders and files that it may read, at the same places.
         memory: bytes of its own data (``RLIMIT_DATA``).
         disk: bytes of a file, and of all files in ``/tmp`` together.
-        fenced: whether to use namespaces; `fence_missing` says whether they are there.
+        entrance: command that enters the namespaces (`entrance`); empty for none.
     """
 
     home: str
     readable: tuple[str, ...]
     memory: int
     disk: int
-    fenced: bool
+    entrance: tuple[str, ...]
 
     def text(self) -> str:
         """As one argument of a command."""
         return json.dumps(asdict(self))
 
 
+@functools.cache
+def _tried() -> tuple[tuple[str, ...], str | None]:
+    """The command that enters namespaces of its own, and why there is none."""
+    reasons = []
+    for way in WAYS:
+        try:
+            tried = subprocess.run([*way, "true"], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return (), str(error)
+        if tried.returncode == 0:
+            return way, None
+        reasons.append(tried.stderr.strip() or f"{' '.join(way)} ended with {tried.returncode}")
+    return (), reasons[0]
+
+
 def fence_missing() -> str | None:
     """Why there can be no fence on this machine; None where there can."""
-    try:
-        tried = subprocess.run([*ENTRANCE, "true"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None if tried.returncode == 0 else tried.stderr.strip() or f"unshare ended with {tried.returncode}"
+    return _tried()[1]
+
+
+def entrance() -> tuple[str, ...]:
+    """What to put before a command so that it runs in namespaces of its own; empty where `fence_missing`."""
+    return _tried()[0]
 
 
 def python_folders() -> tuple[str, ...]:
@@ -87,9 +106,9 @@ def main() -> None:
         build(plan)
         sys.exit(first_process(plan, command))
     end_with_parent()
-    if plan.fenced:
+    if plan.entrance:
         again = [sys.executable, "-m", "dgc_lab.course.sandbox", "--inside", plan.text(), *command]
-        os.execvp(ENTRANCE[0], [*ENTRANCE, *again])
+        os.execvp(plan.entrance[0], [*plan.entrance, *again])
     limit(plan)
     os.execvp(command[0], command)
 

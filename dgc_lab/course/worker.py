@@ -25,7 +25,7 @@ class Task:
         home: an empty folder with a short name; a socket's name may have 107 characters.
         cell_seconds: longest time of a cell.
         memory, disk: bytes, as `dgc_lab.course.sandbox.Plan`.
-        fenced: whether the kernel runs behind a fence.
+        entrance: of the fence that the kernel runs behind; empty for none.
     """
 
     folder: str
@@ -35,12 +35,12 @@ class Task:
     cell_seconds: int
     memory: int
     disk: int
-    fenced: bool
+    entrance: tuple[str, ...]
 
 
 def environment(task: Task) -> dict[str, str]:
     """Variables of a student's kernel: what it needs to run, and none of the instructor's."""
-    place = "/tmp" if task.fenced else task.home  # behind the fence /tmp is the submission's own
+    place = "/tmp" if task.entrance else task.home  # behind the fence /tmp is the submission's own
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH") if name in os.environ}
     return kept | {
         "HOME": place,
@@ -59,7 +59,7 @@ def environment(task: Task) -> dict[str, str]:
 
 def install_kernel(task: Task) -> None:
     """A kernel ``python3`` that runs behind the fence, found before all others."""
-    plan = Plan(task.home, python_folders(), task.memory, task.disk, task.fenced)
+    plan = Plan(task.home, python_folders(), task.memory, task.disk, tuple(task.entrance))
     kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(task).items())]
     spec = {
