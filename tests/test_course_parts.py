@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 import zipfile
+from pathlib import Path
 
 import nbformat
 import psutil
@@ -62,6 +63,15 @@ def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
     assert reason
     assert any(words in (tmp_path / "log").read_text() for words in ("File too large", "No space left"))
     assert not (tmp_path / "x").exists()
+
+
+def test_neither_a_checkout_nor_the_working_folder_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    folders = [Path(folder) for folder in sandbox.python_folders()]
+    root = Path(sandbox.__file__).resolve().parents[2]
+    assert not {tmp_path, root, root / "notebooks"} & set(folders)
+    assert Path(nbformat.__file__).parents[1] in folders
 
 
 def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):

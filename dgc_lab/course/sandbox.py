@@ -86,13 +86,17 @@ def entrance() -> tuple[str, ...]:
 
 
 def python_folders() -> tuple[str, ...]:
-    """What this Python reads: its prefixes and its path; of a checkout that holds this package, the package alone."""
+    """What this Python reads: its prefixes and its path, but of a checkout the package alone, and not where we stand.
+
+    A checkout has the solutions in it, and the folder that an instructor works in, submissions and the secret.
+    """
     package = Path(__file__).resolve().parents[1]
     found = {str(package), sys.prefix, sys.base_prefix}
-    for place in sys.path:
-        if place and Path(place).exists() and Path(place).resolve() != package.parent:
-            holds_a_checkout = (Path(place) / "dgc_lab" / "__init__.py").exists()
-            found.add(str(Path(place) / "dgc_lab") if holds_a_checkout and "site-packages" not in place else place)
+    for place in map(Path, filter(None, sys.path)):
+        if (place / "dgc_lab" / "__init__.py").exists() and place.name != "site-packages":
+            found.add(str(place / "dgc_lab"))
+        elif place.exists() and place.resolve() != Path.cwd():
+            found.add(str(place))
     if (package.parent / "results").is_dir():
         found.add(str(package.parent / "results"))
     return tuple(sorted(found))
