@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "notebooks" / "exercises"
 FIRST, SECOND = "04_masking", "05_accumulation"
 PYTHON = Path(os.environ.get("DGC_LAB_COURSE_PYTHON", ROOT / ".venv-course" / "bin" / "python"))
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no instructors' environment: make .venv-course/.installed")
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no instructors' environment: make course")
 
 
 def course(*arguments, expected=0, cwd=ROOT):
     """An instructor's command; what it printed."""
-    command = [PYTHON, "-W", "ignore", "-m", "dgc_lab.course", *map(str, arguments)]
+    command = [PYTHON, "-m", "dgc_lab.course", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=540, check=False)
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 
 from dgc_lab.errors import LabError
@@ -26,10 +27,12 @@ def course_api(folder: Path, **more):
         from nbgrader.apps import NbGraderAPI
     except ImportError as error:
         raise LabError(
-            "nbgrader is not installed in this environment. Instructors: `make .venv-course/.installed`, then "
+            "nbgrader is not installed in this environment. Instructors: `make course`, then "
             ".venv-course/bin/python -m dgc_lab.course"
         ) from error
     import nbconvert
+
+    warnings.filterwarnings("ignore", module="nbgrader")  # SQLAlchemy's advice to nbgrader's authors
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config
 
