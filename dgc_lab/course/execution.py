@@ -14,7 +14,7 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Integer, List
 
-SECONDS_TO_GIVE_IN = 5
+SECONDS_TO_GIVE_IN = 3
 
 
 class CarefulExecute(Execute):
