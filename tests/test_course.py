@@ -99,6 +99,9 @@ def graded(tmp_path_factory):
     write(damaged(), handed / "04_masking_damaged.ipynb")
     (handed / "pdf.ipynb").write_bytes(b"%PDF-1.7 \xff\xfe")
     write(answered(SECOND), handed / "other_exercise.ipynb")
+    (handed / "odd.ipynb").write_text(
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": 7}]}'
+    )
     (handed / "essay_1_2_answers.docx").write_text("I could not open it")
     options = ("--folder", place / "grading", "--cell-seconds", 8)
     first = course("grade", FIRST, handed, *options, expected=1)
@@ -131,7 +134,7 @@ def test_each_gets_the_marks_that_are_due(graded, student, score):
 
 @pytest.mark.parametrize(
     ("student", "words"),
-    [("pdf", "no notebook"), ("other_exercise", "another exercise's"), ("essay", "no notebook (.ipynb)")],
+    [("pdf", "no notebook"), ("other_exercise", "another exercise's"), ("essay", "no notebook (.ipynb)"), ("odd", "")],
 )
 def test_what_cannot_be_graded_is_said_and_holds_up_nobody(graded, student, words):
     row = rows(graded, FIRST)[student]
@@ -176,12 +179,12 @@ def test_the_second_time_nothing_is_graded_again(graded):
     before = (graded[0] / "grading" / "report.json").read_text()
     printed = course("grade", FIRST, graded[0] / "handed_in", "--folder", graded[0] / "grading", expected=1)
     assert (graded[0] / "grading" / "report.json").read_text() == before
-    assert "5 graded, 3 not: essay, other_exercise, pdf" in printed
+    assert "5 graded, 4 not: essay, odd, other_exercise, pdf" in printed
 
 
 def test_from_marks_to_feedback_and_a_table(graded):
     place, grading = graded[0], graded[0] / "grading"
-    assert "10 pages" in course("feedback", "--folder", grading)
+    assert "11 pages" in course("feedback", "--folder", grading)
     page = (grading / "feedback" / "Wrong-Answers" / FIRST / f"{FIRST}.html").read_text()
     assert "not kept" in page or "must be True" in page
     assert "HIDDEN" not in page
@@ -189,7 +192,7 @@ def test_from_marks_to_feedback_and_a_table(graded):
     course("marks", "--folder", grading, "--to", place / "grading" / "marks.csv")
     with (grading / "marks.csv").open() as file:
         table = {row["student"]: row for row in csv.DictReader(file)}
-    assert len(table) == 8
+    assert len(table) == 9
     assert [table["solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["18.0", "20.0", "20.0"]
     assert (table["blank"][FIRST], table["blank"][SECOND]) == ("0.0", "0.0")
     assert (table["pdf"][FIRST], table["pdf"][SECOND]) == ("0.0", "")

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -103,8 +104,6 @@ def line_of(row: dict, number: int, of: int) -> str:
 
 def _graded(submission: Submission, assignment, folder, secret, roster, limits) -> dict:
     """The row of one submission, whatever is in it."""
-    import time
-
     start, remarks = time.monotonic(), list(submission.remarks)
     row = {"student": submission.student, "status": "not graded", "score": 0.0, "most": 0.0, "remarks": remarks}
     try:
@@ -120,6 +119,8 @@ def _graded(submission: Submission, assignment, folder, secret, roster, limits) 
             )
     except LabError as error:
         remarks.append(str(error))
+    except Exception as error:  # whatever a file made of chance or malice brings about must not hold up the others
+        remarks.append(f"{type(error).__name__}: {str(error)[:200]}")
     return row | {"seconds": round(time.monotonic() - start, 1)}
 
 
