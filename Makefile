@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 # Instructors have nbgrader, students must not: it would change their JupyterLab. Its environment reads .venv's packages
-# through a .pth file, so that only what nbgrader needs on top is installed (six packages, 67 MB, seconds).
+# through a .pth file, so that only what nbgrader needs on top is installed (six packages, 82 MB, seconds).
 COURSE := .venv-course
 # The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \

@@ -69,7 +69,7 @@ def damaged():
     del notebook.cells[index(notebook, "marks-split")]
     notebook.cells[index(notebook, "marks-top-k-mask")].source += "\npassed = True"
     place = index(notebook, "share-sent")
-    notebook.cells.insert(place, notebook.cells[place])
+    notebook.cells.insert(place, nbformat.v4.new_code_cell(notebook.cells[place].source))
     for cell in notebook.cells:
         cell.metadata = {}
     notebook.cells.insert(place, nbformat.v4.new_code_cell("mine = 1\nVARIANT = 7"))
