@@ -1,20 +1,26 @@
 # make lab    opens JupyterLab on the lessons          make test    runs the whole test suite
-# Both make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
+# make course makes the instructors' environment, for python -m dgc_lab.course
+# All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Instructors have nbgrader, students must not: it would change their JupyterLab. Its environment reads .venv's packages
+# through a .pth file, so that only what nbgrader needs on top is installed (six packages, 82 MB, seconds).
+COURSE := .venv-course
 # The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
 	then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab test lint notebooks html bench requirements clean
+.PHONY: lab course test lint notebooks exercises html bench requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
 
-test: $(VENV)/.horovod lint
+course: $(COURSE)/.installed
+
+test: $(VENV)/.horovod $(COURSE)/.installed lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed
@@ -24,6 +30,10 @@ lint: $(VENV)/.installed
 # Run every lesson from its text pair, and store its output.
 notebooks: $(VENV)/.horovod
 	$(BIN)/python tools/store_lessons.py
+
+# Make the students' versions of the exercises from their sources.
+exercises: $(COURSE)/.installed
+	$(COURSE)/bin/python -m dgc_lab.course release
 
 # A static site of the lessons, to read without running anything: site/index.html.
 html: $(VENV)/.installed
@@ -47,10 +57,21 @@ $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json
 	cp binder/overrides.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	touch $@
 
+$(COURSE)/.installed: $(VENV)/.installed requirements-course.txt
+	[ -x $(COURSE)/bin/python ] || $(BIN)/python -m venv --without-pip $(COURSE)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(COURSE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
+	$(BIN)/python -m pip --python $(COURSE)/bin/python install --quiet --no-deps --requirement requirements-course.txt
+	touch $@
+
 # Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
 requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
+	{ echo "# What nbgrader needs on top of requirements.txt; made by: make requirements"; \
+	echo "nbgrader>=0.9.6" | uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
+		--upgrade --constraint requirements.txt - | awk 'NR == FNR { have[$$1]; next } !($$1 in have)' requirements.txt -; \
+	} > requirements-course.txt
 
 clean:
-	rm -rf $(VENV) build dist artefacts site
+	rm -rf $(VENV) $(COURSE) build dist artefacts site

@@ -1,0 +1,127 @@
+"""``python -m dgc_lab.course new | release | grade | feedback | marks``: from its source to a table of marks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dgc_lab.course.roster import read_roster, read_secret, variant_number
+from dgc_lab.errors import LabError
+
+EXERCISES = Path("notebooks") / "exercises"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    main = argparse.ArgumentParser(prog="python -m dgc_lab.course", description=__doc__)
+    commands = main.add_subparsers(dest="command", required=True)
+
+    def command(name, text, *shared):
+        found = commands.add_parser(name, help=text, description=text)
+        for options in shared:
+            options(found)
+        return found
+
+    def sources(found):
+        found.add_argument("--source", type=Path, default=EXERCISES / "source", help="folder of the sources")
+
+    def secrets(found):
+        found.add_argument("--secret", type=Path, help="file with the course's secret; made when it is not there")
+        found.add_argument("--roster", type=Path, help="file with the students' names, one a line, or a CSV")
+
+    def graded(found):
+        found.add_argument("--folder", type=Path, default=Path("grading"), help="the grading folder")
+
+    command("new", "write the text of a new exercise", sources).add_argument("name", help="for example 08_my_idea")
+    found = command("release", "make the students' versions", sources, secrets)
+    found.add_argument("names", nargs="*", help="exercises; all if none is named")
+    found.add_argument("--to", type=Path, help="where to; notebooks/exercises/release, with a roster ./variants")
+    found = command("grade", "grade a folder or zip of submissions", sources, secrets, graded)
+    found.add_argument("assignment", help="for example 04_masking")
+    found.add_argument("submissions", type=Path, help="folder or zip as the learning platform hands it out")
+    found.add_argument("--minutes", type=float, default=5, help="longest time of a submission")
+    found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
+    found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
+    found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
+    found = command("feedback", "write a page for each student", graded)
+    found.add_argument("assignment", nargs="?", help="all if none is named")
+    found = command("marks", "write the table of marks as CSV", graded)
+    found.add_argument("--to", type=Path, default=Path("marks.csv"), help="the CSV file")
+    return main
+
+
+def release(options) -> int:
+    """The students' versions, one for all or one for each student of a roster."""
+    from dgc_lab.course.sources import release
+
+    variants = None
+    if options.roster:
+        if not options.secret:
+            raise LabError("variants for a roster need the course's secret: --secret FILE")
+        secret = read_secret(options.secret)
+        variants = {student: variant_number(secret, student) for student in read_roster(options.roster)}
+    target = options.to or (Path("variants") if variants else EXERCISES / "release")
+    for path in release(options.source, target, options.names, variants):
+        print(path)
+    return 0
+
+
+def grade(options) -> int:
+    """Grade; 1 when somebody's submission could not be graded."""
+    from dgc_lab.course.grading import grade
+    from dgc_lab.course.supervision import Limits
+
+    limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
+    roster = read_roster(options.roster) if options.roster else None
+    secret = read_secret(options.secret)
+    rows = grade(
+        options.submissions, options.assignment, options.source, options.folder, secret, roster, limits, options.again
+    )
+    left = [row["student"] for row in rows if row["status"] != "graded"]
+    print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))
+    return int(bool(left))
+
+
+def feedback(options) -> int:
+    """Pages of feedback."""
+    from dgc_lab.course.marks import feedback
+
+    print(f"{len(feedback(options.folder, options.assignment))} pages in {options.folder / 'feedback'}")
+    return 0
+
+
+def marks(options) -> int:
+    """The table of marks."""
+    from dgc_lab.course.marks import marks
+
+    print(f"{len(marks(options.folder, options.to))} students in {options.to}")
+    return 0
+
+
+def new(options) -> int:
+    """A new exercise."""
+    from dgc_lab.course.scaffold import new
+
+    path = new(options.source, options.name)
+    print(f"{path}\nEdit it, then: python -m dgc_lab.course release {options.name}")
+    return 0
+
+
+def main(arguments=None) -> int:
+    """Run a command; what goes wrong around it is said in a line."""
+    options = parser().parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        return globals()[options.command](options)
+    except LabError as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What goes back: a page of feedback for each student, and a table of marks for the learning platform."""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from pathlib import Path
+
+from dgc_lab.course.grading import read_report
+from dgc_lab.course.nbgrader_api import course_api, reason
+from dgc_lab.errors import LabError
+
+HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
+<body><h1>{title}</h1><p>This submission was not graded:</p><ul>{reasons}</ul></body></html>
+"""
+
+
+def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
+    """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
+
+    Args:
+        folder: the grading folder.
+        assignment: name of one exercise; all if None.
+
+    Returns:
+        The files, ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder.
+
+    Raises:
+        LabError: nothing has been graded, or nbgrader makes no page of something; the message has its words.
+    """
+    from nbgrader.preprocessors import GetGrades
+
+    folder = Path(folder).resolve()
+    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]})
+    written = []
+    for name, rows in _graded(folder, assignment).items():
+        for student, row in sorted(rows.items()):
+            page = folder / "feedback" / student / name / f"{name}.html"
+            if row["status"] == "graded":
+                result = api.generate_feedback(name, student)
+                if not result["success"]:
+                    raise LabError(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
+            else:
+                page.parent.mkdir(parents=True, exist_ok=True)
+                reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
+                page.write_text(PAGE.format(title=html.escape(f"{name}: {student}"), reasons=reasons))
+            written.append(page)
+    return written
+
+
+def hide_tests():
+    """nbgrader's preprocessor that takes hidden tests out of a page, and their lines out of tracebacks.
+
+    CSSHTMLHeaderPreprocessor's work, which nbgrader has in the same list, is the exporter's own by default.
+    """
+    from nbgrader.preprocessors import NbGraderPreprocessor
+
+    class HideTests(NbGraderPreprocessor):
+        """Leave out what students must not see."""
+
+        def preprocess_cell(self, cell, resources, cell_index):
+            """One cell."""
+            if cell.cell_type == "code" and HIDDEN.search(cell.source):
+                cell.source = HIDDEN.sub("# further tests\n", cell.source)
+                for output in cell.outputs:
+                    if output.output_type == "error":
+                        last = f"{output.ename}: {output.evalue}" if output.evalue else output.ename
+                        output.traceback = [f"A test did not pass. {last}"]
+            return cell, resources
+
+    return HideTests
+
+
+def marks(folder: Path, target: Path) -> list[dict]:
+    """Write the table of marks: a row for each student, for each exercise the marks, what can be reached, and remarks.
+
+    Marks given by hand in nbgrader count. Who has not handed in an exercise has an empty field; who handed in what
+    could not be graded has 0 and the reason.
+
+    Args:
+        folder: the grading folder.
+        target: the CSV file.
+
+    Returns:
+        The rows.
+
+    Raises:
+        LabError: nothing has been graded in that folder.
+    """
+    folder = Path(folder).resolve()
+    report = _graded(folder, None)
+    students = sorted({student for rows in report.values() for student in rows})
+    table = []
+    with course_api(folder).gradebook as gradebook:
+        for student in students:
+            line, remarks = {"student": student}, []
+            for name, rows in sorted(report.items()):
+                most = gradebook.find_assignment(name).max_score
+                row = rows.get(student)
+                line[name] = "" if row is None else 0.0
+                if row is not None and row["status"] == "graded":
+                    line[name] = gradebook.find_submission(name, student).score
+                line[f"{name} of"] = most
+                remarks += [f"{name}: {remark}" for remark in (row or {}).get("remarks", ())]
+            table.append(line | {"remarks": "; ".join(remarks)})
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    with Path(target).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    return table
+
+
+def _graded(folder: Path, assignment: str | None) -> dict[str, dict]:
+    """Of each exercise that was graded the rows of its report."""
+    report = read_report(folder)
+    report.pop("exercises", None)
+    report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
+    if not report:
+        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
+    return report

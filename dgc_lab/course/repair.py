@@ -1,0 +1,135 @@
+"""Put a student's answers back into the exercise, whatever became of the notebook around them.
+
+The students' version decides which cells there are and what is in those that are not answers. From a submission come
+the answers, and the student's own cells at their places. So a deleted, copied or edited test costs nobody a point, and
+nobody gains one by it. Cells are known by nbgrader's id, and where that is lost (some editors drop it) by their first
+line.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from dgc_lab.course.sources import first_line, is_variant
+from dgc_lab.errors import LabError
+
+MOST_CELLS = 1000
+SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
+
+
+def read(path, name: str):
+    """A submitted file as a notebook.
+
+    Raises:
+        LabError: it is none; the message is for the instructor's report.
+    """
+    import nbformat
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        raise LabError("the file is no notebook: it is not text") from None
+    if not text.strip():
+        raise LabError("the file is empty")
+    try:
+        found = nbformat.reads(text, as_version=4)
+        cells = [cell for cell in found.cells if isinstance(cell.source, str)]
+    except Exception as error:  # nbformat raises what its parser came upon: KeyError, AttributeError, ...
+        raise LabError(
+            f"the file is no notebook: {str(error).splitlines()[0][:150] if str(error) else error!r}"
+        ) from None
+    if len(cells) > MOST_CELLS:
+        raise LabError(f"the notebook has more than {MOST_CELLS} cells")
+    return cells
+
+
+def repair(cells, release, name: str):
+    """The exercise with a student's answers in it.
+
+    Args:
+        cells: of the submission.
+        release: the students' version, with the student's number in its variant cell.
+        name: of the exercise, for messages.
+
+    Returns:
+        ``(notebook, remarks)``.
+
+    Raises:
+        LabError: nothing in it is of this exercise.
+    """
+    known, lines = _index(release)
+    answers: dict[str, list[str]] = {}
+    extras: dict[str | None, list] = {}
+    seen, by_line, place = [], 0, None
+    for cell in cells:
+        name_of_cell = cell.metadata.get("nbgrader", {}).get("grade_id") if isinstance(cell.metadata, dict) else None
+        if name_of_cell not in known:
+            name_of_cell = lines.get(first_line(cell)) if cell.source.strip() else None
+            by_line += name_of_cell is not None
+        if name_of_cell is None:
+            if not _is_given(cell, release):
+                extras.setdefault(place, []).append(_own(cell))
+            continue
+        seen.append(name_of_cell)
+        place = name_of_cell
+        if known[name_of_cell]:
+            answers.setdefault(name_of_cell, []).append(cell.source)
+    if not answers:
+        raise LabError(f"no answer of {name} is in this notebook: is it another exercise's?")
+    return _assembled(release, answers, extras, seen, by_line, known)
+
+
+def _assembled(release, answers, extras, seen, by_line, known):
+    written = [source for sources in answers.values() for source in sources]
+    written += [cell.source for cells in extras.values() for cell in cells if cell.cell_type == "code"]
+    meddled = any(SETS_VARIANT.search(source) for source in written)
+    given = next(cell for cell in release.cells if is_variant(cell))
+    result = copy.deepcopy(release)
+    result.cells = [*extras.get(None, [])]
+    for cell in copy.deepcopy(release.cells):
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if known.get(grade_id):
+            cell.source = "\n\n".join(answers.get(grade_id, [""]))
+        elif grade_id and meddled:
+            result.cells.append(_own(given))
+        result.cells += [cell, *extras.get(grade_id, [])] if grade_id else [cell]
+    for number, cell in enumerate(result.cells):
+        cell["id"] = f"cell-{number}"
+    remarks = []
+    missing = [grade_id for grade_id in known if grade_id not in seen]
+    twice = sorted({grade_id for grade_id in seen if seen.count(grade_id) > 1})
+    if meddled:
+        remarks.append("the student's code sets VARIANT; the tests run with the one that it should be")
+    if by_line:
+        remarks.append(f"metadata lost: {by_line} cells were known again by their first lines")
+    if missing:
+        remarks.append(f"cells deleted by the student and put back: {', '.join(missing)}")
+    if twice:
+        remarks.append(f"cells that are there more than once, all of which were run: {', '.join(twice)}")
+    return result, remarks
+
+
+def _index(release):
+    """For each id whether it is an answer; and the id that belongs to a first line."""
+    known, lines = {}, {}
+    for cell in release.cells:
+        grading = cell.metadata.get("nbgrader")
+        if grading:
+            known[grading["grade_id"]] = bool(grading["solution"])
+            lines[first_line(cell)] = grading["grade_id"]
+    return known, lines
+
+
+def _is_given(cell, release) -> bool:
+    """Whether a cell without an id is one of the exercise's own: text, the setup, the variant."""
+    if is_variant(cell) or re.fullmatch(r"VARIANT\s*=\s*\d+", cell.source.strip()):
+        return True
+    return any(cell.source.strip() == given.source.strip() for given in release.cells)
+
+
+def _own(cell):
+    """A student's own cell without anything that means something to nbgrader, and without outputs."""
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)

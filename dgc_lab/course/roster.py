@@ -1,0 +1,69 @@
+"""Numbers of one's own for each student, from a secret of the course: nobody can work out another's.
+
+A variant number is the beginning of HMAC-SHA-256 of the student's name under the secret (RFC 2104).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+
+from dgc_lab.course.submissions import plain
+from dgc_lab.errors import LabError
+
+LEAST_SECRET = 16  # characters
+
+
+def variant_number(secret: str, student: str) -> int:
+    """The student's number, from 1 to 2**31 - 1; names that make the same `plain` one make the same number.
+
+    Example:
+        >>> variant_number("a secret of the course", "Jane Doe") == variant_number("a secret of the course", "Jane-Doe")
+        True
+        >>> variant_number("a secret of the course", "jane") == variant_number("another secret of it", "jane")
+        False
+    """
+    digest = hmac.new(secret.encode(), plain(student).encode(), hashlib.sha256).digest()
+    return 1 + int.from_bytes(digest[:4], "big") % (2**31 - 1)
+
+
+def read_secret(path: Path | None) -> str | None:
+    """The course's secret from its file, which is made when it is not there; None without a file.
+
+    Raises:
+        LabError: it is shorter than 16 characters.
+    """
+    if path is None:
+        return None
+    path = Path(path)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(24) + "\n")
+    secret = path.read_text().strip()
+    if len(secret) < LEAST_SECRET:
+        raise LabError(f"the secret in {path} must have at least {LEAST_SECRET} characters, it has {len(secret)}")
+    return secret
+
+
+def read_roster(path: Path) -> list[str]:
+    """Students' names, one a line; of a CSV the first column, with or without a heading ``student``.
+
+    Raises:
+        LabError: two names make the same plain one, or there are none.
+    """
+    import csv
+
+    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
+        names = [row[0].strip() for row in csv.reader(lines) if row and row[0].strip()]
+    names = names[1:] if names and names[0].lower() in ("student", "name", "id", "username") else names
+    by_plain: dict[str, str] = {}
+    for name in names:
+        if plain(name) in by_plain:
+            raise LabError(f"{path}: {name!r} and {by_plain[plain(name)]!r} cannot be told apart in file names")
+        by_plain[plain(name)] = name
+    if not names:
+        raise LabError(f"{path} names no students")
+    return list(by_plain)

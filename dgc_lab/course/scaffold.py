@@ -1,0 +1,135 @@
+"""A new exercise, with everything that grading relies on in its place: ``python -m dgc_lab.course new NN_name``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dgc_lab.errors import LabError
+
+TEXT = """---
+jupytext:
+  formats: ipynb,md:myst
+  text_representation:
+    extension: .md
+    format_name: myst
+    format_version: 0.13
+kernelspec:
+  display_name: Python 3 (ipykernel)
+  language: python
+  name: python3
+---
+
+# Exercise {number}: {title}
+
+Belongs to lesson {number}. Afterwards you can
+
+- say what this exercise is for.
+
+**Time:** 30 minutes. **Points:** 2.
+
+Replace each `...` by your answer. The cell after it looks your answer over at once and says what was expected; run it
+as often as you like. Marks are given by more tests than you see here. Don't delete or copy these cells; add your own
+wherever you want.
+
+```{{code-cell}} ipython3
+# On Colab, install the lab from your copy; elsewhere this cell finds it there already.
+import importlib.util
+
+if importlib.util.find_spec("dgc_lab") is None:
+    %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"
+```
+
+```{{code-cell}} ipython3
+---
+nbgrader:
+  cell_type: code
+  grade: false
+  grade_id: setup
+  locked: true
+  schema_version: 3
+  solution: false
+  task: false
+---
+import numpy as np
+
+import dgc_lab
+```
+
+This number makes some of the tasks yours alone.
+
+```{{code-cell}} ipython3
+---
+dgc_lab:
+  variant: true
+deletable: false
+---
+VARIANT = 0
+```
+
+## Task 1: complete this line (2 points, 5 minutes)
+
+What `mean` takes, what it gives, and where one can go wrong.
+
+```{{code-cell}} ipython3
+---
+nbgrader:
+  cell_type: code
+  grade: false
+  grade_id: mean
+  locked: false
+  schema_version: 3
+  solution: true
+  task: false
+---
+def mean(values):
+    ### BEGIN SOLUTION
+    # The solution explains why it is one.
+    return np.sum(values) / np.size(values)
+    ### END SOLUTION
+```
+
+```{{code-cell}} ipython3
+---
+nbgrader:
+  cell_type: code
+  grade: true
+  grade_id: marks-mean
+  locked: true
+  points: 2
+  schema_version: 3
+  solution: false
+  task: false
+---
+print("2 is expected:", mean(np.array([1.0, 2.0, 3.0])))
+### BEGIN HIDDEN TESTS
+values = np.random.default_rng(VARIANT).normal(size=(4, 5))
+assert np.isclose(mean(values), values.mean())
+### END HIDDEN TESTS
+```
+"""
+
+
+def new(source: Path, name: str) -> Path:
+    """Write the text of a new exercise.
+
+    Args:
+        source: folder of the sources.
+        name: ``NN_name``: two digits, then small letters, digits and ``_``.
+
+    Raises:
+        LabError: the name is another one, or the exercise is there already.
+
+    Example:
+        >>> import tempfile
+        >>> new(Path(tempfile.mkdtemp()), "08_my_idea").name
+        '08_my_idea.md'
+    """
+    if not re.fullmatch(r"\d\d_[a-z0-9_]+", name):
+        raise LabError(f"an exercise is named like 08_my_idea, got {name!r}")
+    path = Path(source) / name / f"{name}.md"
+    if path.parent.exists():
+        raise LabError(f"{path.parent} is there already")
+    path.parent.mkdir(parents=True)
+    path.write_text(TEXT.format(number=int(name[:2]), title=name[3:].replace("_", " ")))
+    return path

@@ -1,0 +1,139 @@
+"""The students' versions of the exercises, from one source each: ``NN_name/NN_name.md``, a jupytext text pair.
+
+nbgrader takes the solutions and the hidden tests out, and keeps both in the gradebook for grading.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from dgc_lab.course.nbgrader_api import course_api, reason
+from dgc_lab.errors import LabError
+
+
+def assignments(source: Path) -> list[str]:
+    """Names of all exercises in a folder of sources.
+
+    Raises:
+        LabError: there are none.
+    """
+    names = sorted(path.stem for path in Path(source).glob("*/*.md") if path.stem == path.parent.name)
+    if not names:
+        raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text NN_name.md in it")
+    return names
+
+
+def notebook(source: Path, name: str):
+    """The source of an exercise as a notebook, with cell ids that stay the same from call to call.
+
+    Raises:
+        LabError: there is no such exercise, or a cell of it breaks a rule of `check_source`.
+    """
+    import jupytext
+
+    text = Path(source) / name / f"{name}.md"
+    if not text.exists():
+        raise LabError(f"no exercise {name!r} in {source}; there are: {', '.join(assignments(source))}")
+    found = jupytext.read(text)
+    found.metadata.pop("jupytext", None)
+    found.metadata["language_info"] = {"name": "python"}  # nbgrader asks for it
+    for number, cell in enumerate(found.cells):
+        cell["id"] = f"cell-{number}"
+    check_source(found, name)
+    return found
+
+
+def check_source(found, name: str) -> None:
+    """What grading relies on: one variant cell, unique ids, first lines by which a cell is known again.
+
+    Raises:
+        LabError: the first rule that is broken, with the cell.
+    """
+    variants = [cell for cell in found.cells if is_variant(cell)]
+    if len(variants) != 1 or variants[0].source != "VARIANT = 0":
+        raise LabError(f"{name}: exactly one cell must have the metadata dgc_lab.variant and hold VARIANT = 0")
+    ids, lines = set(), set()
+    for cell in found.cells:
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if grade_id is None:
+            continue
+        if grade_id in ids:
+            raise LabError(f"{name}: two cells have the grade_id {grade_id}")
+        if first_line(cell) in lines:
+            raise LabError(f"{name}: two cells begin with the line {first_line(cell)!r}")
+        ids.add(grade_id)
+        lines.add(first_line(cell))
+
+
+def is_variant(cell) -> bool:
+    """Whether this is the cell that holds the student's number."""
+    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
+
+
+def first_line(cell) -> str:
+    """The first line of a cell, by which it is known again when its metadata are lost."""
+    return cell.source.strip().split("\n")[0].strip()
+
+
+def with_variant(found, number: int):
+    """The notebook with this number in its variant cell, changed in place."""
+    for cell in found.cells:
+        if is_variant(cell):
+            cell.source = f"VARIANT = {number}"
+    return found
+
+
+def prepare(source: Path, folder: Path, name: str) -> None:
+    """Put an exercise into a grading folder: its source, its students' version, and its points in the gradebook.
+
+    Args:
+        source: folder of the sources.
+        folder: the grading folder; ``source`` and ``release`` in it are written, and ``gradebook.db``.
+        name: of the exercise.
+
+    Raises:
+        LabError: nbgrader refuses it; the message has its words.
+    """
+    import nbformat
+
+    folder = Path(folder).resolve()
+    target = folder / "source" / name
+    target.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook(source, name), target / f"{name}.ipynb")
+    result = course_api(folder).generate_assignment(name)
+    if not result["success"]:
+        raise LabError(f"nbgrader makes no students' version of {name}: {reason(result)}")
+
+
+def release(source: Path, target: Path, names=None, variants: dict[str, int] | None = None) -> list[Path]:
+    """Write the students' versions, and beside each source its notebook.
+
+    Args:
+        source: folder of the sources.
+        target: where ``NN_name/NN_name.ipynb`` goes; with variants, ``STUDENT/NN_name.ipynb``.
+        names: of exercises; all if None.
+        variants: each student's number.
+
+    Returns:
+        The files that were written.
+    """
+    import nbformat
+
+    written = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names or assignments(source):
+            prepare(source, Path(folder), name)
+            made = nbformat.read(Path(folder) / "release" / name / f"{name}.ipynb", as_version=4)
+            places = {f"{student}/{name}": number for student, number in (variants or {}).items()}
+            for place, number in (places or {f"{name}/{name}": 0}).items():
+                path = Path(target) / f"{place}.ipynb"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                nbformat.write(with_variant(made, number), path)
+                written.append(path)
+            nbformat.write(notebook(source, name), Path(source) / name / f"{name}.ipynb")  # for nbgrader's own pages
+            for extra in (Path(source) / name).iterdir():
+                if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
+                    shutil.copy(extra, written[-1].parent)
+    return written

@@ -1,0 +1,186 @@
+"""Find out what came from whom, in a folder or zip as a learning platform hands it out.
+
+What is understood: one file per student with the name in it (Canvas: ``doejane_1_2_04_masking.ipynb``, Blackboard:
+``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/any.ipynb``),
+and a zip of either, also inside. Nothing in a zip gets out of its folder, and its size is limited while it is read,
+whatever it says of itself.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import unicodedata
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dgc_lab.errors import LabError
+
+MOST_BYTES = 20 * 2**20  # of one file
+MOST_FILES = 10_000
+MOST_IN_ALL = 2 * 2**30
+LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini)")
+MOODLE = re.compile(r"_\d+_assignsubmission_(file|onlinetext)_?$")
+CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?\d+_\d+_")
+BLACKBOARD = re.compile(r"_([^_]+)_attempt_\d{4}-")
+COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one student handed in.
+
+    Attributes:
+        student: a name that can be a folder's: letters, digits and ``. _ -``.
+        path: the file to grade; None when there is none that could be a notebook.
+        remarks: what the instructor should know about it.
+    """
+
+    student: str
+    path: Path | None
+    remarks: tuple[str, ...] = ()
+
+
+def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
+    """All submissions, one for each student, sorted by student.
+
+    Args:
+        place: a folder, or a zip.
+        assignment: name of the exercise; it may be part of file names and is no part of a student's name.
+        unpacked: an empty folder for what comes out of zips.
+
+    Returns:
+        The submissions, and what is wrong with the zip itself.
+
+    Raises:
+        LabError: the place is not there, is neither of the two, or holds no file.
+    """
+    place, remarks = Path(place), []
+    if not place.exists():
+        raise LabError(f"no submissions at {place}")
+    if place.is_file():
+        if not zipfile.is_zipfile(place):
+            raise LabError(f"submissions must be a folder or a zip, got the file {place}")
+        root = Path(unpacked) / "all"
+        remarks = unpack(place, root)
+        place = root
+    files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    files = [path for path in files if not LEAVE_OUT.search(path.relative_to(place).as_posix())]
+    if not files:
+        raise LabError("; ".join([f"no submissions in {place}", *remarks]))
+    by_student: dict[str, list[Path]] = {}
+    for path in files:
+        by_student.setdefault(student_of(path.relative_to(place), assignment), []).append(path)
+    each = sorted(by_student.items())
+    return [_choose(student, paths, assignment, Path(unpacked)) for student, paths in each], remarks
+
+
+def student_of(path: PurePosixPath | Path, assignment: str) -> str:
+    """The student's name from a file's path below the submissions.
+
+    Example:
+        >>> from pathlib import PurePosixPath as P
+        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "doejane_123_456_04_masking-1.ipynb",
+        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb", "jane.ipynb",
+        ...              "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
+        ...     student_of(P(path), "04_masking")
+        'Jane-Doe'
+        'doejane'
+        'jdoe'
+        'jane'
+        'jane'
+        'jane'
+    """
+    parts = path.parts
+    if len(parts) > 1:
+        return plain(MOODLE.sub("", parts[0]))
+    stem = path.stem
+    while COPIES.search(stem):
+        stem = COPIES.sub("", stem)
+    platform = CANVAS.match(stem) or BLACKBOARD.search(stem)
+    if platform:
+        return plain(platform.group(1))
+    stem = re.sub(re.escape(assignment), "", stem, flags=re.IGNORECASE).strip(" _-.")
+    return plain(stem) if stem else "unknown"
+
+
+def plain(name: str) -> str:
+    """A name with letters, digits and ``. _ -`` alone, that can be a file's.
+
+    Example:
+        >>> plain("José  O'Neill"), plain("../x"), plain("李")
+        ('Jose-O-Neill', 'x', 'u674e')
+    """
+    name = unicodedata.normalize("NFKD", name)
+    name = "".join(each for each in name if not unicodedata.combining(each))
+    name = "".join(each if ord(each) < 128 else f"u{ord(each):x}" for each in name)
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
+
+
+def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path) -> Submission:
+    """One file of a student's: the notebook; the one named like the assignment; the newest."""
+    remarks = []
+    for number, path in enumerate(list(paths)):
+        if path.suffix.lower() == ".zip":
+            target = unpacked / f"{student}-{number}"
+            remarks += unpack(path, target)
+            paths += sorted(inner for inner in target.rglob("*") if inner.is_file())
+    notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
+    if not notebooks:
+        names = ", ".join(path.name for path in paths[:5])
+        return Submission(student, None, (*remarks, f"no notebook (.ipynb) among what was handed in: {names}"))
+    named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
+    chosen = max(named, key=lambda path: (path.stat().st_mtime, path.name))
+    if len(notebooks) > 1:
+        remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
+    if chosen.stat().st_size > MOST_BYTES:
+        return Submission(student, None, (*remarks, f"{chosen.name} is larger than {MOST_BYTES // 2**20} MB"))
+    return Submission(student, chosen, tuple(remarks))
+
+
+def unpack(archive: Path, target: Path) -> list[str]:
+    """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
+    remarks, spent = [], 0
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+            if len(entries) > MOST_FILES:
+                return [f"{archive.name} holds more than {MOST_FILES:,} files"]
+            for entry in entries:
+                name = PurePosixPath(entry.filename.replace("\\", "/"))
+                is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
+                if name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
+                    remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
+                    continue
+                if LEAVE_OUT.search(str(name)):
+                    continue
+                path = target / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                limit = MOST_BYTES * 5 if name.suffix.lower() == ".zip" else MOST_BYTES
+                limit = min(limit, MOST_IN_ALL - spent)
+                with opened.open(entry) as source, path.open("wb") as copy:
+                    shutil.copyfileobj(_Limited(source, limit + 1), copy)
+                size = path.stat().st_size
+                spent += size
+                if size > limit:
+                    path.unlink()
+                    remarks.append(f"{archive.name}: {name.name[:80]} is too large when unpacked")
+                    if spent >= MOST_IN_ALL:
+                        return remarks
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+        remarks.append(f"{archive.name} cannot be unpacked: {error}")
+    return remarks
+
+
+class _Limited:
+    """A stream that ends after so many bytes."""
+
+    def __init__(self, stream, left: int):
+        self.stream, self.left = stream, left
+
+    def read(self, size: int = 65_536) -> bytes:
+        """As a file's."""
+        found = self.stream.read(min(size, self.left))
+        self.left -= len(found)
+        return found

@@ -1,0 +1,129 @@
+"""Run a command under watch: it ends in time, within its memory and disk, and nothing it started lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SECONDS_BETWEEN_LOOKS = 0.25
+MOST_PROCESSES = 64
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    Attributes:
+        seconds: of the whole submission.
+        cell_seconds: of one cell.
+        memory: bytes that a process may hold; all of them together may hold a gigabyte more.
+        disk: bytes of files.
+    """
+
+    seconds: int = 300
+    cell_seconds: int = 60
+    memory: int = 3 * 2**30
+    disk: int = 256 * 2**20
+
+
+def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str, str | None]:
+    """Run a command to its end, or to its limits' end.
+
+    Args:
+        command: with arguments.
+        limits: see there.
+        home: the folder that it writes to, for ``limits.disk``.
+        log: file for its standard error.
+
+    Returns:
+        Its standard output, and why it was ended, None where it ended by itself.
+    """
+    adopt_orphans(True)
+    before = set(psutil.Process().children(recursive=True))
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    try:
+        reason = _watch(process, limits, home, before)
+    finally:
+        end(set(psutil.Process().children(recursive=True)) - before)
+        output, _ = process.communicate()
+        adopt_orphans(False)
+    if reason is None and process.returncode != 0:
+        reason = f"grading it ended with exit code {process.returncode}"
+    return output.decode(errors="replace"), reason
+
+
+def _watch(process, limits, home, before) -> str | None:
+    """Wait for a process; why it must be ended, None when it has ended."""
+    deadline = time.monotonic() + limits.seconds
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SECONDS_BETWEEN_LOOKS)
+            return None
+        if time.monotonic() > deadline:
+            return f"it took longer than {limits.seconds} s in all"
+        family = set(psutil.Process().children(recursive=True)) - before
+        if len(family) > MOST_PROCESSES:
+            return f"it started more than {MOST_PROCESSES} processes"
+        if memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
+            return f"it took more than {limits.memory / 2**30:.1f} GB of memory"
+        if size_of(home, limits.disk) > limits.disk:
+            return f"it wrote more than {limits.disk // 2**20} MB of files"
+
+
+def memory_of(processes, enough: int) -> int:
+    """Bytes that processes hold together; pages that they share are counted once where that matters."""
+    resident, shares = 0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            resident += process.memory_info().rss
+    if resident <= enough:
+        return resident
+    for process in processes:  # the share of each page takes longer to find out
+        with contextlib.suppress(psutil.Error):
+            full = process.memory_full_info()
+            shares += getattr(full, "pss", full.rss)
+    return shares
+
+
+def size_of(folder: Path, enough: int) -> int:
+    """Bytes of the files below a folder; counting stops once there are more than enough."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+            if total > enough:
+                return total
+    return total
+
+
+def end(processes) -> None:
+    """Kill processes and what they have started meanwhile, and wait until they are gone."""
+    for _ in range(20):
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs(processes, timeout=1)
+        children = set()
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                children.update(process.children(recursive=True))
+        processes = {*alive, *children}
+        if not processes:
+            return
+
+
+def adopt_orphans(whether: bool) -> None:
+    """Processes whose parent ends become this one's children (Linux), so that none is lost from sight; or no longer."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0)

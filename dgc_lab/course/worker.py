@@ -1,0 +1,133 @@
+"""Grade one submission: ``python -m dgc_lab.course.worker TASK``, with the task as JSON, and an answer as JSON.
+
+It is a process of its own so that `dgc_lab.course.grading` can end it, whatever became of it. The student's code runs
+one process further on, in the kernel, behind `dgc_lab.course.sandbox`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgc_lab.course.sandbox import Plan, end_with_parent, python_folders
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to grade, and what it may use.
+
+    Attributes:
+        folder: the grading folder.
+        assignment, student: what nbgrader knows them by; the notebook is in ``submitted``.
+        home: an empty folder with a short name; a socket's name may have 107 characters.
+        cell_seconds: longest time of a cell.
+        memory, disk: bytes, as `dgc_lab.course.sandbox.Plan`.
+        entrance: of the fence that the kernel runs behind; empty for none.
+    """
+
+    folder: str
+    assignment: str
+    student: str
+    home: str
+    cell_seconds: int
+    memory: int
+    disk: int
+    entrance: tuple[str, ...]
+
+
+def environment(task: Task) -> dict[str, str]:
+    """Variables of a student's kernel: what it needs to run, and none of the instructor's."""
+    place = "/tmp" if task.entrance else task.home  # behind the fence /tmp is the submission's own
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH") if name in os.environ}
+    return kept | {
+        "HOME": place,
+        "TMPDIR": place,
+        "JUPYTER_RUNTIME_DIR": task.home,
+        "IPYTHONDIR": f"{place}/ipython",
+        "MPLCONFIGDIR": f"{place}/matplotlib",
+        "MPLBACKEND": "agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # what TensorFlow says at its start is no error of the student's
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "NBGRADER_EXECUTION": "autograde",
+    }
+
+
+def install_kernel(task: Task) -> None:
+    """A kernel ``python3`` that runs behind the fence, found before all others."""
+    plan = Plan(task.home, python_folders(), task.memory, task.disk, tuple(task.entrance))
+    kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(task).items())]
+    spec = {
+        "argv": [*clean, sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), *kernel],
+        "display_name": "Python 3",
+        "language": "python",
+        "interrupt_mode": "message",
+    }
+    place = Path(task.home) / "jupyter" / "kernels" / "python3"
+    place.mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(spec))
+    os.environ["JUPYTER_PATH"] = str(Path(task.home) / "jupyter")
+    os.environ["JUPYTER_RUNTIME_DIR"] = task.home
+
+
+def main() -> None:
+    """Grade, and write what came of it to standard output."""
+    task = Task(**json.loads(sys.argv[1]))
+    end_with_parent()
+    # The kernel inherits 1 and 2, and what it writes there must be neither the answer nor fill the log.
+    answer, sys.stderr = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(2), "w")
+    sys.stdout = sys.stderr
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    install_kernel(task)
+    print(json.dumps(grade(task)), file=answer, flush=True)
+
+
+def grade(task: Task) -> dict:
+    """Autograde a submission by nbgrader: success, reason, remarks, score, most, and the cells to be marked by hand."""
+    from nbconvert.preprocessors import ClearMetadataPreprocessor
+    from nbgrader.preprocessors import CheckCellMetadata, IgnorePattern, LimitOutput, SaveAutoGrades
+
+    from dgc_lab.course.execution import CarefulExecute
+    from dgc_lab.course.nbgrader_api import course_api, reason
+
+    remarks = []
+
+    class Execute(CarefulExecute):
+        """The same, which leaves its remarks here when it is done."""
+
+        def preprocess(self, nb, resources=None, km=None):
+            try:
+                return super().preprocess(nb, resources, km)
+            finally:
+                remarks.extend(self.remarks)
+
+    steps = [Execute, IgnorePattern, ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
+    api = course_api(
+        Path(task.folder),
+        Autograde={"autograde_preprocessors": steps},
+        Execute={"timeout": task.cell_seconds, "startup_timeout": 120},
+        ClearMetadataPreprocessor={"enabled": False},
+        # Unix sockets: a network of its own cannot be reached by any other.
+        KernelManager={"transport": "ipc", "connection_file": str(Path(task.home) / "kernel.json")},
+    )
+    result = api.autograde(task.assignment, task.student)
+    answer = {"success": result["success"], "reason": None, "remarks": list(dict.fromkeys(remarks))}
+    if not result["success"]:
+        print(result.get("log"), result.get("error"), file=sys.stderr)
+        return answer | {"reason": reason(result)}
+    with api.gradebook as gradebook:
+        submission = gradebook.find_submission(task.assignment, task.student)
+        grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+        by_hand = sorted(grade.name for grade in grades if grade.needs_manual_grade)
+        return answer | {"score": submission.score, "most": submission.max_score, "by_hand": by_hand}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Checks of exercise 01, aggregation: the order of a sum, its rounding, and what travels over the links."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgc_lab.exercises.checking import asked, expect, number
+from dgc_lab.exercises.variants import Variant
+
+
+def running_sum(answer, variant: Variant) -> str:
+    found = number(asked(answer, np.array([1.0, 2.5, -4.0], np.float32), about="for [1, 2.5, -4]"), "for [1, 2.5, -4]")
+    expect(found == -0.5, f"1 + 2.5 - 4 is -0.5, got {found:g}.")
+    ones = np.ones(4096, np.float16)
+    found = number(asked(answer, ones, about="for 4096 ones in float16"), "for 4096 ones in float16")
+    expect(
+        found == 2048,
+        f"4096 ones in float16, added one after another, end at 2048, got {found:g}: is the sum itself float16 in "
+        "every step, and are they added one at a time?",
+    )
+    return "right: and in float16, 2048 + 1 is 2048."
+
+
+def pairwise_sum(answer, variant: Variant) -> str:
+    for length in (1, 2, 3, 7, 64):
+        values = np.arange(1, length + 1, dtype=np.float32)
+        about = f"for 1, 2, ..., {length}"
+        found = number(asked(answer, values, about=about), about)
+        expect(found == values.sum(), f"{about} the sum is {values.sum():g}, got {found:g}.")
+    for length in (4096, 5000):
+        about = f"for {length} ones in float16"
+        result = asked(answer, np.ones(length, np.float16), about=about)
+        found = number(result, about)
+        expect(
+            abs(found - length) <= 4,
+            f"{about} the sum is {found:g}: are the halves of the halves added in pairs, too?",
+        )
+        expect(
+            np.asarray(result).dtype == np.float16, f"{about} the sum must be float16, got {np.asarray(result).dtype}."
+        )
+    return "right: the same bits a number, and the sum survives."
+
+
+def most_roundings(answer, variant: Variant) -> str:
+    for addends, method, right in (
+        (2, "running", 1),
+        (1024, "running", 1023),
+        (2, "pairwise", 1),
+        (1024, "pairwise", 10),
+    ):
+        about = f"for {addends} addends, {method}"
+        found = number(asked(answer, addends, method, about=about), about)
+        expect(
+            found == right,
+            f"{about}: count the additions that the first addend goes through on its way to the sum; not {found:g}.",
+        )
+    found = number(asked(answer, 1000, "pairwise", about="for 1000, pairwise"), "for 1000, pairwise")
+    expect(found == 10, f"1000 addends in pairs: some go through 10 additions, not {found:g}; how high is the tree?")
+    return "right: 1023 roundings against 10."
+
+
+def my_end(answer, variant: Variant) -> str:
+    found = number(answer, "as the end of your sum")
+    value = my_value(variant)
+    expect(found != 4096 * value, "that is the exact sum. In float16 it does not get there.")
+    expect(found == 2048 * value, f"for your value of {value:g} it is another number: try it with your `running_sum`.")
+    return "right: float16 has 11 binary digits, so 2048 of them and one more are 2048 of them."
+
+
+def my_value(variant: Variant) -> float:
+    """The student's own addend, a power of two.
+
+    Example:
+        >>> my_value(Variant(0))
+        0.5
+    """
+    return 2.0 ** variant.whole("my_value", -6, 3)
+
+
+def graph_nodes(answer, variant: Variant) -> str:
+    cases = (("ADD_N", 8, 1), ("EXPERIMENTAL_TREE", 8, 7), ("EXPERIMENTAL_ACCUMULATE_N", 8, 7), ("DEFAULT", 5, 1))
+    for method, contributions, right in cases:
+        about = f"for {method} and {contributions} contributions"
+        found = number(asked(answer, contributions, method, about=about), about)
+        expect(found == right, f"{about} lesson 1 counted another number of AddN nodes than {found:g}.")
+    return "right: one node with all inputs, or one less than there are contributions."
+
+
+def ring_bytes(answer, variant: Variant) -> str:
+    for workers, size, right in ((2, 1000, 1000), (4, 1000, 1500), (10, 1000, 1800), (1, 1000, 0)):
+        about = f"for {workers} workers and {size} bytes"
+        found = number(asked(answer, workers, size, about=about), about)
+        expect(
+            np.isclose(found, right),
+            f"{about}: {found:g} bytes are not what a worker sends. There are two rounds of N - 1 messages; how large "
+            "is a message?",
+        )
+    return "right: less than twice the gradient, however many workers there are."
+
+
+def exchange_seconds(answer, variant: Variant) -> str:
+    cases = (
+        ("ring", 8, 1000, 0.014014),
+        ("central", 8, 1000, 0.002112),
+        ("ring", 8, 100_000_000, 1.414),
+        ("central", 8, 100_000_000, 11.202),
+    )
+    for how, workers, size, right in cases:
+        about = f"for {how}, {workers} workers and {size:,} bytes at 1 Gbit/s and 1 ms"
+        found = number(asked(answer, how, workers, size, 125e6, 0.001, about=about), about)
+        expect(
+            np.isclose(found, right, rtol=1e-3),
+            f"{about}: {found:.4g} s is not it. Latency counts once a hop, bytes count on the busiest link.",
+        )
+    return "right: small messages are about hops, large ones about bytes."

@@ -1,0 +1,180 @@
+"""Look an answer over and say at once what was expected: in words, as a shape, or by a counter-example.
+
+A check never shows the solution. A module of checks has one function for each task, named like the task; it takes the
+answer and the student's `dgc_lab.exercises.variants.Variant`, returns what to say to a right answer, and raises
+`NotYet` with what to say to another.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+
+from dgc_lab.exercises.variants import Variant
+
+# Where each task's check is. Kept here so that a task is found without loading every module.
+TASKS = {
+    "running_sum": "aggregation",
+    "pairwise_sum": "aggregation",
+    "most_roundings": "aggregation",
+    "my_end": "aggregation",
+    "graph_nodes": "aggregation",
+    "ring_bytes": "aggregation",
+    "exchange_seconds": "aggregation",
+    "aggregate": "replicas",
+    "global_accuracy": "replicas",
+    "replica_loss": "replicas",
+    "combine_gradients": "replicas",
+    "my_variable": "replicas",
+    "merge_moments": "replicas",
+    "staleness": "staleness",
+    "typical_staleness": "staleness",
+    "my_largest_staleness": "staleness",
+    "may_start": "staleness",
+    "synchronous_seconds": "staleness",
+    "asynchronous_updates": "staleness",
+    "backup_seconds": "staleness",
+    "elements_to_keep": "masking",
+    "top_k_mask": "masking",
+    "split": "masking",
+    "my_threshold": "masking",
+    "sampled_threshold": "masking",
+    "guaranteed_threshold": "masking",
+    "share_sent": "masking",
+    "accumulate": "accumulation",
+    "correct_momentum": "accumulation",
+    "dgc_step": "accumulation",
+    "mended_thresholds": "accumulation",
+    "mended_ties": "accumulation",
+    "mended_residuals": "accumulation",
+    "message_bytes": "accumulation",
+    "break_even_workers": "accumulation",
+    "my_workers": "accumulation",
+}
+MARK = {True: "✓", False: "✗"}
+
+
+class NotYet(Exception):
+    """The answer is not right yet; the message tells the student what was expected."""
+
+
+class NotAttempted(NotYet):
+    """There is no answer yet."""
+
+
+def check(task: str, answer, variant: int = 0) -> bool:
+    """Look over an answer, print a line about it, and say whether it is right.
+
+    Args:
+        task: the task's name, as the exercise has it.
+        answer: the function or value that the exercise asks for.
+        variant: the student's number, from the top of the exercise.
+
+    Raises:
+        ValueError: there is no such task.
+
+    Example:
+        >>> check("elements_to_keep", None)
+        elements_to_keep: not attempted yet.
+        False
+        >>> check("elements_to_keep", lambda ratio, elements: int(ratio * elements))
+        ✗ elements_to_keep: of 10 elements a ratio of 0.25 wants at least 2.5, so not 2: which whole number is it then?
+        False
+    """
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+    look = getattr(importlib.import_module(f"dgc_lab.exercises.{TASKS[task]}"), task)
+    try:
+        if answer is None or answer is ...:
+            raise NotAttempted("not attempted yet.")
+        said, right = look(answer, Variant(variant)), True
+    except NotAttempted as reason:
+        print(f"{task}: {reason}")
+        return False
+    except NotYet as reason:
+        said, right = str(reason), False
+    print(f"{MARK[right]} {task}: {said}")
+    return right
+
+
+def asked(answer, *arguments, about: str):
+    """What the student's function answers; never lets its error through, and never shows it our own arrays.
+
+    Args:
+        answer: the student's function.
+        arguments: what it is called with, copied before.
+        about: the call in words, for the messages: "for a gradient of zeros".
+
+    Raises:
+        NotYet: it is no function, or it raised an error.
+        NotAttempted: it returned nothing, or raised NotImplementedError.
+    """
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, this is {_kind(answer)}.")
+    try:
+        result = answer(*(np.copy(each) if isinstance(each, np.ndarray) else each for each in arguments))
+    except NotImplementedError:
+        raise NotAttempted("not attempted yet.") from None
+    except Exception as error:
+        raise NotYet(f"{about} it raised {type(error).__name__}: {error}") from None
+    if result is None or result is ...:
+        raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
+    return result
+
+
+def array_like(result, pattern, about: str) -> np.ndarray:
+    """The answer as an array of the shape and kind of ``pattern``.
+
+    Raises:
+        NotYet: it is none, or has another shape, or is not Boolean where the pattern is (or the other way round).
+    """
+    try:
+        result = np.asarray(result)
+    except Exception:
+        raise NotYet(f"{about} an array is asked for, this is {_kind(result)}.") from None
+    if result.shape != pattern.shape:
+        raise NotYet(f"{about} the shape must be {pattern.shape}, got {result.shape}.")
+    if (result.dtype == bool) != (pattern.dtype == bool):
+        wanted = "True and False" if pattern.dtype == bool else "numbers"
+        raise NotYet(f"{about} an array of {wanted} is asked for, got {result.dtype}.")
+    if result.dtype != bool and not np.issubdtype(result.dtype, np.number):
+        raise NotYet(f"{about} an array of numbers is asked for, got {result.dtype}.")
+    return result
+
+
+def parts(result, names: tuple[str, ...], about: str) -> tuple:
+    """The answer as a tuple of as many parts as there are names.
+
+    Raises:
+        NotYet: it is no tuple or list, or has another number of parts.
+    """
+    if not isinstance(result, tuple | list) or len(result) != len(names):
+        found = f"{len(result)} of them" if isinstance(result, tuple | list) else _kind(result)
+        raise NotYet(f"{about} the answer must be {len(names)} things, {', '.join(names)}; got {found}.")
+    return tuple(result)
+
+
+def number(result, about: str) -> float:
+    """The answer as one number.
+
+    Raises:
+        NotYet: it is none, or not finite.
+    """
+    try:
+        result = float(np.asarray(result).reshape(()))
+    except Exception:
+        raise NotYet(f"{about} one number is asked for, this is {_kind(result)}.") from None
+    return result
+
+
+def expect(holds, otherwise: str) -> None:
+    """Raise `NotYet` with these words unless it holds."""
+    if not bool(holds):
+        raise NotYet(otherwise)
+
+
+def _kind(value) -> str:
+    """What a value is, in a few words, however large it is."""
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"

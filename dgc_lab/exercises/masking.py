@@ -1,0 +1,124 @@
+"""Checks of exercise 04, masking: how many elements, which, by whose threshold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dgc_lab.exercises.checking import array_like, asked, expect, number, parts
+from dgc_lab.exercises.variants import Variant
+
+MOST = 1.3  # times as many elements as were asked for may pass a threshold with a guarantee
+
+
+def elements_to_keep(answer, variant: Variant) -> str:
+    for elements, ratio, least, right in (
+        (10, 0.25, "2.5", 3),
+        (1000, 0.001, "1", 1),
+        (7, 0.0, "0", 0),
+        (8, 1, "8", 8),
+    ):
+        found = number(asked(answer, ratio, elements, about=f"for a ratio of {ratio}"), f"for a ratio of {ratio}")
+        expect(
+            found == right,
+            f"of {elements} elements a ratio of {ratio} wants at least {least}, so not {found:g}: "
+            "which whole number is it then?",
+        )
+    found = number(asked(answer, 0.07, 100, about="for a ratio of 0.07"), "for a ratio of 0.07")
+    expect(
+        found == 7,
+        f"a ratio of 0.07 of 100 elements is 7 of them, not {found:g}. Look at 0.07 * 100 in Python: what can be done "
+        "about the last digit?",
+    )
+    return "right, rounding error included."
+
+
+def top_k_mask(answer, variant: Variant) -> str:
+    shown = [0.02, -0.7, 0.1, 0.9, -0.05, 0.3]
+    gradient = np.array(shown, np.float32)
+    about = "for a gradient of 6 elements and k = 2"
+    mask = array_like(asked(answer, gradient, 2, about=about), gradient > 0, about)
+    expect(mask.sum() == 2, f"{about} the mask must be True twice, here it is {mask.sum()} times.")
+    expect(mask[1], f"{shown}: -0.7 is the second largest by absolute value, and was not kept.")
+    expect(mask[3], f"{shown}: 0.9 is the largest, and was not kept.")
+    table = variant.gradient("top_k_mask", 12).reshape(3, 4)
+    mask = array_like(asked(answer, table, 5, about="for a table"), table > 0, "for a gradient of 3 x 4 elements")
+    smallest_kept, largest_dropped = np.abs(table[mask]).min(initial=np.inf), np.abs(table[~mask]).max(initial=0)
+    expect(mask.sum() == 5, f"for a gradient of 3 x 4 elements and k = 5, {mask.sum()} were kept.")
+    expect(smallest_kept > largest_dropped, "in a table of 3 x 4, an element was kept and a larger one was not.")
+    tied = np.array([1.0, -2.0, 2.0, 0.5], np.float32)
+    mask = array_like(asked(answer, tied, 1, about="with a tie"), tied > 0, "with a tie")
+    expect(mask[1] and mask[2], f"{tied.tolist()} with k = 1: -2 and 2 tie, so both are kept; got {mask.tolist()}.")
+    for k, kept in ((0, "none"), (4, "all")):
+        mask = array_like(asked(answer, tied, k, about=f"for k = {k}"), tied > 0, f"for k = {k}")
+        expect(mask.sum() == k, f"for k = {k} of 4 elements, {kept} is kept; here {mask.sum()} were.")
+    return "right, with ties, tables, none and all."
+
+
+def split(answer, variant: Variant) -> str:
+    gradient, mask = np.array([[1.5, -2.0], [0.25, 4.0]], np.float32), np.array([[True, False], [False, True]])
+    about = "for a gradient of 2 x 2 elements"
+    kept, dropped = parts(asked(answer, gradient, mask, about=about), ("kept", "dropped"), about)
+    kept, dropped = array_like(kept, gradient, about), array_like(dropped, gradient, about)
+    expect(np.array_equal(kept + dropped, gradient), "kept + dropped must be the gradient again, element by element.")
+    expect(not np.any(kept * dropped), "an element is in both parts: where one has it, the other must have zero.")
+    expect(np.array_equal(kept != 0, mask), "kept must have the elements where the mask is True, here it is otherwise.")
+    return "right: nothing is lost, nothing is twice."
+
+
+def my_threshold(answer, variant: Variant) -> str:
+    gradient, k = variant.gradient("my_threshold", 1000), variant.whole("my_k", 20, 80)
+    found = number(answer, "as your threshold")
+    passed = int((np.abs(gradient) >= found).sum())
+    expect(found > 0, "a threshold is compared with absolute values: it must be above 0.")
+    expect(passed == k, f"{passed} elements of your gradient reach this threshold; you want {k}.")
+    return f"right: {k} elements reach it."
+
+
+def sampled_threshold(answer, variant: Variant) -> str:
+    ramp = np.arange(1, 101, dtype=np.float32)
+    about = "for 1, 2, ..., 100 with ratio 0.2, stride 10 and start 4"
+    found = number(asked(answer, ramp, 0.2, 10, 4, about=about), about)
+    expect(found in ramp[4::10], f"{about} the sample is 5, 15, ..., 95, and {found:g} is not in it.")
+    passed = int((ramp[4::10] >= found).sum())
+    expect(passed == 2, f"{about}, 20 % of the sample's 10 values are 2; {passed} of them reach {found:g}.")
+    found = number(asked(answer, -ramp, 0.2, 10, 4, about="with the signs turned"), "with the signs turned")
+    expect(found == 85, f"with the signs turned the threshold must be the same as before, got {found:g}.")
+    found = number(asked(answer, ramp.reshape(10, 10), 0.2, 10, 4, about="for a table"), "for a table")
+    expect(found == 85, f"1 to 100 as a table of 10 x 10 must have the same threshold as in a row, got {found:g}.")
+    return "right: read off the sample alone."
+
+
+def guaranteed_threshold(answer, variant: Variant) -> str:
+    rng = np.random.default_rng(variant.seed("guaranteed_threshold"))
+    plain = rng.normal(size=2000).astype(np.float32)
+    low, high = np.abs(plain) + 1, np.abs(plain)
+    low[::10], high[::10] = 0.001, 50 + high[::10]
+    cases = {
+        "an ordinary gradient": plain,
+        "a gradient whose every tenth element is tiny": low,
+        "a gradient whose every tenth element is huge": high,
+    }
+    for name, gradient in cases.items():
+        found = number(asked(answer, gradient, 0.02, 10, about=f"for {name}"), f"for {name}")
+        passed, wanted = int((np.abs(gradient) >= found).sum()), 40
+        expect(
+            wanted <= passed <= MOST * wanted,
+            f"for {name} of 2000 elements and a ratio of 0.02, {passed} elements pass; "
+            f"guaranteed are {wanted} to {MOST * wanted:.0f}.",
+        )
+    return "right: from 1 to 1.3 times what was asked for, however the sample lies."
+
+
+def share_sent(answer, variant: Variant) -> str:
+    rng = np.random.default_rng(variant.seed("share_sent"))
+    gradients = [rng.normal(size=200), 0.001 * rng.normal(size=1800)]
+    for whose, least, most in (("tensor", 0.01, 0.011), ("first", 0.0009, 0.0011)):
+        about = f"for two tensors and whose={whose!r}"
+        found = number(asked(answer, gradients, 0.01, whose, about=about), about)
+        expect(0 <= found <= 1, f"{about} a share from 0 to 1 is asked for, got {found:g}.")
+        expect(
+            least <= found <= most,
+            f"200 elements of size 1 and 1800 of size 0.001, ratio 0.01, whose={whose!r}: a share of {found:.4f} is "
+            "not what passes. Count, over both tensors, the elements that reach their threshold.",
+        )
+    return "right: the first tensor's threshold sent a tenth of what was asked for."

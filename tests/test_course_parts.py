@@ -1,0 +1,151 @@
+"""The parts of grading by themselves: limits that hold, names, zips, secrets, the scaffold. None needs nbgrader."""
+
+import dataclasses
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from dgc_lab.course import grading, roster, sandbox, scaffold, sources, submissions, supervision
+from dgc_lab.course.__main__ import main
+from dgc_lab.errors import LabError
+
+TIGHT = supervision.Limits(seconds=10, memory=2**30, disk=2**20)
+IDLE = "import time; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('done')", None),
+        ("raise SystemExit(3)", "exit code 3"),
+        (IDLE, "longer than 1 s"),
+        (f"open('big', 'wb').write(bytes(2**21)); {IDLE}", "more than 1 MB of files"),
+        (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
+        # three processes that stay under the limit of one, and are over that of all
+        (f"import os; os.fork(); os.fork(); x = b'1' * 800_000_000; {IDLE}", "of memory"),
+    ],
+)
+def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
+    monkeypatch.chdir(tmp_path)
+    before = set(psutil.Process().children(recursive=True))
+    limits = dataclasses.replace(TIGHT, seconds=1) if code == IDLE else TIGHT
+    output, reason = supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    assert (reason is None) == (words is None)
+    assert words is None or words in reason
+    assert words or output == "done\n"
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_what_left_its_family_is_found_all_the_same(tmp_path):
+    code = f"import os; os.setsid() if os.fork() == 0 else os._exit(0); os.fork() and os._exit(0); {IDLE}"
+    before = set(psutil.Process().children(recursive=True))
+    limits = dataclasses.replace(TIGHT, seconds=1)
+    supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+@pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no fence")
+def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
+    """What submissions must not do is tested with submissions; here is what the fence lets through."""
+    home = tmp_path / "home"
+    home.mkdir()
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, sandbox.entrance())
+    code = "import os, dgc_lab; print(sorted(os.listdir('/tmp')), os.getcwd()); open('x', 'wb').write(bytes(2**23))"
+    command = [sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), sys.executable, "-c", code]
+    limits = supervision.Limits(seconds=60)
+    output, reason = supervision.run(command, limits, home, tmp_path / "log")
+    assert output.endswith("/tmp\n")
+    assert reason
+    assert any(words in (tmp_path / "log").read_text() for words in ("File too large", "No space left"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_neither_a_checkout_nor_the_working_folder_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    folders = [Path(folder) for folder in sandbox.python_folders()]
+    root = Path(sandbox.__file__).resolve().parents[2]
+    assert not {tmp_path, root, root / "notebooks"} & set(folders)
+    assert Path(nbformat.__file__).parents[1] in folders
+
+
+def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("jane/04.ipynb", "{}")
+        file.writestr("__MACOSX/jane/._04.ipynb", "x")
+        file.writestr("john.ipynb", "0" * 100_000)
+        for name in ("../up.ipynb", "/root.ipynb", "a/../../b.ipynb", "C:/c.ipynb", "..\\d.ipynb"):
+            file.writestr(name, "{}")
+        link = zipfile.ZipInfo("link.ipynb")
+        link.external_attr = 0o120777 << 16
+        file.writestr(link, "/etc/passwd")
+    found, remarks = submissions.find(tmp_path / "all.zip", "04", tmp_path / "out")
+    assert [(each.student, each.path.name) for each in found] == [("jane", "04.ipynb")]
+    assert sum("leads out" in remark for remark in remarks) == 6
+    assert sum("too large" in remark for remark in remarks) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"all.zip", "out"}
+
+
+def test_one_notebook_of_each_student(tmp_path):
+    for name in ("jane/old.ipynb", "jane/04_masking.ipynb", "john_1_2_x.ipynb", "john_1_3_x-1.ipynb", "jim/a.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("{}")
+    os.utime(tmp_path / "in" / "john_1_2_x.ipynb", (1, 1))
+    found, _ = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
+    chosen = {each.student: each.path and each.path.name for each in found}
+    assert chosen == {"jane": "04_masking.ipynb", "jim": None, "john": "john_1_3_x-1.ipynb"}
+    with pytest.raises(LabError, match=r"no submissions at .*nowhere"):
+        submissions.find(tmp_path / "nowhere", "04_masking", tmp_path / "out")
+
+
+def test_a_secret_is_made_once_and_read_by_its_owner_alone(tmp_path):
+    secret = roster.read_secret(tmp_path / "secret")
+    assert len(secret) >= 16
+    assert roster.read_secret(tmp_path / "secret") == secret
+    assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
+    (tmp_path / "short").write_text("abc")
+    with pytest.raises(LabError, match=r"at least 16 characters, it has 3"):
+        roster.read_secret(tmp_path / "short")
+    (tmp_path / "names").write_text("José\nJose\n")
+    with pytest.raises(LabError, match=r"'Jose' and 'José' cannot be told apart"):
+        roster.read_roster(tmp_path / "names")
+
+
+def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
+    assert main(["new", "08_my_idea", "--source", str(tmp_path)]) == 0
+    notebook = sources.notebook(tmp_path, "08_my_idea")
+    nbformat.validate(notebook)
+    space = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "%pip" not in cell.source:
+            exec(cell.source, space)
+    assert main(["new", "08_my_idea", "--source", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    with pytest.raises(LabError, match=r"named like 08_my_idea, got 'Mine'"):
+        scaffold.new(tmp_path, "Mine")
+
+
+def test_whose_a_notebook_is():
+    secret, cells = "a secret of the course", [nbformat.v4.new_code_cell("VARIANT = {}")]
+    number = {name: roster.variant_number(secret, name) for name in ("jane", "john")}
+
+    def whose(stated, student, names=("jane", "john")):
+        cells[0].source, remarks = f"VARIANT = {stated}", []
+        return *grading.whose(cells, student, secret, names, remarks), " ".join(remarks)
+
+    assert whose(number["jane"], "jane") == ("jane", number["jane"], "")
+    assert whose(number["jane"], "final version") == ("jane", number["jane"], "handed in as final version")
+    copied = whose(number["jane"], "john")
+    assert copied[:2] == ("john", number["john"])
+    assert "is that of jane; graded with the student's own" in copied[2]
+    stranger = whose(5, "eve")
+    assert stranger[:2] == ("eve", roster.variant_number(secret, "eve"))
+    assert "5, nobody's" in stranger[2]
+    assert "not on the roster" in stranger[2]
+    assert grading.whose(cells, "jane", None, None, []) == ("jane", 0)

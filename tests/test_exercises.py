@@ -1,0 +1,129 @@
+"""Exercises: solutions get all marks, nothing gets none, a wrong answer costs what it should; no answer is released."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import dgc_lab
+from dgc_lab.course import sources
+from dgc_lab.course.nbgrader_api import STUB
+
+EXERCISES = Path(__file__).resolve().parent.parent / "notebooks" / "exercises"
+NAMES = sources.assignments(EXERCISES / "source")
+WRONG_ANSWERS = re.compile(r"^# %% (\S+) costs (.+)\n((?:(?!# %%).*\n)*)", re.MULTILINE)
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def released(name):
+    return nbformat.read(EXERCISES / "release" / name / f"{name}.ipynb", as_version=4)
+
+
+def kind(cell):
+    return cell.metadata.get("nbgrader", {})
+
+
+def wrong_answers(name):
+    """Of each wrong answer its cell, its code and the marks that it costs."""
+    text = (Path(__file__).parent / "wrong_answers" / f"{name}.py").read_text()
+    return [(cell, code, set(lost.split(", "))) for cell, lost, code in WRONG_ANSWERS.findall(text)]
+
+
+def marks(notebook):
+    return {kind(cell)["grade_id"].removeprefix("marks-") for cell in notebook.cells if kind(cell).get("grade")}
+
+
+def run(name, answers=(), variant=0):
+    """The marks that are reached with these answers in place of the solutions, and what was printed."""
+    notebook = sources.with_variant(sources.notebook(EXERCISES / "source", name), variant)
+    space, reached = {}, set()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for cell in notebook.cells:
+            if cell.cell_type != "code" or "%pip" in cell.source:
+                continue
+            code = dict(answers).get(kind(cell).get("grade_id"), cell.source)
+            try:
+                exec(code, space)
+            except Exception:
+                assert kind(cell).get("grade") or kind(cell).get("solution"), cell.source
+                continue
+            if kind(cell).get("grade"):
+                reached.add(kind(cell)["grade_id"].removeprefix("marks-"))
+    return reached, printed.getvalue()
+
+
+@each
+@pytest.mark.parametrize("variant", [0, 1, 1_234_567_890])
+def test_the_solutions_get_all_marks(name, variant):
+    reached, printed = run(name, variant=variant)
+    assert reached == marks(sources.notebook(EXERCISES / "source", name))
+    assert "✗" not in printed
+
+
+@each
+def test_the_untouched_release_gets_none_and_is_told_so(name):
+    untouched = {kind(cell)["grade_id"]: cell.source for cell in released(name).cells if kind(cell).get("solution")}
+    assert untouched
+    reached, printed = run(name, untouched.items())
+    assert reached == set()
+    assert printed.count("not attempted yet") == len(re.findall(r"(?m)^.*: not attempted yet.*$", printed)) > 0
+    assert "✗" not in printed
+
+
+@pytest.mark.parametrize(("name", "cell", "code", "lost"), [(n, *wrong) for n in NAMES for wrong in wrong_answers(n)])
+def test_a_wrong_answer_costs_its_marks_and_no_others(name, cell, code, lost):
+    reached, printed = run(name, [(cell, code)])
+    assert marks(sources.notebook(EXERCISES / "source", name)) - reached == lost
+    assert printed.count("✗") == len(lost)
+
+
+def test_every_answer_has_a_wrong_one():
+    for name in NAMES:
+        source = sources.notebook(EXERCISES / "source", name)
+        answers = {kind(cell)["grade_id"] for cell in source.cells if kind(cell).get("solution")}
+        assert answers == {cell for cell, *_ in wrong_answers(name)}
+
+
+@each
+def test_the_release_is_the_source_without_what_students_must_not_see(name):
+    source, release = sources.notebook(EXERCISES / "source", name), released(name)
+    assert len(source.cells) == len(release.cells)
+    for given, left in zip(source.cells, release.cells, strict=True):
+        text = re.sub(r"(?ms)^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION", rf"\1{STUB}", given.source)
+        text = re.sub(r"(?ms)\n?### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS", "", text)
+        assert left.source == text
+        assert {**kind(left), "checksum": None} == {**kind(given), "checksum": None} or not kind(given)
+    assert not re.search("SOLUTION|HIDDEN", str(release))
+
+
+@each
+def test_the_source_notebook_is_its_text(name):
+    stored = nbformat.read(EXERCISES / "source" / name / f"{name}.ipynb", as_version=4)
+    assert [(c.cell_type, c.source, c.metadata) for c in stored.cells] == [
+        (c.cell_type, c.source, c.metadata) for c in sources.notebook(EXERCISES / "source", name).cells
+    ]
+
+
+@each
+def test_points_and_badges_are_those_that_the_text_states(name):
+    source = sources.notebook(EXERCISES / "source", name)
+    text = "\n".join(cell.source for cell in source.cells if cell.cell_type == "markdown")
+    points = sum(kind(cell).get("points", 0) for cell in source.cells)
+    assert f"**Points:** {points}." in text
+    assert points == sum(int(number) for number in re.findall(r"(?m)^## Task .*\((\d+) points?, \d+ minutes\)$", text))
+    assert text.count(f"notebooks/exercises/release/{name}/{name}.ipynb") == 2
+    assert "**Time:**" in text
+
+
+def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
+    assert not dgc_lab.check("top_k_mask", lambda gradient, k: gradient.no_such_thing)
+    assert "AttributeError" in capsys.readouterr().out
+    assert not dgc_lab.check("top_k_mask", 3)
+    assert "a function is asked for" in capsys.readouterr().out
+    assert not dgc_lab.check("split", lambda gradient, mask: (gradient,))
+    assert "2 things" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"task must be one of .*, got 'no_such'"):
+        dgc_lab.check("no_such", None)

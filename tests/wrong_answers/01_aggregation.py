@@ -1,0 +1,60 @@
+# ruff: noqa
+"""Wrong answers to 01_aggregation: of each cell the id, and the marks that it must cost."""
+
+
+# %% running-sum costs running-sum
+def running_sum(values):
+    return values.sum()
+
+
+# %% running-sum costs running-sum
+def running_sum(values):
+    total = 0.0
+    for value in values.tolist():
+        total = total + value
+    return total
+
+
+# %% pairwise-sum costs pairwise-sum
+def pairwise_sum(values):
+    return running_sum(values)
+
+
+# %% pairwise-sum costs pairwise-sum
+def pairwise_sum(values):
+    return values.astype(np.float64).sum()
+
+
+# %% pairwise-sum costs pairwise-sum
+def pairwise_sum(values):
+    middle = len(values) // 2
+    return running_sum(values[:middle]) + running_sum(values[middle:])
+
+
+# %% most-roundings costs most-roundings
+def most_roundings(addends, method):
+    return addends - 1
+
+
+# %% most-roundings costs most-roundings
+def most_roundings(addends, method):
+    return addends - 1 if method == "running" else int(np.log2(addends))
+
+
+# %% my-end costs my-end
+my_end = 4096 * my_value(Variant(VARIANT))
+
+
+# %% graph-nodes costs graph-nodes
+def graph_nodes(contributions, method):
+    return contributions - 1
+
+
+# %% ring-bytes costs ring-bytes, exchange-seconds
+def ring_bytes(workers, size):
+    return 2 * (workers - 1) * size
+
+
+# %% exchange-seconds costs exchange-seconds
+def exchange_seconds(how, workers, size, bandwidth, latency):
+    return 2 * latency + ring_bytes(workers, size) / bandwidth
