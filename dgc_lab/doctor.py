@@ -15,7 +15,7 @@ from dgc_lab.build_horovod import horovod_state
 
 # name on PyPI: oldest version that the lab works with, and whether every lesson needs it
 PACKAGES = {
-    "keras": ("3.10", True),
+    "keras": ("3.13", True),
     "numpy": ("2.0", True),
     "pandas": ("2.2", True),
     "matplotlib": ("3.10", True),

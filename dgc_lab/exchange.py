@@ -71,6 +71,7 @@ class SimulatedWorkers:
 
     def agree(self, what: str) -> None:
         """Workers of one process cannot disagree."""
+        return None  # AutoGraph cannot read a function without a statement, and would say so in every lesson
 
     def broadcast(self, variables) -> None:
         """Workers of one process share their variables already."""

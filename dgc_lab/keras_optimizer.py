@@ -186,7 +186,8 @@ class AverageMetrics(keras.callbacks.Callback):
 
     Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
     moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
-    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
+    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others. Batch norm's moments drift apart
+    afterwards: `dgc_lab.moving_statistics.AverageStatistics` averages them.
 
     Raises:
         RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
