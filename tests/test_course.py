@@ -16,7 +16,7 @@ from dgc_lab.course import sandbox, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 EXERCISES = ROOT / "notebooks" / "exercises"
-FIRST, SECOND = "04_masking", "05_accumulation"
+FIRST, SECOND, BY_HAND = "04_masking", "05_accumulation", "07_own_model"
 PYTHON = Path(os.environ.get("DGC_LAB_COURSE_PYTHON", ROOT / ".venv-course" / "bin" / "python"))
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no instructors' environment: make course")
 
@@ -221,3 +221,43 @@ def test_a_variant_of_ones_own(tmp_path):
     write(answered(FIRST, variant=int(number)), tmp_path / "in" / "final version.ipynb")  # the number tells whose it is
     printed = course("grade", FIRST, tmp_path / "in", "--folder", tmp_path / "grading", *secret, *roster)
     assert "Jane-Doe: 18 of 18" in printed
+
+
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path):
+    handed, sheet, marks = tmp_path / "in", tmp_path / "points.csv", tmp_path / "marks.csv"
+    folder = ("--folder", tmp_path / "grading")
+    enter = ("marks", *folder, "--by-hand", sheet, "--to", marks)
+    write(answered(BY_HAND), handed / "jane.ipynb")
+    printed = course("grade", BY_HAND, handed, *folder)
+    assert "jane: 20 of 40" in printed
+    assert "to be marked by hand: bytes, conclusion, experiment, question, text-and-code" in printed
+    assert "0 answers have points" in course(*enter)
+    assert "5 wait" in course(*enter)
+    empty = sheet.read_text()
+    assert empty.count("jane,07_own_model,") == 5
+
+    sheet.write_text(empty.replace(",6,,", ",6,7,"))
+    course(*enter, expected=2)  # more than there is to reach
+    assert table(marks)[0][BY_HAND] == "20.0"
+    filled = empty.replace(",6,,", ",6,5,a *clear* plan").replace(",4,,", ",4,2.5,")
+    sheet.write_text(filled.replace(".", ",").replace(",", ";").replace("2;5", "2,5"))  # as other countries' do
+    assert "4 answers have points" in course(*enter)
+    [jane] = table(marks)
+    assert jane[BY_HAND] == "32.5"
+    assert jane["remarks"] == f"{BY_HAND}: to be marked by hand: text-and-code"
+    course("feedback", *folder)
+    assert "a <em>clear</em> plan" in (tmp_path / "grading/feedback/jane" / BY_HAND / f"{BY_HAND}.html").read_text()
+
+    write(answered(BY_HAND, {"question": "Another one."}), handed / "jane.ipynb")  # what was marked is no longer there
+    write(answered(BY_HAND, solved=False), handed / "john.ipynb")
+    course("grade", BY_HAND, handed, *folder)
+    assert "0 answers have points" in course(*enter)
+    jane, john = table(marks)
+    assert jane["remarks"].count(",") == 4
+    assert (john[BY_HAND], john["remarks"]) == ("0.0", "")  # nothing was written, so nothing waits
+    assert sheet.read_text().count("jane;") == 10

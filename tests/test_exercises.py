@@ -10,7 +10,7 @@ import pytest
 
 import dgc_lab
 from dgc_lab.course import sources
-from dgc_lab.course.nbgrader_api import STUB
+from dgc_lab.course.nbgrader_api import STUB, TEXT_STUB
 
 EXERCISES = Path(__file__).resolve().parent.parent / "notebooks" / "exercises"
 NAMES = sources.assignments(EXERCISES / "source")
@@ -32,8 +32,15 @@ def wrong_answers(name):
     return [(cell, code, set(lost.split(", "))) for cell, lost, code in WRONG_ANSWERS.findall(text)]
 
 
+def by_hand(cell):
+    """Whether a person marks this answer."""
+    return bool(kind(cell).get("grade") and kind(cell).get("solution"))
+
+
 def marks(notebook):
-    return {kind(cell)["grade_id"].removeprefix("marks-") for cell in notebook.cells if kind(cell).get("grade")}
+    """What a machine gives marks for."""
+    graded = [kind(cell)["grade_id"] for cell in notebook.cells if kind(cell).get("grade") and not by_hand(cell)]
+    return {name.removeprefix("marks-") for name in graded}
 
 
 def run(name, answers=(), variant=0):
@@ -83,7 +90,7 @@ def test_a_wrong_answer_costs_its_marks_and_no_others(name, cell, code, lost):
 def test_every_answer_has_a_wrong_one():
     for name in NAMES:
         source = sources.notebook(EXERCISES / "source", name)
-        answers = {kind(cell)["grade_id"] for cell in source.cells if kind(cell).get("solution")}
+        answers = {kind(cell)["grade_id"] for cell in source.cells if kind(cell).get("solution") and not by_hand(cell)}
         assert answers == {cell for cell, *_ in wrong_answers(name)}
 
 
@@ -92,7 +99,8 @@ def test_the_release_is_the_source_without_what_students_must_not_see(name):
     source, release = sources.notebook(EXERCISES / "source", name), released(name)
     assert len(source.cells) == len(release.cells)
     for given, left in zip(source.cells, release.cells, strict=True):
-        text = re.sub(r"(?ms)^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION", rf"\1{STUB}", given.source)
+        stub = STUB if given.cell_type == "code" else TEXT_STUB
+        text = re.sub(r"(?ms)^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION", rf"\1{stub}", given.source)
         text = re.sub(r"(?ms)\n?### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS", "", text)
         assert left.source == text
         assert {**kind(left), "checksum": None} == {**kind(given), "checksum": None} or not kind(given)
@@ -113,7 +121,9 @@ def test_points_and_badges_are_those_that_the_text_states(name):
     text = "\n".join(cell.source for cell in source.cells if cell.cell_type == "markdown")
     points = sum(kind(cell).get("points", 0) for cell in source.cells)
     assert f"**Points:** {points}." in text
-    assert points == sum(int(number) for number in re.findall(r"(?m)^## Task .*\((\d+) points?, \d+ minutes\)$", text))
+    assert points == sum(
+        int(number) for number in re.findall(r"(?m)^## Task .*\((\d+) points?, \d+ (?:minutes|hours)\)$", text)
+    )
     assert text.count(f"notebooks/exercises/release/{name}/{name}.ipynb") == 2
     assert "**Time:**" in text
 
@@ -127,3 +137,13 @@ def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert "2 things" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"task must be one of .*, got 'no_such'"):
         dgc_lab.check("no_such", None)
+
+
+def test_a_rubric_says_what_is_given_for_each_answer_that_a_person_marks():
+    """In the exercise, word for word in the guide, and as the points of the answers."""
+    source = sources.notebook(EXERCISES / "source", "07_own_model")
+    points = {kind(cell)["grade_id"].replace("-", " "): kind(cell)["points"] for cell in source.cells if by_hand(cell)}
+    text, guide = "\n".join(cell.source for cell in source.cells), (EXERCISES / "README.md").read_text()
+    rubric = re.search(r"(?m)^\| points \| full .*\n(?:\|.*\n?)+", text).group().strip()
+    assert rubric in guide
+    assert {name: int(most) for name, most in re.findall(r"(?m)^\| ([a-z ]+), (\d+) \|", rubric)} == points

@@ -2,9 +2,9 @@
 
 `sources` makes the students' versions, `roster` gives each student a variant, `submissions` finds out what came from
 whom, `repair` puts a student's answers back into the exercise, `grading` has each one run in a process of its own
-(`worker`, which runs the cells by `execution` in a kernel that `sandbox` fences in, under `supervision`), and `marks`
-writes feedback and the table for the learning platform. `scaffold` begins a new exercise; `nbgrader_api` is the door to
-nbgrader.
+(`worker`, which runs the cells by `execution` in a kernel that `sandbox` fences in, under `supervision`), `by_hand`
+enters what a person marks, and `marks` writes feedback and the table for the learning platform. `scaffold` begins a new
+exercise; `nbgrader_api` is the door to nbgrader.
 
 Needs the extra ``course`` (nbgrader) for all but the help; never install that where students work.
 """

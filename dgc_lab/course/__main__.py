@@ -49,6 +49,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("assignment", nargs="?", help="all if none is named")
     found = command("marks", "write the table of marks as CSV", graded)
     found.add_argument("--to", type=Path, default=Path("marks.csv"), help="the CSV file")
+    text = "CSV of the answers that a person marks, made when it is not there; the points in it are entered"
+    found.add_argument("--by-hand", type=Path, help=text)
     return main
 
 
@@ -93,8 +95,13 @@ def feedback(options) -> int:
 
 
 def marks(options) -> int:
-    """The table of marks."""
+    """The table of marks, with those that a person has given."""
+    from dgc_lab.course.by_hand import by_hand
     from dgc_lab.course.marks import marks
+
+    if options.by_hand:
+        entered, waiting = by_hand(options.folder, options.by_hand)
+        print(f"{entered} answers have points in {options.by_hand}, {waiting} wait for them")
 
     print(f"{len(marks(options.folder, options.to))} students in {options.to}")
     return 0

@@ -56,7 +56,7 @@ def grade(
 
     Returns:
         The report, a dict for each student: student, status (``"graded"`` or ``"not graded"``), score, most, remarks,
-        seconds.
+        seconds, and of those that were graded ``by_hand``, the answers that wait for a person.
 
     Raises:
         LabError: there are no submissions or no such exercise, or somebody else is grading in this folder.
@@ -101,9 +101,10 @@ def grade(
 def line_of(row: dict, number: int, of: int) -> str:
     """A student's line of the progress report."""
     marks = f"{row['score']:g} of {row['most']:g}" if row["status"] == "graded" else "NOT GRADED"
-    return (
-        f"[{number}/{of}] {row['student']}: {marks}, {row['seconds']:.0f} s{''.join('; ' + r for r in row['remarks'])}"
-    )
+    remarks = [*row["remarks"]]
+    if row.get("by_hand"):
+        remarks.append(f"to be marked by hand: {', '.join(row['by_hand'])}")
+    return f"[{number}/{of}] {row['student']}: {marks}, {row['seconds']:.0f} s{''.join('; ' + r for r in remarks)}"
 
 
 def _graded(submission: Submission, assignment, folder, secret, roster, limits) -> dict:
@@ -177,9 +178,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     if not answer["success"]:
         remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
         return {}
-    if answer["by_hand"]:
-        remarks.append(f"to be marked by hand: {', '.join(answer['by_hand'])}")
-    return {"status": "graded", "score": answer["score"], "most": answer["most"]}
+    return {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
 
 
 @contextmanager
@@ -201,6 +200,20 @@ def read_report(folder: Path) -> dict:
     """What is known so far: of each exercise a row for each student."""
     path = Path(folder) / "report.json"
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
+    """Of each exercise that was graded, or of one, the rows of the report by student.
+
+    Raises:
+        LabError: nothing has been graded in that folder.
+    """
+    report = read_report(folder)
+    report.pop("exercises", None)
+    report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
+    if not report:
+        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
+    return report
 
 
 def write_report(folder: Path, report: dict) -> None:

@@ -7,7 +7,8 @@ import html
 import re
 from pathlib import Path
 
-from dgc_lab.course.grading import read_report
+from dgc_lab.course.by_hand import waiting
+from dgc_lab.course.grading import graded_rows
 from dgc_lab.course.nbgrader_api import course_api, reason
 from dgc_lab.errors import LabError
 
@@ -36,7 +37,7 @@ def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
     folder = Path(folder).resolve()
     api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]})
     written = []
-    for name, rows in _graded(folder, assignment).items():
+    for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
             page = folder / "feedback" / student / name / f"{name}.html"
             if row["status"] == "graded":
@@ -77,8 +78,9 @@ def hide_tests():
 def marks(folder: Path, target: Path) -> list[dict]:
     """Write the table of marks: a row for each student, for each exercise the marks, what can be reached, and remarks.
 
-    Marks given by hand in nbgrader count. Who has not handed in an exercise has an empty field; who handed in what
-    could not be graded has 0 and the reason.
+    Marks given by hand count (`dgc_lab.course.by_hand`, or nbgrader's own pages), and who waits for them is among the
+    remarks. Who has not handed in an exercise has an empty field; who handed in what could not be graded has 0 and the
+    reason.
 
     Args:
         folder: the grading folder.
@@ -91,7 +93,7 @@ def marks(folder: Path, target: Path) -> list[dict]:
         LabError: nothing has been graded in that folder.
     """
     folder = Path(folder).resolve()
-    report = _graded(folder, None)
+    report = graded_rows(folder)
     students = sorted({student for rows in report.values() for student in rows})
     table = []
     with course_api(folder).gradebook as gradebook:
@@ -102,7 +104,10 @@ def marks(folder: Path, target: Path) -> list[dict]:
                 row = rows.get(student)
                 line[name] = "" if row is None else 0.0
                 if row is not None and row["status"] == "graded":
-                    line[name] = gradebook.find_submission(name, student).score
+                    submission = gradebook.find_submission(name, student)
+                    line[name] = submission.score
+                    if by_hand := waiting(submission):
+                        remarks.append(f"{name}: to be marked by hand: {', '.join(by_hand)}")
                 line[f"{name} of"] = most
                 remarks += [f"{name}: {remark}" for remark in (row or {}).get("remarks", ())]
             table.append(line | {"remarks": "; ".join(remarks)})
@@ -112,13 +117,3 @@ def marks(folder: Path, target: Path) -> list[dict]:
         writer.writeheader()
         writer.writerows(table)
     return table
-
-
-def _graded(folder: Path, assignment: str | None) -> dict[str, dict]:
-    """Of each exercise that was graded the rows of its report."""
-    report = read_report(folder)
-    report.pop("exercises", None)
-    report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
-    if not report:
-        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
-    return report

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dgc_lab.errors import LabError
 
-STUB = "...  # your answer"
+STUB, TEXT_STUB = "...  # your answer", "*Your answer*"
 
 
 def course_api(folder: Path, **more):
@@ -48,7 +48,7 @@ def course_api(folder: Path, **more):
     config = Config(
         {
             "CourseDirectory": {"root": str(folder), "db_url": f"sqlite:///{folder / 'gradebook.db'}"},
-            "ClearSolutions": {"code_stub": {"python": STUB}, "text_stub": "*Your answer*"},
+            "ClearSolutions": {"code_stub": {"python": STUB}, "text_stub": TEXT_STUB},
             "Exchange": {"root": str(folder / "exchange")},
             **more,
         }
