@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.course import grading, roster, sandbox, scaffold, sources, submissions, supervision
+from dgc_lab.course import by_hand, grading, repair, roster, sandbox, scaffold, sources, submissions, supervision
 from dgc_lab.course.__main__ import main
 from dgc_lab.errors import LabError
 
@@ -149,3 +150,32 @@ def test_whose_a_notebook_is():
     assert "5, nobody's" in stranger[2]
     assert "not on the roster" in stranger[2]
     assert grading.whose(cells, "jane", None, None, []) == ("jane", 0)
+
+
+def test_points_that_are_none_are_refused_with_their_line(tmp_path):
+    most_six = types.SimpleNamespace(max_score=6.0)
+    for text in ("7", "-1", "five", "nan", "inf"):
+        with pytest.raises(LabError, match=rf"line 3: points must be a number from 0 to 6, got '{text}'"):
+            by_hand.points_of(text, most_six, "points.csv, line 3")
+    assert by_hand.points_of("6", most_six, "") == 6
+    (tmp_path / "points.csv").write_text("student;points\n")
+    with pytest.raises(LabError, match=r"exercise, answer, version, of, comment is not there"):
+        by_hand.read_sheet(tmp_path / "points.csv")
+
+
+def test_pictures_in_an_answer_are_kept_and_those_that_are_not_there_harm_nobody():
+    answer = nbformat.v4.new_markdown_cell(
+        "*Your answer*", metadata={"nbgrader": {"grade_id": "mine", "solution": True}}
+    )
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0"), answer])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    handed = nbformat.v4.new_markdown_cell("![](attachment:a.png) ![](attachment:b.png)", metadata=answer.metadata)
+    handed.attachments = {"a.png": {"image/png": "aGk=", "text/html": "aGk="}, "c.html": {"text/html": "aGk="}, "d": 1}
+    own = nbformat.v4.new_markdown_cell("![](attachment:a.png)")
+    repaired, _ = repair.repair([handed, own], release, "07")
+    assert [cell.source for cell in repaired.cells[1:]] == [
+        "![](attachment:a.png) ![](missing:b.png)",
+        "![](missing:a.png)",
+    ]
+    assert repaired.cells[1].attachments == {"a.png": {"image/png": "aGk="}}
+    nbformat.validate(repaired)

@@ -112,7 +112,7 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
 def waiting(submission) -> list[str]:
     """Answers of nbgrader's submission that still wait for a person."""
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    return [grade.name for grade in grades if grade.needs_manual_grade]
+    return sorted(grade.name for grade in grades if grade.needs_manual_grade)
 
 
 def _answers(gradebook, folder):

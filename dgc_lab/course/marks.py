@@ -30,25 +30,29 @@ def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
         The files, ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder.
 
     Raises:
-        LabError: nothing has been graded, or nbgrader makes no page of something; the message has its words.
+        LabError: nothing has been graded, or nbgrader makes no page of something, which the message names in its
+            words; all other pages are there then.
     """
     from nbgrader.preprocessors import GetGrades
 
     folder = Path(folder).resolve()
     api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]})
-    written = []
+    written, failed = [], []
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
             page = folder / "feedback" / student / name / f"{name}.html"
             if row["status"] == "graded":
                 result = api.generate_feedback(name, student)
                 if not result["success"]:
-                    raise LabError(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
+                    failed.append(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
+                    continue
             else:
                 page.parent.mkdir(parents=True, exist_ok=True)
                 reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
                 page.write_text(PAGE.format(title=html.escape(f"{name}: {student}"), reasons=reasons))
             written.append(page)
+    if failed:
+        raise LabError("\n".join(failed))
     return written
 
 

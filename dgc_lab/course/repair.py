@@ -15,6 +15,7 @@ from dgc_lab.course.sources import first_line, is_variant
 from dgc_lab.errors import LabError
 
 MOST_CELLS = 1000
+ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
 
@@ -59,7 +60,7 @@ def repair(cells, release, name: str):
         LabError: nothing in it is of this exercise.
     """
     known, lines = _index(release)
-    answers: dict[str, list[str]] = {}
+    answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
     seen, by_line, place = [], 0, None
     for cell in cells:
@@ -74,14 +75,14 @@ def repair(cells, release, name: str):
         seen.append(name_of_cell)
         place = name_of_cell
         if known[name_of_cell]:
-            answers.setdefault(name_of_cell, []).append(cell.source)
+            answers.setdefault(name_of_cell, []).append(cell)
     if not answers:
         raise LabError(f"no answer of {name} is in this notebook: is it another exercise's?")
     return _assembled(release, answers, extras, seen, by_line, known)
 
 
 def _assembled(release, answers, extras, seen, by_line, known):
-    written = [source for sources in answers.values() for source in sources]
+    written = [cell.source for cells in answers.values() for cell in cells]
     written += [cell.source for cells in extras.values() for cell in cells if cell.cell_type == "code"]
     meddled = any(SETS_VARIANT.search(source) for source in written)
     given = next(cell for cell in release.cells if is_variant(cell))
@@ -90,7 +91,7 @@ def _assembled(release, answers, extras, seen, by_line, known):
     for cell in copy.deepcopy(release.cells):
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
         if known.get(grade_id):
-            cell.source = "\n\n".join(answers.get(grade_id, [""]))
+            _put(cell, answers.get(grade_id, []))
         elif grade_id and meddled:
             result.cells.append(_own(given))
         result.cells += [cell, *extras.get(grade_id, [])] if grade_id else [cell]
@@ -132,4 +133,31 @@ def _own(cell):
     """A student's own cell without anything that means something to nbgrader, and without outputs."""
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
-    return new_code_cell(cell.source) if cell.cell_type == "code" else new_markdown_cell(cell.source)
+    own = new_code_cell() if cell.cell_type == "code" else new_markdown_cell()
+    return _put(own, [cell])
+
+
+def _put(target, cells):
+    """Put what cells hold into one: their text and, where that is Markdown, the pictures pasted into it.
+
+    nbconvert makes no page of a text that names a picture which is not there; such a name is changed.
+    """
+    target.source = "\n\n".join(cell.source for cell in cells)
+    if target.cell_type == "markdown":
+        there = {name: data for cell in cells for name, data in _pictures(cell).items()}
+        target.source = ATTACHED.sub(lambda name: name[0] if name[1] in there else f"missing:{name[1]}", target.source)
+        if there:
+            target.attachments = there
+    return target
+
+
+def _pictures(cell) -> dict[str, dict[str, str]]:
+    """What is attached to a cell, as far as it is pictures."""
+    attached = cell.get("attachments")
+    found = {}
+    for name, data in attached.items() if isinstance(attached, dict) else ():
+        if isinstance(data, dict):
+            found[name] = {
+                kind: text for kind, text in data.items() if kind.startswith("image/") and isinstance(text, str)
+            }
+    return {name: data for name, data in found.items() if data}

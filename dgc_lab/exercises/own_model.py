@@ -198,7 +198,7 @@ def project_table(answer, variant: Variant) -> str:
 
 def _columns(answer) -> dict[str, np.ndarray]:
     """The project's table by columns, from a DataFrame or a list of rows."""
-    rows = answer.to_dict("records") if hasattr(answer, "to_dict") else answer
+    rows = answer.to_dict("records") if getattr(answer, "ndim", 0) == 2 and hasattr(answer, "to_dict") else answer
     expect(
         isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows),
         "a table is asked for: a pandas DataFrame, or a list with a dict for each row.",
@@ -216,9 +216,12 @@ def _columns(answer) -> dict[str, np.ndarray]:
 
 def _rows(result, width, about):
     """Indices and rows of a sparse gradient."""
-    indices, rows = (np.asarray(each) for each in parts(result, ("indices", "values"), about))
-    expect(indices.ndim == 1, f"{about} the indices must be an array of one dimension.")
-    return indices, array_like(rows, np.zeros((len(indices), width)), about)
+    indices, rows = parts(result, ("indices", "values"), about)
+    indices = np.array(indices, object)  # whatever it is
+    whole = all(isinstance(index, int | np.integer) for index in indices.ravel())
+    expect(indices.ndim == 1 and whole, f"{about} the indices must be an array of whole numbers.")
+    indices = indices.astype(int)
+    return indices, array_like(rows, np.zeros((indices.size, width)), about)
 
 
 def _table(indices, values, rows):
