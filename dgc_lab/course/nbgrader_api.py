@@ -60,5 +60,5 @@ def reason(result: dict) -> str:
     """Why a call failed: the last error in nbgrader's log, in one line."""
     log = re.sub(r"\x1b\[[0-9;]*m", "", result.get("log") or result.get("error") or "")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|InvalidNotebook)\b", line)]
     return (errors or lines or ["no reason given"])[-1]
