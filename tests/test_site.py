@@ -35,3 +35,16 @@ def test_links_that_lead_nowhere_are_told(builder, tmp_path, monkeypatch):
     monkeypatch.setattr(builder, "sources", lambda: [tmp_path / "README.md"])
     wrong = builder.build(tmp_path / "site")
     assert wrong == ["README.md: gone.md leads nowhere", "README.md: no place 'elsewhere' in README.md"]
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(builder, tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("# Title")
+    monkeypatch.setattr(builder, "ROOT", tmp_path)
+    monkeypatch.setattr(builder, "sources", lambda: [tmp_path / "README.md"])
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "mine.html").write_text("mine")
+    for folder in ("pages", "", "README.md"):
+        with pytest.raises(ValueError, match="folder must be new, empty or an earlier site"):
+            builder.build(tmp_path / folder)
+    assert (tmp_path / "pages" / "mine.html").read_text() == "mine"
+    assert builder.build(tmp_path / "site") == builder.build(tmp_path / "site") == []

@@ -16,6 +16,7 @@ from bs4 import BeautifulSoup
 from nbconvert import HTMLExporter
 
 ROOT = Path(__file__).resolve().parent.parent
+MARK = ".made_by_build_site"  # in a folder that may be emptied
 TEXTS = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"]
 
 
@@ -52,8 +53,17 @@ def target_of(link: str, page: Path) -> tuple[Path, str] | None:
 
 
 def build(site: Path) -> list[str]:
-    """Write the site; returns what is wrong with its links, one line each."""
-    shutil.rmtree(site, ignore_errors=True)
+    """Write the site; returns what is wrong with its links, one line each.
+
+    Raises:
+        ValueError: the folder holds something else than an earlier site.
+    """
+    if site.exists():
+        if not site.is_dir() or (any(site.iterdir()) and not (site / MARK).exists()):
+            raise ValueError(f"folder must be new, empty or an earlier site, got {site}, which holds something else")
+        shutil.rmtree(site)
+    site.mkdir(parents=True)
+    (site / MARK).touch()
     pages = {source: BeautifulSoup(html_of(source), "html.parser") for source in sources()}
     wrong = []
     for source, soup in pages.items():
@@ -87,7 +97,10 @@ def build(site: Path) -> list[str]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "site")
-    problems = build(folder)
+    try:
+        problems = build(folder)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     print(f"{len(sources())} pages in {folder}: open {folder / 'index.html'}")
     print("\n".join(problems) or "every link leads somewhere", file=sys.stderr if problems else sys.stdout)
     sys.exit(bool(problems))
