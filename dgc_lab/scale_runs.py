@@ -1,7 +1,8 @@
 """The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
 
 All runs see the same batches of 128 examples, step by step; with N workers each of them computes 128 / N. Without
-compression that makes the same training whatever N is. With it, each worker selects from a gradient of its own.
+compression that makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient
+of its own.
 """
 
 from __future__ import annotations
