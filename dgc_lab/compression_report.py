@@ -82,6 +82,7 @@ class WriteCompression(keras.callbacks.Callback):
             for name, ratio in compression_table(self.model.optimizer.compressor)["ratio"].items():
                 tag = "bytes" if name == OVERALL else name
                 tf.summary.write(f"compression/{tag}", tf.constant(ratio, tf.float32), metadata=scalar)
+        self.writer.flush()  # where fit is interrupted, nobody calls on_train_end
 
     def on_train_end(self, logs=None):
         self.writer.close()

@@ -101,14 +101,15 @@ class Compressor(tf.Module):
         self._agree(gradients[0])
         told = told or [tf.zeros([0])] * len(gradients)
         gradients, told = self.exchange.pool(gradients, told, self.recipe.reduction == "average")
-        gradients = [self._merged_decayed_clipped(worker) for worker in gradients]
+        gradients = [self._merged_and_decayed(worker) for worker in gradients]
+        clipped = [self._clipped(worker) for worker in gradients]
         parted, whole, rows = [], [], []
         for i, gradient in enumerate(gradients[0]):
             if gradient is not None:
                 (rows if is_rows(gradient) else whole if self.dense[i] else parted).append(i)
         self.parted = set(parted)
         this = Round(self, self._ratio() if ratio is None else ratio, (parted, whole, rows))
-        return this.run(gradients, told)
+        return this.run(clipped, told, gradients)
 
     def after_exchange(self, updates):
         """The rest of a step whose exchange was outside: back to the variables' shapes, and momentum where it is due.
@@ -159,8 +160,8 @@ class Compressor(tf.Module):
         stage = tf.minimum(self.step // recipe.warm_up_steps, len(recipe.warm_up))
         return tf.gather(tf.constant([*recipe.warm_up, recipe.ratio], tf.float64), stage)
 
-    def _merged_decayed_clipped(self, gradients):
-        """A worker's gradients with rows merged, weights decayed, and clipped to its share of the global norm."""
+    def _merged_and_decayed(self, gradients):
+        """A worker's gradients with rows merged and weights decayed."""
         recipe, size = self.recipe, self.exchange.size
         gradients = [merge_rows(g) if is_rows(g) else g for g in gradients]
         if recipe.weight_decay:
@@ -168,8 +169,13 @@ class Compressor(tf.Module):
             decay = recipe.weight_decay / (1 if recipe.reduction == "average" else size)
             pairs = zip(gradients, self.trained, strict=True)
             gradients = [g if g is None or is_rows(g) else g + decay * tf.convert_to_tensor(w) for g, w in pairs]
-        if recipe.clip_norm is not None:
-            there = [g for g in gradients if g is not None]
-            clipped = iter(clip_locally(there, recipe.clip_norm, size, recipe.reduction))
-            gradients = [None if g is None else next(clipped) for g in gradients]
         return gradients
+
+    def _clipped(self, gradients):
+        """A worker's gradients, clipped to its share of the global norm."""
+        recipe = self.recipe
+        if recipe.clip_norm is None:
+            return gradients
+        there = [g for g in gradients if g is not None]
+        clipped = iter(clip_locally(there, recipe.clip_norm, self.exchange.size, recipe.reduction))
+        return [None if g is None else next(clipped) for g in gradients]

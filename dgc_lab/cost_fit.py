@@ -125,25 +125,6 @@ def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
     return Fit(found.latency, found.efficiency, found.per_byte, tuple(errors), found.rows)
 
 
-def cross_checked(rows: Sequence[Measured]) -> Fit:
-    """`fit` of all rows, with the error of each as a fit of the others has it.
-
-    Raises:
-        ValueError: there are fewer than 3 rows, or one is there twice.
-
-    Example:
-        >>> link = Link(1e6, latency=0.001)
-        >>> rows = [Measured("ring", 2, size, 1e6, link.seconds(2, size)) for size in (1e3, 1e5, 1e6)]
-        >>> cross_checked(rows).largest_error < 1e-9
-        True
-    """
-    if len(rows) < 3:
-        raise ValueError(f"rows must be at least 3, got {len(rows)}")
-    errors = [fit([*rows[:i], *rows[i + 1 :]], [row]).errors[0] for i, row in enumerate(rows)]
-    whole = fit(rows)
-    return Fit(whole.latency, whole.efficiency, whole.per_byte, tuple(errors), whole.rows)
-
-
 def _terms(row):
     """What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange."""
     hops, size = row.hops_and_bytes

@@ -14,9 +14,7 @@ Source: arXiv:2103.00543 (where compression does not pay, by such a model and by
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dgc_lab.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
@@ -165,8 +163,8 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
     """The bandwidth in bytes a second above which dense steps are faster than sparse ones, by the model.
 
     Returns:
-        Infinity where sparse steps are faster on every link, 0 where they spare no bytes. ``link`` gives all but the
-        bandwidth.
+        Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where they are sparse ones
+        *above* some bandwidth: more bytes, and fewer hops. ``link`` gives all but the bandwidth.
 
     Example:
         >>> from dgc_lab.network import GBIT
@@ -179,21 +177,8 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
     spared = (dense.passed - sparse.passed) / link.efficiency
     longer = sparse.seconds - dense.seconds  # with all bytes for nothing
     if spared <= 0:
-        return 0.0
+        return math.nan if longer < 0 else 0.0
     return spared / longer if longer > 0 else math.inf
-
-
-def grid(workload: Workload, links: Sequence[Link], workers: Sequence[int], methods=METHODS, ratios=(0.001,)) -> list:
-    """An `Estimate` for every combination: workers from 1 to 1 024, links from 100 Mbit/s to 200 Gbit/s, for example.
-
-    Example:
-        >>> from dgc_lab.network import GBIT
-        >>> found = grid(Workload(10**6, 0.1), [Link(GBIT), Link(10 * GBIT)], [2**i for i in range(11)], ["dense"])
-        >>> len(found), found[-1].workers, {estimate.source for estimate in found}
-        (22, 1024, {'modelled'})
-    """
-    every = itertools.product(links, methods, ratios, workers)
-    return [step(workload, link, number, method, ratio) for link, method, ratio, number in every]
 
 
 def bytes_against_dense(workers: int, ratio: float, entry_bytes: int = 8) -> float:

@@ -115,6 +115,8 @@ class DistributedTrainer(Trainer):
 
     def __init__(self, settings: DistributedSettings, exchange=None, data: Dataset | None = None):
         self.exchange = exchange or OneWorker()
+        if self.exchange.each_rank is not self.exchange:
+            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
         if settings.workers != self.exchange.size:
             raise ValueError(f"workers must be {self.exchange.size}, as many as there are, got {settings.workers}")
         self.exchange.agree(str(settings))

@@ -10,7 +10,8 @@ All three have the same collectives and nothing else, so that what is built on t
   of, where that is not one (`dgc_lab.hosts`).
 
 ``tensors`` is a list with one tensor for each worker in this process, ``groups`` a list with one list each. ``size`` is
-the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
+the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here. Where several
+ranks are one worker, ``each_rank`` is the exchange in which each is one: examples, metrics and files go by it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class SimulatedWorkers:
     """
 
     first = 0
+
+    @property
+    def each_rank(self):
+        """The exchange in which every process that trains is a worker: this one."""
+        return self
 
     def __init__(self, workers: int):
         self.size = self.local = check_whole("workers", workers, 1)
@@ -94,6 +100,11 @@ class HorovodWorkers:
     """
 
     local = 1
+
+    @property
+    def each_rank(self):
+        """The exchange in which every rank is a worker: this one."""
+        return self
 
     def __init__(self):
         require_horovod()

@@ -18,7 +18,6 @@ from dgc_lab.errors import LabError
 from dgc_lab.exchange import HorovodWorkers
 
 LONGEST_NAME = 256
-SETS = {}  # by ranks: Horovod refuses to make one twice
 
 
 class Hosts(HorovodWorkers):
@@ -26,7 +25,8 @@ class Hosts(HorovodWorkers):
 
     ``size`` is the number of hosts and ``first`` the number of this rank's own, by their lowest ranks. All ranks of a
     host hold the same velocities and residuals, bit for bit. Bytes that are counted are those that a host hands to the
-    exchange between hosts.
+    exchange between hosts. For `dgc_lab.keras_optimizer.DistributedOptimizer` and `dgc_lab.compressor.Compressor`;
+    Keras saves no exchange, so give it again to an optimizer that was loaded.
 
     Args:
         host: name of this rank's host; the machine's own if None.
@@ -61,6 +61,11 @@ class Hosts(HorovodWorkers):
         # Every rank has to make every set, in one order.
         self._own = [self._set_of(ranks) for ranks in self.ranks][self.first]
         self._leaders = self._set_of([ranks[0] for ranks in self.ranks])
+
+    @property
+    def each_rank(self):
+        """Examples, metrics and files are each rank's own."""
+        return HorovodWorkers()
 
     def pool(self, gradients, told, average):
         """One worker's gradients and notes out of those of the ranks of this host: their mean, or the gradients' sum.
@@ -110,23 +115,18 @@ class Hosts(HorovodWorkers):
         return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name, process_set=ranks)
 
     def _set_of(self, ranks):
-        """Horovod's set of these ranks; the one that was made before, as long as Horovod still has it."""
+        """Horovod's set of these ranks, as it was made before or new."""
         if ranks == list(range(self.hvd.size())):
             return self.hvd.global_process_set
-        if is_there(known := SETS.get(tuple(ranks))):
-            return known
+        # Horovod makes no set twice, and has no public way to ask for those that it has.
+        for number, members in self.hvd.mpi_ops._basics._get_process_set_ids_and_ranks().items():
+            if list(members) == ranks:
+                known = self.hvd.ProcessSet(ranks)
+                known.process_set_id = number
+                return known
         try:
-            SETS[tuple(ranks)] = made = self.hvd.add_process_set(ranks)
+            return self.hvd.add_process_set(ranks)
         except (ValueError, RuntimeError) as error:
             raise LabError(
                 f"Horovod takes no new process sets ({error}): start it with hvd.init(process_sets='dynamic')"
             ) from error
-        return made
-
-
-def is_there(process_set) -> bool:
-    """Whether Horovod has this set: not after it was shut down and started anew."""
-    try:
-        return process_set is not None and bool(process_set.size())
-    except ValueError:
-        return False

@@ -201,7 +201,7 @@ class AverageMetrics(keras.callbacks.Callback):
         self.exchange = exchange
 
     def on_train_begin(self, logs=None):
-        self.exchange = self.exchange or default_exchange()
+        self.exchange = (self.exchange or default_exchange()).each_rank
         # A rank with fewer batches would leave the others waiting in the last step.
         self.exchange.agree(f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}")
         # Not the seeds of dropout: each rank draws its own.
@@ -221,7 +221,7 @@ def on_first_rank(*callbacks, exchange=None) -> list:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
         1
     """
-    return list(callbacks) if (exchange or default_exchange()).first == 0 else []
+    return list(callbacks) if (exchange or default_exchange()).each_rank.first == 0 else []
 
 
 def shard(*arrays, exchange=None) -> tuple:
@@ -241,7 +241,7 @@ def shard(*arrays, exchange=None) -> tuple:
         >>> shard(np.arange(3), exchange=OneWorker())[0].tolist()
         [0, 1, 2]
     """
-    exchange = exchange or default_exchange()
+    exchange = (exchange or default_exchange()).each_rank
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or min(lengths) < exchange.size:
         raise ValueError(

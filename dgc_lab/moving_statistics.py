@@ -32,7 +32,7 @@ def average_statistics(model, exchange=None) -> None:
         model: a Keras model; one without such statistics is left alone.
         exchange: who takes part (`dgc_lab.exchange`), each with a model of its own: Horovod's ranks if None.
     """
-    exchange = exchange or default_exchange()
+    exchange = (exchange or default_exchange()).each_rank
     variables = statistics_of(model)
     if not variables or exchange.size == 1:
         return

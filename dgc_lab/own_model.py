@@ -45,7 +45,7 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
         seed: integer from which the orders are drawn.
 
     Raises:
-        ValueError: there are not as many targets as inputs, or batch or seed is no such number.
+        ValueError: there are no inputs, or not as many targets, or batch or seed is no such number.
 
     Example:
         >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
@@ -54,6 +54,8 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
     """
     check_whole("batch", batch, 1)
     check_whole("seed", seed, 0)
+    if not len(inputs):
+        raise ValueError("inputs must hold at least one example, got none")
     if len(inputs) != len(targets):
         raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {len(targets)}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
@@ -74,12 +76,14 @@ def scorer(inputs, targets, batch: int = 500) -> Callable:
         >>> accuracy, round(loss, 2)
         (0.5, 2.51)
     """
+    check_whole("batch", batch, 1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     examples = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(batch)
 
     def score(model):
         accuracy, mean = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
         if model not in traced:
+            traced.clear()
             traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
         for some, right in examples:
             logits = traced[model](some)
@@ -87,7 +91,7 @@ def scorer(inputs, targets, batch: int = 500) -> Callable:
             mean.update_state(loss(right, logits), sample_weight=len(right))
         return float(accuracy.result()), float(mean.result())
 
-    traced = {}  # one for each model: TensorFlow need not build it again for every evaluation
+    traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
     return score
 
 
@@ -131,6 +135,10 @@ class ModelTrainer:
         self.model, self.loss, self.batches, self.recipe = model, loss, batches, recipe
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
         self.exchange = exchange or OneWorker()
+        if self.exchange.each_rank is not self.exchange:
+            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+        if keras.mixed_precision.dtype_policy().name == "mixed_float16":
+            raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
         self.weights = [weight.value for weight in model.trainable_weights]
         self.names = [weight.path for weight in model.trainable_weights]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
@@ -224,6 +232,8 @@ class ModelTrainer:
         inputs, targets = self.batches(turn)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
+            # Regularizers, too, as in fit.
+            loss = tf.add_n([loss, *(tf.cast(each, loss.dtype) for each in self.model.losses)])
         return loss, tape.gradient(loss, self.weights), [tf.identity(variable) for variable in self.statistics]
 
     def _train_step(self, step, ratio, stopping):
@@ -240,7 +250,7 @@ class ModelTrainer:
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         for weight, update in zip(self.weights, updates, strict=True):
             if isinstance(update, tf.IndexedSlices):
-                weight.scatter_sub(tf.IndexedSlices(rate * update.values, update.indices))
+                weight.scatter_sub(tf.IndexedSlices(tf.cast(rate, weight.dtype) * update.values, update.indices))
             elif update is not None:
-                weight.assign_sub(rate * update)
+                weight.assign_sub(tf.cast(rate, weight.dtype) * update)
         return report

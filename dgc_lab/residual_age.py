@@ -103,6 +103,8 @@ class WatchedCompressor(Compressor):
             raise ValueError("recipe must accumulate: what is dropped has no age")
         if recipe.values != "float32":
             raise ValueError(f"recipe must send float32 values, which leave nothing behind, got {recipe.values!r}")
+        if recipe.weight_decay:
+            raise ValueError(f"recipe must have weight_decay 0: it is in no gradient, got {recipe.weight_decay}")
         super().__init__(recipe, variables, exchange, names)
         self.longest = longest
         self.ages = [

@@ -59,10 +59,10 @@ class Round:
             clears_velocity=self.corrects and self.recipe.factor_masking,
         )
 
-    def run(self, gradients, told):
-        """Updates and report of the step: gradients and what it tells all others, for each worker here."""
+    def run(self, gradients, told, unclipped):
+        """Updates and report of the step: gradients, what it tells all others, and unclipped ones, for each worker."""
         outside, first = self.compressor.outside, gradients[0]
-        every = [self._own(worker, own, told[worker]) for worker, own in enumerate(gradients)]
+        every = [self._own(worker, *own) for worker, own in enumerate(zip(gradients, told, unclipped, strict=True))]
         outcome = self.ways.by_others(every[0], self.ratio) if outside else self.ways.send(every, self.ratio)
         updates, kept = [None] * len(first), [np.int64(0)] * len(first)
         for place, i in enumerate(self.parted):
@@ -85,13 +85,13 @@ class Round:
             return self._finish([spoiled(update, bad[0] < 0) for update in updates], report, [])
         return self._finish(updates, report, self._fail_if_bad(bad))
 
-    def _own(self, worker, gradients, told) -> Own:
+    def _own(self, worker, gradients, told, unclipped) -> Own:
         """What a worker has to send; its first note is the number of a variable whose gradient is not finite, or -1."""
         parted = self._accumulated(worker, gradients)
         # What is not finite makes its block's peak, and any sum with it, not finite either.
         witnesses = [tops for _, _, tops, _ in parted]
         witnesses += [getattr(gradients[i], "values", gradients[i]) for i in (*self.whole, *self.rows)]
-        bad = first_bad(gradients, witnesses)
+        bad = first_bad(unclipped, witnesses, gradients)
         whole = [tf.cast(gradients[i], tf.float32) for i in self.whole]
         rows = []
         for i, width in zip(self.rows, self.ways.widths, strict=True):
@@ -174,12 +174,14 @@ class Round:
             return [identity(update) for update in updates], report
 
 
-def first_bad(gradients, witnesses):
+def first_bad(gradients, witnesses, clipped=None):
     """The number of the first gradient that holds NaN or infinity, or -1.
 
     Args:
         gradients: list of tensors, ``tf.IndexedSlices`` and None.
         witnesses: tensors of which one holds NaN or infinity if one of the gradients does, cheaper to add up.
+        clipped: the gradients after clipping, None if they are not clipped. A finite gradient whose norm overflows is
+            NaN there, and counts as bad.
 
     Returns:
         float32 scalar tensor.
@@ -189,12 +191,16 @@ def first_bad(gradients, witnesses):
         >>> float(first_bad(gradients, [gradients[0], gradients[2]]))
         2.0
     """
-    there = [(i, getattr(g, "values", g)) for i, g in enumerate(gradients) if g is not None]
+    there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+
+    def finite(every):
+        return tf.stack([tf.reduce_all(tf.math.is_finite(getattr(every[i], "values", every[i]))) for i in there])
 
     def search():
-        finite = tf.stack([tf.reduce_all(tf.math.is_finite(values)) for _, values in there])
-        number = tf.gather(tf.constant([i for i, _ in there], tf.float32), tf.argmin(tf.cast(finite, tf.int32)))
-        return tf.where(tf.reduce_all(finite), -1.0, number)  # finite addends can overflow a sum, too
+        # Clipping spreads NaN over all gradients: the first bad one is looked for before it.
+        number = tf.gather(tf.constant(there, tf.float32), tf.argmin(tf.cast(finite(gradients), tf.int32)))
+        fine = tf.reduce_all(finite(gradients if clipped is None else clipped))  # finite addends can overflow a sum
+        return tf.where(fine, -1.0, number)
 
     sums = tf.stack([tf.cast(tf.reduce_sum(witness), tf.float32) for witness in witnesses])
     return tf.cond(tf.reduce_all(tf.math.is_finite(sums)), lambda: tf.constant(-1.0), search)

@@ -29,7 +29,11 @@ def comparison(runs: dict) -> pd.DataFrame:
     Returns:
         Columns ``accuracy``, ``test loss`` (after the last step), ``kB a step`` (mean over all steps, warm-up
         included), ``kB a step at the end`` (of the last one), and ``times fewer at the end`` than the whole gradient.
+
+    Raises:
+        ValueError: there are no runs, or one was not evaluated.
     """
+    check_runs(runs)
     rows = {}
     for label, events in runs.items():
         steps, last = steps_of(events), evaluations_of(events)[-1]
@@ -48,7 +52,11 @@ def curves(runs: dict) -> Picture:
 
     Args:
         runs: as in `comparison`.
+
+    Raises:
+        ValueError: as `comparison`.
     """
+    check_runs(runs)
     drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
     for label, events in runs.items():
         drawing.begin(label)
@@ -59,3 +67,12 @@ def curves(runs: dict) -> Picture:
     best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
     drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
     return drawing.picture()
+
+
+def check_runs(runs: dict) -> None:
+    """A ValueError unless there are runs, each with updates and an evaluation."""
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    for label, events in runs.items():
+        if not steps_of(events) or not evaluations_of(events):
+            raise ValueError(f"runs must have been evaluated: give run() of {label!r} a function as evaluate")

@@ -111,7 +111,9 @@ class ScaleExplorer(Explorer):
         """The numbers that matter most, and where the times come from."""
         switching, dense = here["switching"], here["dense"]
         turn = break_even_bandwidth(work, link, switching.workers, ratio)
-        if turn == 0:
+        if turn != turn:
+            faster = "sparse steps have more bytes and fewer hops: they are faster on fast links, if anywhere"
+        elif turn == 0:
             faster = "sparse steps are faster on no link"
         elif turn == float("inf"):
             faster = "sparse steps are faster on every link"

@@ -1,7 +1,8 @@
 """The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
 
 All runs see the same batches of 128 examples, step by step; with N workers each of them computes 128 / N. Without
-compression that makes the same training whatever N is. With it, each worker selects from a gradient of its own.
+compression that makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient
+of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Run:
         seed: integer for first weights and order of the examples.
 
     Raises:
-        ValueError: workers does not divide 128, or clipping is none of those.
+        ValueError: workers does not divide 128, ratio is outside (0, 1], or clipping is none of those.
     """
 
     workers: int
@@ -54,6 +55,8 @@ class Run:
         allowed = [n for n in range(1, EXAMPLES_A_STEP + 1) if EXAMPLES_A_STEP % n == 0]
         if self.workers not in allowed:
             raise ValueError(f"workers must be one of {', '.join(map(str, allowed))}, got {self.workers!r}")
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio!r}")
 
     def settings(self, steps: int, learning_rate: float):
         """As `dgc_lab.distributed.DistributedSettings`."""

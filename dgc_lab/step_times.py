@@ -122,7 +122,7 @@ def compression_step(ratio: float):
     @tf.function(autograph=False)  # no Python to convert, and trying to warns
     def step():
         updates, _ = compressor([gradients])
-        return tf.add_n([tf.reduce_max(update) for update in updates])  # all of them have to be there
+        return tf.add_n([tf.reshape(update, [-1])[0] for update in updates])  # all of them have to be there
 
     return lambda: step().numpy()
 

@@ -185,12 +185,12 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
         >>> len(message), second.indices.numpy().tolist(), second.values.numpy().tolist()
         (16, [5, 9], [0.5, 2.0])
     """
-    start, contents = 0, []
+    start, contents = tf.constant(0, tf.int64), []  # all messages together can be longer than int32 reaches
 
     def take(dtype, *shape):
         nonlocal start
         dtype = tf.as_dtype(dtype)
-        end = start + math.prod(shape) * dtype.size
+        end = start + math.prod(tf.cast(side, tf.int64) for side in shape) * dtype.size
         part = tf.bitcast(tf.reshape(messages[start:end], [-1, dtype.size]), dtype)
         start = end
         return tf.reshape(part, shape)

@@ -494,8 +494,14 @@ def test_a_variable_without_a_gradient_gets_no_update():
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad):
-    compressor = Compressor(EXACT, weights(), SimulatedWorkers(2), names=["kernel", "bias", "logits"])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, clip_norm):
+    compressor = Compressor(
+        dataclasses.replace(EXACT, clip_norm=clip_norm),
+        weights(),
+        SimulatedWorkers(2),
+        names=["kernel", "bias", "logits"],
+    )
     compressor([gradients(0, 0), gradients(0, 1)])
     before = [variable.numpy() for variable in compressor.state]
     spoiled = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
@@ -505,6 +511,16 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*logits.* on worker 1 holds NaN or inf"):
         (tf.function(step) if traced else step)()
+    assert_same(compressor.state, before)
+
+
+def test_a_norm_that_overflows_is_told_and_changes_nothing():
+    compressor = Compressor(
+        dataclasses.replace(EXACT, clip_norm=1.0), weights(), OneWorker(), ["kernel", "bias", "logits"]
+    )
+    before = [variable.numpy() for variable in compressor.state]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="holds NaN or infinity"):
+        compressor([[1e30 * gradient for gradient in gradients(0)]])
     assert_same(compressor.state, before)
 
 

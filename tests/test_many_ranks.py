@@ -5,6 +5,7 @@ What runs on the ranks are the functions of this file; each rank imports it.
 
 import warnings
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients
@@ -74,6 +75,30 @@ def test_eight_ranks_hold_the_same_bits_as_so_many_workers(ranks, name, hosts):
     assert told == [[sum(range(host * each, (host + 1) * each)) / each] for host in range(hosts)]
     sent = [sent for _, _, sent in results[::each]]
     assert sum(sent) / hosts == pytest.approx(handed, abs=STEPS), "a mean that is rounded down in every step"
+
+
+def beside_hosts():
+    """What a rank gets of the examples, and its statistics after they were averaged."""
+    import horovod.tensorflow as hvd
+    import keras
+
+    from dgc_lab.keras_optimizer import on_first_rank, shard
+    from dgc_lab.moving_statistics import average_statistics, statistics_of
+
+    exchange = Hosts(f"host {hvd.rank() // 4}")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization()])
+    mean, _ = statistics_of(model)
+    mean.assign([float(hvd.rank())])
+    average_statistics(model, exchange)
+    callbacks = on_first_rank(keras.callbacks.TerminateOnNaN(), exchange=exchange)
+    return shard(np.arange(16), exchange=exchange)[0].tolist(), mean.numpy().tolist(), len(callbacks)
+
+
+def test_examples_metrics_and_files_are_each_ranks_own_where_hosts_are_the_workers(ranks):
+    parts, means, callbacks = zip(*ranks.run(beside_hosts), strict=True)
+    assert sorted(number for part in parts for number in part) == list(range(16)), "every example goes to one rank"
+    assert means == ([3.5],) * RANKS
+    assert callbacks == (1, *[0] * 7)
 
 
 def test_hosts_of_different_sizes_are_refused(ranks):

@@ -73,6 +73,7 @@ def test_no_errors_and_no_large_outputs_are_stored(path):
             expected = "raises-exception" in cell.metadata.get("tags", [])
             assert output.output_type != "error" or expected, cell.source
             assert output.get("name") != "stderr", f"stored messages of this machine: {cell.source}"
+            assert "WARNING" not in output.get("text", ""), f"a stored warning: {cell.source}"
 
 
 def test_text_pair_is_in_step(path):

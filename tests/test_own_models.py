@@ -413,6 +413,25 @@ def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
         np.testing.assert_array_equal(one, other)
 
 
+def test_regularizers_count_as_they_do_in_fit():
+    """One step of plain SGD on one batch, here and in fit."""
+    x, y = np.ones((8, 3), np.float32), np.zeros(8, np.int32)
+
+    def model():
+        ones = keras.initializers.Ones()
+        layer = keras.layers.Dense(2, kernel_initializer=ones, kernel_regularizer=keras.regularizers.L2(0.5))
+        return keras.Sequential([keras.Input((3,)), layer])
+
+    here, there = model(), model()
+    trainer = ModelTrainer(here, CROSS_ENTROPY, lambda turn: (x, y), dense(Recipe(momentum=0.0)), learning_rate=0.1)
+    assert len(list(trainer.run(1))) == 1
+    there.compile(keras.optimizers.SGD(0.1), CROSS_ENTROPY)
+    there.fit(x, y, batch_size=8, verbose=0)
+    for one, other in zip(here.get_weights(), there.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert here.get_weights()[0].max() < 1, "the regularizer makes all weights smaller"
+
+
 def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]) / tf.cast(3 - turn, tf.float32))  # noqa: E731

@@ -194,7 +194,6 @@ def test_quick_moves_end_with_the_last_one_and_few_drawings(explorer):
     assert explorer.wait(60)
     explorer.image.unobserve_all()
     assert len(drawn) < 12
-    assert np.diff(drawn[:-1]).min(initial=1) >= 0.2, "four frames a second at most"
     assert f"{explorer.controls['workers'].value} workers" in explorer.message.value
     assert explorer.controls["workers"].value == 1024
 
