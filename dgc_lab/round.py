@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import thresholds
+from dgc_lab.compression import all_finite, thresholds
 from dgc_lab.dgc import correct_momentum
 from dgc_lab.search import peaks
 from dgc_lab.ways import Own, Ways
@@ -192,7 +192,7 @@ def first_bad(gradients, witnesses):
     there = [(i, getattr(g, "values", g)) for i, g in enumerate(gradients) if g is not None]
 
     def search():
-        finite = tf.stack([tf.reduce_all(tf.math.is_finite(values)) for _, values in there])
+        finite = tf.stack([all_finite(values) for _, values in there])
         number = tf.gather(tf.constant([i for i, _ in there], tf.float32), tf.argmin(tf.cast(finite, tf.int32)))
         return tf.where(tf.reduce_all(finite), -1.0, number)  # finite addends can overflow a sum, too
 

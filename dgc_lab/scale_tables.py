@@ -33,9 +33,7 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int], entry_byte
     return pd.DataFrame(shares, index=index, columns=pd.Index(workers, name="workers"))
 
 
-def timed_steps(
-    rows: Sequence[dict], values: str = "float32", indices: str = "int32", ranks: int = 2
-) -> list[Estimate]:
+def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:
     """Steps that were timed over real links, as the cost model's estimates look, with ``source="measured"``.
 
     Args:
