@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from dgc_lab.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.checks import check_choice, check_whole
+from dgc_lab.named_shapes import SHAPES
 from dgc_lab.network import COLLECTIVES, Link, allgather, parameter_server, ring
 
-# Elements of all trained parameters: this lab's own network, arXiv:1512.03385 and arXiv:1810.04805.
-ELEMENTS = {"mnist_cnn": 3_274_634, "ResNet-50": 25_557_032, "BERT-base": 109_482_240}
+ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # of all trained parameters
 METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
 DENSE_METHODS = {"dense": DENSE_ELEMENT, "float16": 2}  # bytes an element
 MESSAGE_HEADER = 8

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import thresholds
+from dgc_lab.compression import all_finite, thresholds
 from dgc_lab.dgc import correct_momentum
 from dgc_lab.search import peaks
 from dgc_lab.ways import Own, Ways
@@ -194,7 +194,7 @@ def first_bad(gradients, witnesses, clipped=None):
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
 
     def finite(every):
-        return tf.stack([tf.reduce_all(tf.math.is_finite(getattr(every[i], "values", every[i]))) for i in there])
+        return tf.stack([all_finite(getattr(every[i], "values", every[i])) for i in there])
 
     def search():
         # Clipping spreads NaN over all gradients: the first bad one is looked for before it.

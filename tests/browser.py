@@ -16,6 +16,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,14 @@ BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://m
 def lesson_file(request):
     """Where the notebook lies that the tests use a copy of."""
     return ROOT / "notebooks" / request.module.LESSON
+
+
+def one_cell_notebook(folder, name, source):
+    """Write a notebook with one cell, for a widget whose lesson trains for minutes; gives its path."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    nbformat.write(notebook, folder / name)
+    return folder / name
 
 
 @pytest.fixture(scope="module")

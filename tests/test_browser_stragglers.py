@@ -6,9 +6,8 @@ In a notebook with that one cell: the lesson around it trains for minutes, and n
 import re
 import time
 
-import nbformat
 import pytest
-from browser import ROOT, all_outputs, control, run_all, screenshot
+from browser import ROOT, all_outputs, control, one_cell_notebook, run_all, screenshot
 from playwright.sync_api import expect
 
 LESSON = "stragglers.ipynb"
@@ -22,11 +21,7 @@ pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 @pytest.fixture(scope="module")
 def lesson_file(tmp_path_factory):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    path = tmp_path_factory.mktemp("notebook") / LESSON
-    nbformat.write(notebook, path)
-    return path
+    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), LESSON, CELL)
 
 
 def widget(page):
