@@ -1,4 +1,4 @@
-"""The HTML that all widgets of the lab have in common: the line that speaks to the user, and the frame of a table."""
+"""What all widgets of the lab have in common on the page: the line that speaks, a table's frame, controls' tooltips."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def message_line(text: str, error: bool = False) -> str:
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
     return f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
+
+
+def with_tooltips(controls) -> None:
+    """Give every control its label as a tooltip too; without one ipywidgets 8 shows "null" over the label."""
+    for control in controls:
+        control.tooltip = control.description
 
 
 def framed(table: str) -> str:

@@ -14,8 +14,8 @@ VALUES = """(lambda walk, top: repr(walk(walk, top)))(
     or ({w.description: w.value} if getattr(w, "description", "") and hasattr(w, "value") else {}), %s)"""
 CHANGED = "input:not([readonly]), select, .noUi-handle"
 TAB_STOPS = f"{CHANGED}, button, [contenteditable=true]"
-LABEL = """element => element.closest(".widget-inline-hbox, .widget-hbox, .widget-checkbox")
-    .querySelector(".widget-label, .widget-label-basic").innerText.trim()"""
+LABEL = """element => [...element.closest(".widget-inline-hbox").querySelectorAll(".widget-label, .widget-label-basic")]
+    .at(-1).innerText.trim()"""
 # What of an element's looks, and of those around and upon it, can show that it has the focus.
 LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
     const look = getComputedStyle(e), outline = look.outlineStyle == "none" ? "" : look.outline;
@@ -41,6 +41,7 @@ def change_all_by_mouse(page, widget, name):
 
 def change_all_by_keyboard(page, widget, name):
     """Go through a widget by Tab: every stop shows that it has the focus, and its keys change the kernel's ``name``."""
+    assert widget.locator("label[title=null]:visible").count() == 0, "a tooltip that says null"
     page.mouse.move(0, 0)
     stops = [stop for stop in widget.locator(TAB_STOPS).all() if stop.is_visible() and stop.is_enabled()]
     page.evaluate("() => document.activeElement.blur()")

@@ -34,7 +34,8 @@ def test_every_lesson_as_it_is_stored(page):
     for file in LESSONS:
         page.evaluate(
             """async path => {
-                const panel = await window.jupyterapp.commands.execute("docmanager:open", {path});
+                const asked = {path, kernelPreference: {canStart: false}};
+                const panel = await window.jupyterapp.commands.execute("docmanager:open", asked);
                 await panel.revealed;
                 // All cells into the page, not only those in the window.
                 panel.content.notebookConfig = {...panel.content.notebookConfig, windowingMode: "none"};
@@ -111,7 +112,7 @@ FIGURES = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_texts_lines_and_bars_of_a_picture_can_be_seen(name):
     figure = FIGURES[name]().figure
-    figure.canvas.draw()
+    pictures.png(figure)  # tick labels are made when it is drawn
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert len(texts) > 5
     for text in texts:
