@@ -39,8 +39,9 @@ def png(figure: Figure) -> bytes:
 
 
 def image_tag(data: bytes, alt: str) -> str:
-    """An ``<img>`` element that holds a PNG file and its alternative text."""
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+    """An ``<img>`` element that holds a PNG file and its alternative text, no wider than the page."""
+    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return f'<img alt="{html.escape(alt)}" style="max-width: 100%" src="{source}">'
 
 
 class Picture:
@@ -98,6 +99,7 @@ class Curves(LiveFigure):
         self.steps = max(self.steps, steps)
         for axes in (self.loss_axes, self.accuracy_axes):
             axes.set_xlim(0, self.steps)
+            axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps run into each other
         self.background = None
 
     def begin(self, label: str) -> None:

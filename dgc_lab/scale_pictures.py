@@ -20,7 +20,7 @@ LOOKS = {
     "dense": {"color": PALETTE[1], "linewidth": 2.6},
     "float16": {"color": PALETTE[3], "linewidth": 2, "linestyle": "-."},
     "sparse": {"color": PALETTE[0], "linewidth": 3.2},
-    "switching": {"color": PALETTE[5], "linewidth": 1.4, "linestyle": "--"},
+    "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
 }
 MARKS = {"no exchange": "v", "dense": "s", "float16": "D", "sparse": "o", "switching": "o"}
 POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
@@ -35,7 +35,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         workers, ratio: where the user stands.
         entry_bytes: bytes of an entry.
     """
-    figure = Figure(figsize=(10, 3.5), dpi=90, layout="constrained")
+    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
     speed, size, plane = figure.subplots(1, 3)
     for method, estimates in curves.items():
         numbers = [estimate.workers for estimate in estimates]

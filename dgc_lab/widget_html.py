@@ -10,10 +10,10 @@ def message_line(text: str, error: bool = False) -> str:
 
     Example:
         >>> message_line("a < b")
-        '<div role="status" style="color: inherit">a &lt; b</div>'
+        '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-    return f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
+    return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
 
 
 def with_tooltips(controls) -> None:

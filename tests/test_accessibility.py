@@ -77,7 +77,7 @@ def test_colours_of_lines_can_be_seen_on_white(colour):
 
 
 def test_an_error_can_be_read_on_white():
-    colour = message_line("wrong", error=True).partition("color: ")[2].partition('"')[0]
+    colour = message_line("wrong", error=True).partition("color: ")[2].partition(";")[0]
     assert contrast(colour) >= TEXT
 
 
