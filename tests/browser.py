@@ -25,6 +25,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 TOKEN = "lesson-token"
 # The badges' pictures come from outside and stay away where there is no network.
+# What axe-core is asked about: the outputs and the texts of a notebook. The rest of the page is JupyterLab's own.
+OURS = (".jp-OutputArea-output", ".jp-RenderedMarkdown")
+# Rules of axe-core, and the elements of JupyterLab and ipywidgets that break them whatever we give them to show.
+NOT_OURS = {
+    # The frame of a table scrolls when the table is too wide; browsers let the arrow keys scroll it all the same.
+    "scrollable-region-focusable": ".jp-OutputArea-output",
+}
 BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
 
 
@@ -44,11 +51,15 @@ def one_cell_notebook(folder, name, source):
 
 @pytest.fixture(scope="module")
 def jupyterlab(lesson_file, tmp_path_factory):
-    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address."""
+    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address.
+
+    Where ``lesson_file`` is a list of files, it has copies of them all.
+    """
     if BROWSER is None and not os.environ.get("CI"):
         pytest.skip("no Chromium or Chrome on this machine")
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(lesson_file, folder)
+    for file in lesson_file if isinstance(lesson_file, list) else [lesson_file]:
+        shutil.copy(file, folder)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -133,6 +144,14 @@ def run_all(page, restart=False, seconds=300):
         calm = 0 if busy else calm + 1
 
 
+def run_cell(page, words):
+    """Run the first code cell with these words again, as Control and Enter do, and give it back."""
+    cell = page.locator(".jp-CodeCell", has_text=words).first
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    return cell
+
+
 def all_outputs(page):
     """A list of (kind, output) of all code cells, those outside the window included, as JupyterLab holds them."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
@@ -142,3 +161,37 @@ def all_outputs(page):
 def control(page, label):
     """A control by the label that the student reads."""
     return page.get_by_label(label, exact=True).first
+
+
+def kernel_says(page, expression):
+    """What a Python expression comes to in the lesson's kernel: its ``repr``. The notebook does not notice."""
+    said = page.evaluate(
+        """async expression => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            const asked = {code: "", store_history: false, user_expressions: {said: expression}};
+            return (await kernel.requestExecute(asked).done).content.user_expressions.said;
+        }""",
+        expression,
+    )
+    assert said["status"] == "ok", said
+    return said["data"]["text/plain"]
+
+
+def axe_complaints(page, but=None):
+    """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
+
+    ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it.
+    """
+    from axe_playwright_python.base import AXE_SCRIPT
+
+    page.evaluate(AXE_SCRIPT)
+    return page.evaluate(
+        """async ([parts, spared]) => {
+            const found = await axe.run({include: parts.map(part => [part])}, {elementRef: true});
+            const bad = found.violations.filter(rule => ["serious", "critical"].includes(rule.impact));
+            return bad.flatMap(rule => rule.nodes
+                .filter(node => !(rule.id in spared && node.element.matches(spared[rule.id])))
+                .map(node => `${rule.id}: ${node.failureSummary} ${node.html.slice(0, 300)}`));
+        }""",
+        [[part for part in OURS if page.locator(part).count()], {**NOT_OURS, **(but or {})}],
+    )
