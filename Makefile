@@ -20,8 +20,14 @@ lab: $(VENV)/.horovod
 
 course: $(COURSE)/.installed
 
+# Two tests at a time, each file's in one process; then, one after another, those marked "alone" (see CONTRIBUTING.md).
+# The second part runs whatever became of the first; either one's failure is this command's.
+WORKERS ?= 2
 test: $(VENV)/.horovod $(COURSE)/.installed lint
-	$(BIN)/python -m pytest
+	@trap 'exit 130' INT; failed=0; \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/python -m pytest -m alone || failed=1; \
+	exit $$failed
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
