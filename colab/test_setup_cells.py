@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from browser import ROOT
 from nbclient import NotebookClient
 
-from dgc_lab.colab import canonical, pins
+from dgc_lab.colab import NO_GPU, canonical, pins
 
 ADDRESS = re.compile(r"git\+https://[\w./-]+")
 OURS = {"dgc-lab", "simpy", "horovod"}
@@ -65,3 +66,5 @@ def test_a_setup_cell_brings_the_lab_and_changes_nothing_else(source, notebooks,
     assert set(after) - set(before) == (OURS if horovod else OURS - {"horovod"})
     said = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
     assert ("verify with an allreduce over two ranks" in said) == horovod, said
+    if not shutil.which("nvidia-smi"):
+        assert (NO_GPU in said) == ("gpu=True" in source), said
