@@ -47,9 +47,9 @@ def test_this_environment_is_colabs():
 
 
 @pytest.mark.parametrize(
-    ("source", "notebooks"), [pytest.param(*each, id=each[1][0]) for each in setup_cells().items()]
+    "source", [pytest.param(source, id=f"{of[0]} and {len(of) - 1} more") for source, of in setup_cells().items()]
 )
-def test_a_setup_cell_brings_the_lab_and_changes_nothing_else(source, notebooks, tmp_path, monkeypatch):
+def test_a_setup_cell_brings_the_lab_and_changes_nothing_else(source, tmp_path, monkeypatch):
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab_test")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     pip("uninstall", "--yes", *OURS)
