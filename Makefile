@@ -13,7 +13,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test lint notebooks exercises html bench requirements clean
+.PHONY: lab course test lint notebooks exercises html bench binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -43,6 +43,10 @@ html: $(VENV)/.installed
 bench: $(VENV)/.horovod
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
+
+# Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
+binder-replay: $(VENV)/.installed
+	$(BIN)/python tools/replay_binder.py
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
 	$(BIN)/python -m dgc_lab.build_horovod
