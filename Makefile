@@ -18,7 +18,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test test-colab lint notebooks exercises html bench requirements clean
+.PHONY: lab course test test-colab lint notebooks exercises html bench binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -58,6 +58,10 @@ html: $(VENV)/.installed
 bench: $(VENV)/.horovod
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
+
+# Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
+binder-replay: $(VENV)/.installed
+	$(BIN)/python tools/replay_binder.py
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
 	$(BIN)/python -m dgc_lab.build_horovod
