@@ -20,13 +20,18 @@ lab: $(VENV)/.horovod
 
 course: $(COURSE)/.installed
 
-# Two tests at a time, each file's in one process; then, one after another, those marked "alone" (see CONTRIBUTING.md).
-# The second part runs whatever became of the first; either one's failure is this command's.
+# In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
+# marked "alone", $(WORKERS) at a time. Then those, one by one; the lessons run beside them, on what they leave of the
+# processors: in Linux's class "idle", which gives way at once. CONTRIBUTING.md says more.
 WORKERS ?= 2
+SIDE_BY_SIDE := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 test: $(VENV)/.horovod $(COURSE)/.installed lint
-	@trap 'exit 130' INT; failed=0; \
-	$(BIN)/python -m pytest -m "not alone" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder || failed=1; \
+	@trap 'kill $$lessons 2>/dev/null; exit 130' INT; failed=0; mkdir -p artefacts; \
+	$(BIN)/python -m pytest -m "not alone and not lesson" $(SIDE_BY_SIDE) || failed=1; \
+	chrt --idle 0 $(BIN)/python -m pytest -m "lesson and not alone" $(SIDE_BY_SIDE) > artefacts/lessons.log 2>&1 & \
+	lessons=$$!; \
 	$(BIN)/python -m pytest -m alone || failed=1; \
+	wait $$lessons || failed=1; cat artefacts/lessons.log; \
 	exit $$failed
 
 lint: $(VENV)/.installed

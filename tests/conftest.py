@@ -44,8 +44,10 @@ LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the lessons that run alone; beside other workers, begin with the longest files."""
+    """Mark the cells of notebooks, and those that run alone; with several workers, begin with the longest files."""
     for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("lesson")
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
     if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
