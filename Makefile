@@ -25,8 +25,8 @@ lab: $(VENV)/.horovod
 
 course: $(COURSE)/.installed
 
-# Two tests at a time, each file's in one process; then, one after another, those marked "alone" (see CONTRIBUTING.md).
-# The second part runs whatever became of the first; either one's failure is this command's.
+# In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
+# marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
 WORKERS ?= 2
 test: $(VENV)/.horovod $(COURSE)/.installed lint
 	@trap 'exit 130' INT; failed=0; \

@@ -24,24 +24,27 @@ MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 # Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
 # file that is begun last leaves all other workers without work.
 LONGEST = (
-    "test_clusters.py",
+    "test_course.py",
+    "test_twenty_starts.py",
     "07_bring_your_own_model.ipynb",
     "test_tensorflow_clusters.py",
-    "test_course.py",
-    "test_faults.py",
-    "test_browser_ranks.py",
-    "05_dgc_on_horovod.ipynb",
+    "test_clusters.py",
     "test_browser.py",
-    "test_sweep.py",
-    "test_train_command.py",
+    "05_dgc_on_horovod.ipynb",
+    "test_faults.py",
     "test_clusters_in_kernel.py",
+    "test_sweep.py",
+    "test_browser_ranks.py",
+    "test_browser_explorers.py",
+    "test_browser_replicas.py",
+    "test_train_command.py",
 )
 # A notebook cannot carry a mark. Lesson 3 compares the speeds of runs that follow each other.
 LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the lessons that run alone; beside other workers, begin with the longest files."""
+    """Mark the lessons that run alone; with several workers, begin with the longest files."""
     for item in items:
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
@@ -88,9 +91,12 @@ def horovod():
         pytest.skip("Horovod is not built here")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warm_ranks(horovod):
-    """Two Horovod ranks for the whole session; ask for `two_ranks`."""
+    """Two Horovod ranks for a whole module; ask for `two_ranks`.
+
+    Not for the session: ranks without work ask each other for some a thousand times a second.
+    """
     from dgc_lab.clusters import HorovodRanks
 
     with HorovodRanks(2, progress=None, grace=3) as ranks:

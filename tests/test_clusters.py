@@ -306,43 +306,6 @@ def test_everything_listens_on_loopback_only(two_ranks):
     assert {pid for pid, _ in listening} > set(pids(two_ranks)), "the ranks listen, on loopback"
 
 
-def test_twenty_starts_and_stops_leave_nothing(horovod, tmp_path, monkeypatch):
-    """A program of its own, so that nothing of the test session is counted: 20 full starts, a call in each."""
-    program = """
-import gc, os, psutil, tempfile
-from dgc_lab.clusters import HorovodRanks
-import ipyparallel, numpy  # numpy keeps a thread of its own once it is loaded
-
-me = psutil.Process()
-
-def state():
-    gc.collect()
-    files = sorted(os.path.join(folder, file) for folder, _, files in os.walk(tempfile.gettempdir()) for file in files)
-    folders = sorted(os.listdir(tempfile.gettempdir()))
-    children = [child.pid for child in me.children(recursive=True)]
-    ports = [connection for connection in me.net_connections()]
-    return {"children": children, "ports": ports, "descriptors": me.num_fds(), "threads": me.num_threads(),
-            "files": files, "folders": folders}
-
-before = state()
-started = set()
-for _ in range(20):
-    with HorovodRanks(2, progress=None) as ranks:
-        pids = ranks.run(os.getpid)
-        ranks.run(lambda: __import__("tempfile").mkstemp())
-        started |= {child.pid for child in me.children(recursive=True)}
-        assert set(pids) < started
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-after = state()
-assert before == after, (before, after)
-assert len(started) >= 20 * 3
-print("clean")
-"""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
-    assert done.stdout.endswith("clean\n"), done.stdout + done.stderr
-
-
 def test_an_error_in_the_block_stops_the_ranks(horovod):
     with pytest.raises(ZeroDivisionError), HorovodRanks(1, progress=None) as ranks:  # noqa: PT012
         (pid,) = pids(ranks)

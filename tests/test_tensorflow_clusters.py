@@ -787,36 +787,3 @@ def test_a_program_that_is_killed_leaves_nothing(tmp_path):
     process.kill()
     process.communicate(timeout=60)
     until(lambda: not any(map(alive, started)) and os.listdir(tmp_path) == [])
-
-
-def test_twenty_starts_and_stops_leave_nothing(tmp_path, monkeypatch):
-    """A program of its own, so that nothing of the test session is counted: 20 full starts, a call in each."""
-    program = """
-import gc, os, psutil, tempfile
-from dgc_lab.clusters import ParameterServers
-from dgc_lab.engines import runs
-
-me = psutil.Process()
-
-def state():
-    gc.collect()
-    return {"children": [child.pid for child in me.children(recursive=True)], "ports": me.net_connections("all"),
-            "descriptors": me.num_fds(), "threads": me.num_threads(), "folders": os.listdir(tempfile.gettempdir())}
-
-before = state()
-started = set()
-for _ in range(20):
-    with ParameterServers(1, 1, progress=None) as servers:
-        servers.run(lambda: __import__("tempfile").mkstemp())
-        running = me.children(recursive=True)
-        assert len(running) == 4, "host, server, worker and coordinator"
-        started |= {child.pid for child in running}
-    assert not any(map(runs, running))  # a zombie without a parent is the system's to take away
-after = state()
-assert before == after, (before, after)
-assert len(started) == 20 * 4
-print("clean")
-"""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
-    assert done.stdout.endswith("clean\n"), done.stdout + done.stderr
