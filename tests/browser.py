@@ -56,8 +56,8 @@ def one_cell_notebook(folder, name, source):
 def jupyterlab(request, lesson_file, tmp_path_factory):
     """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address.
 
-    Where ``lesson_file`` is a list of files, it has copies of them all. A module's ``SETTINGS`` are what a student would
-    choose in JupyterLab's own settings, by extension and plugin.
+    Where ``lesson_file`` is a list of files, it has copies of them all. A module's ``SETTINGS`` are what a student
+    would choose in JupyterLab's own settings, by extension and plugin.
     """
     if BROWSER is None and not os.environ.get("CI"):
         pytest.skip("no Chromium or Chrome on this machine")
