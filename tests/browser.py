@@ -8,6 +8,7 @@ Screenshots go to ``artefacts/``.
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,8 @@ OURS = (".jp-OutputArea-output", ".jp-RenderedMarkdown")
 NOT_OURS = {
     # The frame of a table scrolls when the table is too wide; browsers let the arrow keys scroll it all the same.
     "scrollable-region-focusable": ".jp-OutputArea-output",
+    # ipywidgets ties no name to the handle of a slider; its label stands beside it.
+    "aria-input-field-name": ".widget-slider .noUi-handle",
 }
 BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
 
@@ -103,14 +106,19 @@ def opened(address):
 
 
 @pytest.fixture(scope="module")
-def jupyterlab(lesson_file, tmp_path_factory):
+def jupyterlab(request, lesson_file, tmp_path_factory):
     """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address.
 
-    Where ``lesson_file`` is a list of files, it has copies of them all.
+    Where ``lesson_file`` is a list of files, it has copies of them all. A module's ``SETTINGS`` are what a student
+    would choose in JupyterLab's own settings, by extension and plugin.
     """
     folder, port = tmp_path_factory.mktemp("lab"), free_port()
     for file in lesson_file if isinstance(lesson_file, list) else [lesson_file]:
         shutil.copy(file, folder)
+    for plugin, chosen in getattr(request.module, "SETTINGS", {}).items():
+        path = folder / "config" / "lab" / "user-settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(chosen))
     options = [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
     options += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
     with served(folder, port, "jupyterlab", *options) as address:

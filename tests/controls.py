@@ -96,16 +96,19 @@ def by_mouse(page, element):
 
 
 def by_keys(page, element):
-    """An arrow for sliders, lists and numbers, Space for a tick, letters for a text."""
+    """An arrow for sliders and numbers, Space and an arrow for lists, Space for a tick, letters for a text."""
     kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
     if kind == "checkbox":
         page.keyboard.press("Space")
     elif kind == "text":
         page.keyboard.press("Control+A")
         page.keyboard.type("0.5, 0.05")
+    elif kind == "SELECT":
+        # JupyterLab takes the arrows for its cells while a list is closed; an open list gets them.
+        for key in ("Space", "ArrowUp" if element.evaluate("e => e.selectedIndex") else "ArrowDown", "Enter"):
+            page.keyboard.press(key)
     elif kind == "DIV":
         at_end = element.evaluate("e => e.getAttribute('aria-valuenow') == e.getAttribute('aria-valuemax')")
         page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
     else:
-        first = kind == "SELECT" and element.evaluate("e => e.selectedIndex") == 0
-        page.keyboard.press("ArrowDown" if first else "ArrowUp")
+        page.keyboard.press("ArrowUp")

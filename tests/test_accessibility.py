@@ -18,6 +18,7 @@ from dgc_lab.straggler_picture import StragglerPicture
 from dgc_lab.widget_html import message_line
 
 LESSON = "00_start_here.ipynb"
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # all cells in the page, not those in the window
 LESSONS = sorted((ROOT / "notebooks").glob("0*.ipynb"))
 TEXT, SHAPE = 4.5, 3.0  # the least contrasts of WCAG 2.2, level AA: rules 1.4.3 and 1.4.11
 # JupyterLab shows a PNG without the alternative text in its metadata, which nbviewer and nbconvert read. A lesson that
@@ -37,15 +38,13 @@ def test_every_lesson_as_it_is_stored(page):
                 const asked = {path, kernelPreference: {canStart: false}};
                 const panel = await window.jupyterapp.commands.execute("docmanager:open", asked);
                 await panel.revealed;
-                // All cells into the page, not only those in the window.
-                panel.content.notebookConfig = {...panel.content.notebookConfig, windowingMode: "none"};
             }""",
             file.name,
         )
         panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
         stored = [output for cell in nbformat.read(file, 4).cells for output in cell.get("outputs", [])]
         shown = [output["metadata"]["image/png"]["alt"] for output in stored if "image/png" in output.get("data", {})]
-        expect(panel.locator(".jp-RenderedImage")).to_have_count(len(shown))
+        expect(panel.locator(".jp-RenderedImage")).to_have_count(len(shown), timeout=30_000)
         assert all(shown)
         assert not axe_complaints(page, PNG_OF_JUPYTERLAB), file.name
 
