@@ -11,7 +11,7 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.course import by_hand, grading, repair, roster, sandbox, scaffold, sources, submissions, supervision
+from dgc_lab.course import by_hand, entries, repair, roster, sandbox, scaffold, sources, submissions, supervision
 from dgc_lab.course.__main__ import main
 from dgc_lab.errors import LabError
 
@@ -138,7 +138,7 @@ def test_whose_a_notebook_is():
 
     def whose(stated, student, names=("jane", "john")):
         cells[0].source, remarks = f"VARIANT = {stated}", []
-        return *grading.whose(cells, student, secret, names, remarks), " ".join(remarks)
+        return *entries.whose(cells, student, secret, names, remarks), " ".join(remarks)
 
     assert whose(number["jane"], "jane") == ("jane", number["jane"], "")
     assert whose(number["jane"], "final version") == ("jane", number["jane"], "handed in as final version")
@@ -149,7 +149,7 @@ def test_whose_a_notebook_is():
     assert stranger[:2] == ("eve", roster.variant_number(secret, "eve"))
     assert "5, nobody's" in stranger[2]
     assert "not on the roster" in stranger[2]
-    assert grading.whose(cells, "jane", None, None, []) == ("jane", 0)
+    assert entries.whose(cells, "jane", None, None, []) == ("jane", 0)
 
 
 def test_points_that_are_none_are_refused_with_their_line(tmp_path):
