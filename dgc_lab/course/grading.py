@@ -149,7 +149,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     start = time.monotonic()
     log = Path(task.folder) / "logs" / f"{task.assignment}-{task.student}.log"
     log.parent.mkdir(exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix=_home_prefix(Path(task.folder)), dir=TEMPORARY))
+    home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
         output, reason = supervision.run([sys.executable, "-m", "dgc_lab.course.worker", text], limits, home, log)
@@ -168,7 +168,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
 
 
-def _home_prefix(folder: Path) -> str:
+def home_prefix(folder: Path) -> str:
     """What the names of temporary folders for this grading folder begin with; short, for sockets are in there."""
     return f"dgc-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}-"
 
@@ -178,7 +178,7 @@ def _no_home_left(folder: Path):
     """Remove temporary folders, also those that a run left which was killed."""
 
     def sweep():
-        for home in Path(TEMPORARY).glob(f"{_home_prefix(folder)}*"):
+        for home in Path(TEMPORARY).glob(f"{home_prefix(folder)}*"):
             shutil.rmtree(home, ignore_errors=True)
 
     sweep()
