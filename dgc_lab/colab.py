@@ -1,15 +1,44 @@
-"""Does the lab still fit Colab? A comparison with the list of what Colab ships, as ``pip freeze`` prints it there."""
+"""The lab on Google Colab: what a lesson needs there beside the package, and whether the package still fits it."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 from pathlib import Path
 
+from dgc_lab.build_horovod import build, horovod_state
 from dgc_lab.doctor import Finding, installed
 from dgc_lab.errors import LabError
 
 PINNED = re.compile(r"\s*([A-Za-z0-9._-]+)\s*==\s*([^\s;#]+)")
+
+NO_GPU = """\
+Colab gave you no GPU, and this lesson is quicker with one: Runtime > Change runtime type > T4 GPU; then start again."""
+
+
+def prepare(horovod: bool = False, gpu: bool = False) -> None:
+    """On Colab, build Horovod if it is missing and ask for a GPU if there is none; elsewhere do nothing.
+
+    Args:
+        horovod: whether the lesson starts ranks. The build takes about two minutes and prints how far it is.
+        gpu: whether the lesson gains from a GPU.
+
+    Raises:
+        BuildError: Horovod could not be built; says why.
+
+    Example:
+        >>> prepare(gpu=True)
+    """
+    if "COLAB_RELEASE_TAG" not in os.environ:  # Colab's own variable: the date of its image
+        return
+    if horovod and horovod_state()[0] is None:
+        build()
+    if gpu:
+        import tensorflow as tf
+
+        if not tf.config.list_physical_devices("GPU"):
+            print(NO_GPU)
 
 
 def pins(text: str) -> dict[str, str]:

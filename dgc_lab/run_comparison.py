@@ -10,6 +10,24 @@ from dgc_lab.pictures import Curves, Picture
 from dgc_lab.training import Evaluation
 
 
+def collected(run, steps: int, label: str = "") -> list:
+    """A run's events as a list, with a progress bar while it trains.
+
+    Args:
+        run: what `dgc_lab.own_model.ModelTrainer.run` gives.
+        steps: how many updates it will make.
+        label: what to write before the bar.
+    """
+    from tqdm.auto import tqdm
+
+    events = []
+    with tqdm(total=steps, desc=label, unit="step", leave=False) as bar:
+        for event in run:
+            events.append(event)
+            bar.update(isinstance(event, DistributedStep))
+    return events
+
+
 def steps_of(events) -> list[DistributedStep]:
     """The updates among a run's events."""
     return [event for event in events if isinstance(event, DistributedStep)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dgc_lab.cost_model import Estimate, bytes_against_dense, gain, step
+from dgc_lab.link_table import RANKS
 from dgc_lab.network import GBIT, Link
 from dgc_lab.step_times import StepTimes
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METHOD_OF = {"no exchange": "no exchange", "dense": "dense", "float16": "float16", "DGC": "sparse"}
-RANKS = 2
 FASTEST_DRAWN = 10 * GBIT  # where a link that nothing limits is drawn
 
 

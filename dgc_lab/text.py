@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -108,13 +107,6 @@ class Corpus:
     vocabulary: Vocabulary
     train: np.ndarray
     test: np.ndarray
-
-    def fingerprint(self) -> str:
-        """Eight hexadecimal digits that differ when the text does: each Python version has its own reference."""
-        digest = hashlib.sha256("\n".join(self.vocabulary.words).encode())
-        for sequences in (self.train, self.test):
-            digest.update(np.ascontiguousarray(sequences))
-        return digest.hexdigest()[:8]
 
 
 def python_reference() -> str:

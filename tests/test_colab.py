@@ -4,8 +4,9 @@ import importlib.metadata
 
 import pytest
 
+from dgc_lab import colab
 from dgc_lab.__main__ import main
-from dgc_lab.colab import check_colab, pins, requirements
+from dgc_lab.colab import NO_GPU, check_colab, pins, prepare, requirements
 from dgc_lab.doctor import installed
 from dgc_lab.errors import LabError
 
@@ -51,3 +52,27 @@ def test_a_wrong_file_is_told(tmp_path, content):
         (tmp_path / "freeze.txt").write_bytes(content)
     with pytest.raises(LabError, match=r"freeze\.txt"):
         check_colab(tmp_path / "freeze.txt")
+
+
+def test_a_lesson_prepares_nothing_where_it_is_not_on_colab(monkeypatch, capsys):
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    monkeypatch.setattr(colab, "horovod_state", lambda: (None, None))
+    monkeypatch.setattr(colab, "build", lambda: pytest.fail("Horovod was built"))
+    prepare(horovod=True, gpu=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_on_colab_horovod_is_built_if_missing_and_a_gpu_asked_for(monkeypatch, capsys):
+    import tensorflow as tf
+
+    builds = []
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab_20260819-060052_RC00")
+    monkeypatch.setattr(colab, "horovod_state", lambda: ("0.28.1", "2.20.0") if builds else (None, None))
+    monkeypatch.setattr(colab, "build", lambda: builds.append("built"))
+    prepare()
+    assert not builds
+    for _ in range(2):
+        prepare(horovod=True, gpu=True)
+    assert builds == ["built"]
+    said = capsys.readouterr().out
+    assert said == ("" if tf.config.list_physical_devices("GPU") else 2 * (NO_GPU + "\n"))

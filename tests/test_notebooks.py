@@ -11,6 +11,14 @@ import pytest
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(FOLDER.glob("*.ipynb"))
 README = (FOLDER.parent / "README.md").read_text()
+SETUP = """\
+# On Colab, get the lab from your copy and what else this lesson needs; elsewhere everything is there already.
+import importlib.util
+
+if importlib.util.find_spec("dgc_lab") is None:
+    %pip install --quiet "dgc_lab @ git+https://github.com/(address)"
+from dgc_lab.colab import prepare
+prepare((needs))"""
 pytestmark = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
@@ -34,6 +42,19 @@ def test_badges_point_at_this_file(path):
     first = cells(path, "markdown")[0].source
     assert re.search(rf"colab\.research\.google\.com/github/[^/]+/[^/]+/blob/[^/]+/{re.escape(file)}\)", first)
     assert re.search(rf"mybinder\.org/v2/gh/[^/]+/[^/]+/[^/?]+\?urlpath=lab/tree/{re.escape(file)}\)", first)
+
+
+def test_setup_cell_is_that_of_all_lessons(path):
+    """Only what the lesson needs differs, and the address that ``python -m dgc_lab badges`` writes."""
+    pattern = re.escape(SETUP).replace(r"\(address\)", r"[\w.-]+/[\w.-]+(@\S+)?").replace(r"\(needs\)", "([a-z=, T]*)")
+    found = re.fullmatch(pattern, cells(path, "code")[0].source)
+    assert found
+    needs = set(filter(None, found[2].split(", ")))
+    code = "\n".join(cell.source for cell in cells(path, "code"))
+    assert ("horovod=True" in needs) == ("HorovodRanks" in code)
+    assert needs <= {"horovod=True", "gpu=True"}
+    metadata = nbformat.read(path, as_version=4).metadata
+    assert metadata.get("accelerator") == ("GPU" if "gpu=True" in needs else None)
 
 
 def test_readme_lists_it(path):
