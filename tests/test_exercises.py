@@ -128,6 +128,14 @@ def test_points_and_badges_are_those_that_the_text_states(name):
     assert "**Time:**" in text
 
 
+@each
+def test_the_setup_cell_is_that_of_the_lessons(name):
+    code = next(cell.source for cell in released(name).cells if cell.cell_type == "code")
+    lesson = nbformat.read(EXERCISES.parent / "04_dgc_masking.ipynb", as_version=4)
+    given = next(cell.source for cell in lesson.cells if cell.cell_type == "code")
+    assert code == given.replace("this lesson", "this exercise").replace("gpu=True", "")
+
+
 def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert not dgc_lab.check("top_k_mask", lambda gradient, k: gradient.no_such_thing)
     assert "AttributeError" in capsys.readouterr().out

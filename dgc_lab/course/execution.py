@@ -24,6 +24,7 @@ from traitlets import Integer, List, Unicode
 from dgc_lab.course.guard import probe
 
 SECONDS_TO_GIVE_IN = 3
+TIMES_IN_ALL = 20  # as much as one cell may print, all together may
 CALL = "__import__('dgc_lab.course.guard', fromlist=['guard']).{}(get_ipython())"
 
 
@@ -121,8 +122,10 @@ class CarefulExecute(Execute):
         self.characters[cell_index] = before + len(str(msg["content"]))
         if before > self.most_output:
             return None
-        if self.characters[cell_index] > self.most_output:
+        in_all = sum(self.characters.values()) > TIMES_IN_ALL * self.most_output
+        if self.characters[cell_index] > self.most_output or in_all:
             words = f"printed more than {self.most_output:,} characters and was stopped"
+            words = "was stopped: all cells together have printed too much" if in_all else words
             self._leave_out(cell_index, words)
             outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
             self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())

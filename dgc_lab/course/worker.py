@@ -121,6 +121,7 @@ def grade(task: Task) -> dict:
         Execute={
             "timeout": task.cell_seconds,
             "startup_timeout": 120,
+            "store_widget_state": False,
             "most_seconds": task.seconds,
             "kernel_folder": kernel_folder(task),
         },
