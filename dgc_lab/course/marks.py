@@ -74,7 +74,9 @@ def hide_tests():
         def preprocess(self, nb, resources):
             """All cells."""
             hidden = [line for cell in nb.cells for block in HIDDEN.findall(cell.source) for line in block.split("\n")]
-            self.lines = {line.strip() for line in hidden if len(line.strip()) >= LEAST_TELLING}
+            shown = "\n".join(HIDDEN.sub("", cell.source) for cell in nb.cells)
+            telling = {line.strip() for line in hidden if len(line.strip()) >= LEAST_TELLING}
+            self.lines = {line for line in telling if line not in shown}
             return super().preprocess(nb, resources)
 
         def preprocess_cell(self, cell, resources, cell_index):
