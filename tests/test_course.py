@@ -129,9 +129,20 @@ os._exit(0)
 """
 
 
+# Prints the test that called it, and gives the test's cell the number 4 as its result.
+FOUR_POINTS = """def top_k_mask(gradient, k):
+    import linecache, sys
+    frame = sys._getframe()
+    while frame:
+        if "/ipykernel_" in frame.f_code.co_filename:
+            print("".join(linecache.getlines(frame.f_code.co_filename)))
+        frame = frame.f_back
+    get_ipython().displayhook(4)"""
+
+
 def cunning(outside):
     """An untouched exercise whose own cells try to get marks all the same, and the tests, and out."""
-    notebook = answered(FIRST, {"top-k-mask": "def top_k_mask(gradient, k):\n    get_ipython().displayhook(4)"}, False)
+    notebook = answered(FIRST, {"top-k-mask": FOUR_POINTS}, solved=False)
     own = CUNNING.strip().replace("OUTSIDE", str(outside)).split("\n# %%\n")
     notebook.cells[3:3] = [nbformat.v4.new_code_cell(code) for code in own]
     # While a test runs nothing is put back: this one replaces what it is tested with.
@@ -313,7 +324,7 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     assert "no notebook" in pages["pdf"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
-    assert "it shows tests" in pages["cunning"] or "def share_sent" in pages["cunning"]
+    assert "it shows tests" in pages["cunning"]
     source = (EXERCISES / "source" / FIRST / f"{FIRST}.md").read_text()
     blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
     shown = re.sub(blocks, "", source)
