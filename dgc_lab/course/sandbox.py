@@ -8,8 +8,8 @@ Where the kernel allows user namespaces (`user_namespaces(7)`), the command gets
   and nothing else of the machine is there, no home, no submissions of others, no gradebook;
 - no right of root's over any of that.
 
-Everywhere it gets limits on memory, on the size of a file, and no core dumps; with a name space also on processes. Nothing but the standard library is
-imported here, for this is run once for each submission.
+Everywhere it gets limits on memory and on the size of a file, and no core dumps; in namespaces of a user who is not root
+also on processes. Nothing but the standard library is imported here, for this is run once for each submission.
 """
 
 from __future__ import annotations
