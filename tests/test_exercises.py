@@ -143,6 +143,9 @@ def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert "a function is asked for" in capsys.readouterr().out
     assert not dgc_lab.check("split", lambda gradient, mask: (gradient,))
     assert "2 things" in capsys.readouterr().out
+    assert not dgc_lab.check("my_variable", ("10", {}))
+    assert not dgc_lab.check("may_start", lambda own, steps, bound: [True, False])
+    assert "one True or False is asked for, got 2 of them" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"task must be one of .*, got 'no_such'"):
         dgc_lab.check("no_such", None)
 

@@ -8,7 +8,7 @@ Where the kernel allows user namespaces (`user_namespaces(7)`), the command gets
   and nothing else of the machine is there, no home, no submissions of others, no gradebook;
 - no right of root's over any of that.
 
-Everywhere it gets limits on memory and on the size of a file, and no core dumps; and in namespaces of others than root
+Everywhere it gets limits on memory and on the size of a file, and no core dumps; in namespaces of others than root
 also on processes. Nothing but the standard library is imported here, for this is run once for each submission.
 """
 
