@@ -92,7 +92,7 @@ def hostile(outside, port):
 
 
 def damaged():
-    """A solved exercise with a test deleted, another changed, an answer copied and all metadata lost."""
+    """A solved exercise: a test deleted, another changed, an answer copied, names used twice, all metadata lost."""
     notebook = answered(FIRST)
     del notebook.cells[index(notebook, "marks-split")]
     notebook.cells[index(notebook, "marks-top-k-mask")].source += "\npassed = True"
@@ -100,7 +100,7 @@ def damaged():
     notebook.cells.insert(place, nbformat.v4.new_code_cell(notebook.cells[place].source))
     for cell in notebook.cells:
         cell.metadata = {}
-    notebook.cells.insert(place, nbformat.v4.new_code_cell("mine = 1\nVARIANT = 7"))
+    notebook.cells.insert(place, nbformat.v4.new_code_cell("sum, np = 1, 2\nVARIANT = 7"))
     return notebook
 
 

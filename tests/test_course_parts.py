@@ -278,13 +278,15 @@ def test_what_tests_stand_on_is_put_back_and_a_probe_tells(trick):
     assert fair()
 
 
-def test_names_that_hide_built_in_ones_are_taken_away():
+def test_names_that_hide_built_in_ones_are_put_aside_and_back():
     shell = InteractiveShell()
     guard.remember(shell)
+    assert not guard.uncover(shell)
     shell.run_cell("sum, mine = 3, 4")
-    guard.restore(shell)
-    assert "sum" not in shell.user_ns
-    assert shell.user_ns["mine"] == 4
+    assert guard.uncover(shell)
+    assert ("sum" in shell.user_ns, shell.user_ns["mine"]) == (False, 4)
+    guard.cover(shell)
+    assert shell.user_ns["sum"] == 3
 
 
 def test_a_report_steers_no_terminal():

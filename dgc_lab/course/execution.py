@@ -86,11 +86,17 @@ class CarefulExecute(Execute):
             await self._quietly(setup)
         # Without a history: a later cell that prints what has run must not print tests.
         cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history and not tests)
+        if tests and _failed(cell) and _well(await self._quietly(f"assert {CALL.format('uncover')}")):
+            first = list(cell.outputs)
+            cell = await super().async_execute_cell(cell, cell_index, execution_count, False)
+            if _failed(cell):
+                cell.outputs = first
+            await self._quietly(CALL.format("cover"))
         if self.interrupt is not None:  # it must have come before the next cell begins
             await self.interrupt
             self.interrupt = None
             await self._idle()
-        if tests and not any(each.output_type == "error" for each in cell.outputs):
+        if tests and not _failed(cell):
             code, word = probe()
             reply = await self._quietly(code)
             if not reply or reply["content"].get("evalue") != word:
@@ -159,6 +165,16 @@ class CarefulExecute(Execute):
 def _kind(cell) -> dict:
     """nbgrader's metadata of a cell."""
     return cell.metadata.get("nbgrader", {})
+
+
+def _failed(cell) -> bool:
+    """Whether an error is among a cell's outputs."""
+    return any(each.output_type == "error" for each in cell.outputs)
+
+
+def _well(reply) -> bool:
+    """Whether a kernel's reply is that all went well."""
+    return bool(reply) and reply["content"]["status"] == "ok"
 
 
 def _error(name: str, words: str):

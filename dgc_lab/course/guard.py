@@ -2,7 +2,9 @@
 
 Tests run in the process that the student's code has run in. So a name that was used twice (``np = 3``, ``sum = 0``)
 would break somebody's tests by chance, and a check that always says yes would pass them by design. `remember` is called
-before the first cell, `restore` before each cell that gives marks, `probe` makes code that must fail after it.
+before the first cell, `restore` before each cell that gives marks, `probe` makes code that must fail after it. A test
+that fails runs once more without names of the student's that hide built-in ones (`uncover`, `cover`): the student's
+functions may need them, and the test may need the others.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ _remembered: list[tuple[dict, dict]] = []
 _codes: list[tuple[types.FunctionType, types.CodeType]] = []
 _lists: list[tuple[list, list]] = []
 _own: set[str] = set()
-_names: dict[str, object] = {}
+_names: set[str] = set()
+_aside: dict[str, object] = {}
 
 
 def remember(shell) -> None:
@@ -38,7 +41,7 @@ def remember(shell) -> None:
     _codes[:] = [(function, function.__code__) for function in functions]
     _lists[:] = [(each, list(each)) for each in _hooks(shell)]
     _own.update(vars(shell))
-    _names.update(shell.user_ns)
+    _names.update(shell.user_ns, [name for name in vars(builtins) if name.startswith("_")])  # IPython's own
 
 
 def _hooks(shell) -> Iterator[list]:
@@ -50,7 +53,7 @@ def _hooks(shell) -> Iterator[list]:
 
 
 def restore(shell) -> None:
-    """Put everything back, and take away names of the student's that hide built-in ones."""
+    """Put everything back."""
     sys.settrace(None)
     for space, kept in _remembered:
         space.update({name: value for name, value in kept.items() if space.get(name, _remembered) is not value})
@@ -62,11 +65,20 @@ def restore(shell) -> None:
     for name in set(vars(shell)) - _own:  # a method of IPython's that was replaced
         if hasattr(type(shell), name):
             delattr(shell, name)
-    for name in set(shell.user_ns) & set(vars(builtins)):
-        if name in _names:
-            shell.user_ns[name] = _names[name]
-        elif not name.startswith("_"):
-            del shell.user_ns[name]
+
+
+def uncover(shell) -> bool:
+    """Put names of the student's that hide built-in ones aside; whether there are any."""
+    _aside.update({name: shell.user_ns[name] for name in set(shell.user_ns) & set(vars(builtins)) - _names})
+    for name in _aside:
+        del shell.user_ns[name]
+    return bool(_aside)
+
+
+def cover(shell) -> None:
+    """Put them back."""
+    shell.user_ns.update(_aside)
+    _aside.clear()
 
 
 def probe() -> tuple[str, str]:
