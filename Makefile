@@ -1,5 +1,6 @@
 # make lab    opens JupyterLab on the lessons          make test    runs the whole test suite
 # make course makes the instructors' environment, for python -m dgc_lab.course
+# make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 
 VENV := .venv
@@ -11,17 +12,31 @@ COURSE := .venv-course
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
 	then echo $$python; break; fi; done)
+# What Colab has, from colab/. Its Python is 3.13: the first that is here; or: make test-colab PYTHON_COLAB=/path/to/python
+COLAB := .venv-colab
+PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3.13); do \
+	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test lint notebooks exercises html bench requirements clean
+.PHONY: lab course test test-colab lint notebooks exercises html bench binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
 
 course: $(COURSE)/.installed
 
+# Two tests at a time, each file's in one process; then, one after another, those marked "alone" (see CONTRIBUTING.md).
+# The second part runs whatever became of the first; either one's failure is this command's.
+WORKERS ?= 2
 test: $(VENV)/.horovod $(COURSE)/.installed lint
-	$(BIN)/python -m pytest
+	@trap 'exit 130' INT; failed=0; \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/python -m pytest -m alone || failed=1; \
+	exit $$failed
+
+# The setup cells first: they install the lab itself, so that the lessons then run with what they have installed.
+test-colab: $(COLAB)/.installed
+	env -u PYTHONPATH $(COLAB)/bin/python -m pytest colab notebooks
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -44,6 +59,10 @@ bench: $(VENV)/.horovod
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
 
+# Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
+binder-replay: $(VENV)/.installed
+	$(BIN)/python tools/replay_binder.py
+
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
 	$(BIN)/python -m dgc_lab.build_horovod
 	touch $@
@@ -64,6 +83,13 @@ $(COURSE)/.installed: $(VENV)/.installed requirements-course.txt
 	$(BIN)/python -m pip --python $(COURSE)/bin/python install --quiet --no-deps --requirement requirements-course.txt
 	touch $@
 
+$(COLAB)/.installed: colab/requirements.txt
+	@[ -n "$(PYTHON_COLAB)" ] || { echo "No Python 3.13 found, which Colab has. Install it (Debian, Ubuntu: apt-get" \
+		"install python3.13-venv; pyenv install 3.13), or say: make test-colab PYTHON_COLAB=/path/to/python3.13"; exit 1; }
+	[ -x $(COLAB)/bin/python ] || $(PYTHON_COLAB) -m venv $(COLAB)
+	$(COLAB)/bin/python -m pip install --quiet --requirement colab/requirements.txt
+	touch $@
+
 # Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
 requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
@@ -72,6 +98,8 @@ requirements:
 	echo "nbgrader>=0.9.6" | uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
 		--upgrade --constraint requirements.txt - | awk 'NR == FNR { have[$$1]; next } !($$1 in have)' requirements.txt -; \
 	} > requirements-course.txt
+	uv pip compile --quiet --universal --python-version 3.13 --no-annotate --upgrade \
+		--custom-compile-command "make requirements" colab/requirements.in --output-file colab/requirements.txt
 
 clean:
-	rm -rf $(VENV) $(COURSE) build dist artefacts site
+	rm -rf $(VENV) $(COURSE) $(COLAB) build dist artefacts site

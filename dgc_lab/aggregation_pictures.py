@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dgc_lab.pictures import PALETTE, Picture, style
+from dgc_lab.pictures import GREY, PALETTE, Picture, style
 
 KIND_COLOURS = {"AddN": PALETTE[1], "MatMul": PALETTE[0], "Tanh": PALETTE[2], "TanhGrad": PALETTE[3]}
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
@@ -34,7 +34,7 @@ def sum_graphs(graphs: dict) -> Picture:
             inputs = [places[name] for name in node.inputs]
             places[node.name] = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
             for x, y in inputs:
-                axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color="0.6", linewidth=0.9, zorder=1)
+                axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
         for names, look in (
             (leaves, {"color": PALETTE[4], "marker": "o", "label": "contribution"}),
             (made, {"color": PALETTE[1], "marker": "s", "label": "AddN"}),
@@ -90,7 +90,7 @@ def timeline(traces: dict) -> Picture:
     said = []
     for (bars, memory), (title, trace) in zip(panels, traces.items(), strict=True):
         for lane, operation in _lanes(trace.operations):
-            colour = KIND_COLOURS.get(operation.kind.removeprefix("_Mkl"), "0.7")
+            colour = KIND_COLOURS.get(operation.kind.removeprefix("_Mkl"), GREY)
             bars.broken_barh(
                 [(1e3 * operation.start, 1e3 * (operation.end - operation.start))], (lane, 0.8), color=colour
             )
@@ -102,7 +102,7 @@ def timeline(traces: dict) -> Picture:
         said.append(
             f"{title}: {trace.count('AddN')} AddN, {1e3 * trace.seconds:.2f} ms, peak {trace.peak_bytes / 1e6:.2f} MB"
         )
-    handles = [Patch(color=colour, label=kind) for kind, colour in {**KIND_COLOURS, "other": "0.7"}.items()]
+    handles = [Patch(color=colour, label=kind) for kind, colour in {**KIND_COLOURS, "other": GREY}.items()]
     figure.legend(handles=handles, fontsize=7, loc="outside lower center", ncols=len(handles))
     return Picture(figure, "Operations over time and memory held. " + "; ".join(said) + ".")
 

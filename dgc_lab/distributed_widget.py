@@ -83,11 +83,11 @@ class DistributedSweep(LiveSweep):
         self.method.observe(self._method_chosen, "value")
         for name in COMPLETE:
             getattr(self, name).observe(self._switch_moved, "value")
+        methods = [self.method, self.accumulate, self.momentum_correction, self.factor_masking, self.nesterov]
         return [
-            [self.dataset, self.ratio, self.ratios, self.preset, self.workers],
-            [self.method, self.accumulate, self.momentum_correction, self.factor_masking, self.nesterov],
-            [self.warm_up, self.warm_up_steps, self.clip_norm, self.values, self.rule],
-            [self.learning_rate, self.momentum, self.batch, self.steps, self.seed],
+            [self.dataset, self.ratio, self.ratios, self.preset, self.warm_up, self.warm_up_steps, self.workers],
+            [*methods, self.clip_norm, self.values],
+            [self.rule, self.learning_rate, self.momentum, self.batch, self.steps, self.seed],
         ]
 
     def _layout(self, columns):

@@ -15,7 +15,7 @@ from traitlets import TraitError
 
 from dgc_lab.errors import LabError
 from dgc_lab.pictures import image_tag, png
-from dgc_lab.widget_html import framed, message_line
+from dgc_lab.widget_html import framed, message_line, with_tooltips
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 EXPECTED_ERRORS = (ValueError, LabError)
@@ -36,6 +36,7 @@ class Explorer(ipywidgets.VBox):
 
     def __init__(self, controls: dict, rows: list, settings: dict):
         self.controls = controls
+        with_tooltips(controls.values())
         self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self.frame = self.picture = self._error = None
         self._lock = threading.Lock()

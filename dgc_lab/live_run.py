@@ -16,7 +16,7 @@ import ipywidgets
 from dgc_lab.errors import LabError
 from dgc_lab.explorers import set_control
 from dgc_lab.pictures import image_tag
-from dgc_lab.widget_html import framed, message_line
+from dgc_lab.widget_html import framed, message_line, with_tooltips
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
@@ -57,6 +57,7 @@ class LiveRun(ipywidgets.VBox):
         self._build_buttons()
         columns = self._columns()
         shown = [control for column in columns for control in column]
+        with_tooltips([*shown, self.progress])
         self.controls = {n: c for n, c in vars(self).items() if c in shown and n not in self.beside_settings}
         for name, value in settings.items():
             if name not in self.controls:

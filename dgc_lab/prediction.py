@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 import pandas as pd
 
-from dgc_lab.widget_html import message_line
+from dgc_lab.widget_html import message_line, with_tooltips
 
 NONE_MADE = "none made"
 
@@ -54,6 +54,7 @@ class Prediction(ipywidgets.VBox):
             )
             for name in of
         }
+        with_tooltips(self.sliders.values())
         self.button = ipywidgets.Button(description="This is my prediction", layout=ipywidgets.Layout(width="14em"))
         self.button.on_click(lambda _: self.keep())
         self.message = ipywidgets.HTML()

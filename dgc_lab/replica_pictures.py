@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from dgc_lab.pictures import PALETTE, Picture, style
+from dgc_lab.pictures import GREY, PALETTE, Picture, style
 
 
 def copies_before_and_after(outcome, values, title: str) -> Picture:
@@ -20,7 +20,7 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
     axes = figure.subplots()
     places = np.arange(len(values))
     groups = {
-        "copy before": (outcome.before, {"color": "0.75"}),
+        "copy before": (outcome.before, {"color": GREY}),
         "value given": (values, {"color": "white", "edgecolor": PALETTE[0], "hatch": "///"}),
         "copy after": (outcome.after, {"color": PALETTE[1]}),
     }

@@ -12,15 +12,15 @@ from matplotlib.lines import Line2D
 from dgc_lab.aggregation_pictures import MARKERS
 from dgc_lab.break_even import break_even_ratio
 from dgc_lab.network import GBIT
-from dgc_lab.pictures import PALETTE, Picture, style
+from dgc_lab.pictures import GREY, PALETTE, Picture, style
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
-    "no exchange": {"color": "0.55", "linestyle": ":", "linewidth": 1.5},
+    "no exchange": {"color": GREY, "linestyle": ":", "linewidth": 1.5},
     "dense": {"color": PALETTE[1], "linewidth": 2.6},
     "float16": {"color": PALETTE[3], "linewidth": 2, "linestyle": "-."},
     "sparse": {"color": PALETTE[0], "linewidth": 3.2},
-    "switching": {"color": PALETTE[5], "linewidth": 1.4, "linestyle": "--"},
+    "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
 }
 MARKS = {"no exchange": "v", "dense": "s", "float16": "D", "sparse": "o", "switching": "o"}
 POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
@@ -35,7 +35,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         workers, ratio: where the user stands.
         entry_bytes: bytes of an entry.
     """
-    figure = Figure(figsize=(10, 3.5), dpi=90, layout="constrained")
+    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
     speed, size, plane = figure.subplots(1, 3)
     for method, estimates in curves.items():
         numbers = [estimate.workers for estimate in estimates]
@@ -59,7 +59,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         axes.set(xscale="log", yscale="log")
         axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"], fontsize=8)
         axes.minorticks_off()
-        axes.axvline(workers, color="0.8", linewidth=1, zorder=0)
+        axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("workers", fontsize=9)
         axes.tick_params(labelsize=8)

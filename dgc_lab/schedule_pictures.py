@@ -11,14 +11,14 @@ from matplotlib.patches import Patch
 
 from dgc_lab.checks import check_choice, check_count
 from dgc_lab.event_log import check_runs, updates
-from dgc_lab.pictures import LARGEST_LOSS_SHOWN, PALETTE, Picture, style
+from dgc_lab.pictures import GREY, LARGEST_LOSS_SHOWN, PALETTE, Picture, style
 from dgc_lab.schedules import DROPPED
 
 MOST_ROWS = 16  # workers drawn per run: more would be too thin to see
 LOOKS = {
     "computing": {"facecolor": PALETTE[0]},
     "computing, then dropped": {"facecolor": "white", "edgecolor": PALETTE[1], "hatch": "//////", "linewidth": 0.6},
-    "waiting, then reading": {"facecolor": "0.82"},
+    "waiting, then reading": {"facecolor": GREY},
     "handing in": {"facecolor": PALETTE[5]},
 }
 

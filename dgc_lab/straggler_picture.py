@@ -81,7 +81,7 @@ class StragglerPicture(LiveFigure):
 
     def begin(self, label: str, workers: int) -> None:
         """A new run starts; the lines of those before become thinner."""
-        self._restyle(linewidth=0.9, alpha=0.8)
+        self._restyle(linewidth=0.9)
         [line] = self.loss_axes.plot([], [], linewidth=1.8, label=label, **style(len(self.runs)))
         self.runs.append({"label": label, "line": line, "seconds": [], "loss": [], "last": deque(maxlen=SMOOTH)})
         self._start(workers)
@@ -198,6 +198,6 @@ class StragglerPicture(LiveFigure):
     def picture(self) -> Picture:
         """The whole figure, every run's line as thick as the others."""
         self._moving()
-        self._restyle(linewidth=1.4, alpha=1)
+        self._restyle(linewidth=1.4)
         self.background = None
         return Picture(self.figure, self.alt())

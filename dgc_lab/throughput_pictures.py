@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from dgc_lab.aggregation_pictures import MARKERS
-from dgc_lab.pictures import PALETTE, Picture, style
+from dgc_lab.pictures import GREY, PALETTE, Picture, style
 
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
 
@@ -95,9 +95,9 @@ def by_workers(frame) -> Picture:
     for axes in panels.values():
         axes.minorticks_off()
         axes.yaxis.set_major_formatter("{x:,.5g}")
-    grey = {"color": "0.6", "marker": "o", "markeredgecolor": "black", "markersize": 9}
+    grey = {"color": GREY, "marker": "o", "markeredgecolor": "black", "markersize": 9}
     handles.append(Line2D([], [], linestyle="", label="measured", **grey))
-    handles.append(Line2D([], [], color="0.6", label="simulated"))
+    handles.append(Line2D([], [], color=GREY, label="simulated"))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=3)
     said = "; ".join(dict.fromkeys(said))
     return Picture(figure, f"Speed, staleness and idle share by number of workers. {said}.")

@@ -1,4 +1,4 @@
-"""The HTML that all widgets of the lab have in common: the line that speaks to the user, and the frame of a table."""
+"""What all widgets of the lab have in common on the page: the line that speaks, a table's frame, controls' tooltips."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ def message_line(text: str, error: bool = False) -> str:
 
     Example:
         >>> message_line("a < b")
-        '<div role="status" style="color: inherit">a &lt; b</div>'
+        '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-    return f'<div role="{role}" style="color: {colour}">{html.escape(text)}</div>'
+    return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
+
+
+def with_tooltips(controls) -> None:
+    """Give every control its label as a tooltip too; without one ipywidgets 8 shows "null" over the label."""
+    for control in controls:
+        control.tooltip = control.description
 
 
 def framed(table: str) -> str:

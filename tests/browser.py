@@ -1,11 +1,13 @@
-"""A real JupyterLab in a real Chromium, for tests that use a lesson as a student does.
+"""A real Jupyter in a real Chromium, for tests that use a lesson as a student does.
 
-A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on). One
-that needs another notebook than a lesson defines a ``lesson_file`` of its own.
+A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on;
+`colab/conftest.py` has the classic notebook front end instead of JupyterLab). One that needs another notebook than a
+lesson defines a ``lesson_file`` of its own.
 Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere such tests are left out.
 Screenshots go to ``artefacts/``.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -25,6 +27,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 TOKEN = "lesson-token"
 # The badges' pictures come from outside and stay away where there is no network.
+# What axe-core is asked about: the outputs and the texts of a notebook. The rest of the page is JupyterLab's own.
+OURS = (".jp-OutputArea-output", ".jp-RenderedMarkdown")
+# Rules of axe-core, and the elements of JupyterLab and ipywidgets that break them whatever we give them to show.
+NOT_OURS = {
+    # The frame of a table scrolls when the table is too wide; browsers let the arrow keys scroll it all the same.
+    "scrollable-region-focusable": ".jp-OutputArea-output",
+}
 BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
 
 
@@ -42,25 +51,21 @@ def one_cell_notebook(folder, name, source):
     return folder / name
 
 
-@pytest.fixture(scope="module")
-def jupyterlab(lesson_file, tmp_path_factory):
-    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address."""
-    if BROWSER is None and not os.environ.get("CI"):
-        pytest.skip("no Chromium or Chrome on this machine")
-    folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(lesson_file, folder)
+def free_port():
+    """A port of the loopback interface that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
-    command += [
-        "--LabApp.expose_app_in_browser=True",
-        "--ServerApp.ip=127.0.0.1",
-        f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.root_dir={folder}",
-    ]
-    log = (folder / "lab.log").open("w")
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def served(folder, port, *command):
+    """A Jupyter server that ``command`` starts on the loopback interface, up; gives its address."""
+    if BROWSER is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium or Chrome on this machine")
+    log = (folder / "server.log").open("w")
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JUPYTER_CONFIG_DIR": str(folder / "config")}
+    command = [sys.executable, "-m", *command, "--allow-root", "--no-browser"]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     address = f"http://127.0.0.1:{port}"
     end = time.monotonic() + 60
@@ -69,8 +74,8 @@ def jupyterlab(lesson_file, tmp_path_factory):
             urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
             break
         except OSError:
-            assert process.poll() is None, (folder / "lab.log").read_text()
-            assert time.monotonic() < end, "JupyterLab did not start"
+            assert process.poll() is None, (folder / "server.log").read_text()
+            assert time.monotonic() < end, "the Jupyter server did not start"
             time.sleep(0.2)
     yield address
     process.terminate()
@@ -78,9 +83,9 @@ def jupyterlab(lesson_file, tmp_path_factory):
     log.close()
 
 
-@pytest.fixture(scope="module")
-def page(request, jupyterlab):
-    """The module's ``LESSON``, opened; messages of the browser's console are kept in ``page.complaints``."""
+@contextlib.contextmanager
+def opened(address):
+    """A page of a new browser; messages of the browser's console are kept in ``page.complaints``."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -92,11 +97,33 @@ def page(request, jupyterlab):
             lambda said: page.complaints.append((said.text, said.location["url"])) if said.type == "error" else None,
         )
         page.on("pageerror", lambda error: page.complaints.append((str(error), "")))
-        page.goto(f"{jupyterlab}/lab/tree/{request.module.LESSON}?token={TOKEN}")
+        page.goto(address)
+        yield page
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(lesson_file, tmp_path_factory):
+    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address.
+
+    Where ``lesson_file`` is a list of files, it has copies of them all.
+    """
+    folder, port = tmp_path_factory.mktemp("lab"), free_port()
+    for file in lesson_file if isinstance(lesson_file, list) else [lesson_file]:
+        shutil.copy(file, folder)
+    options = [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
+    options += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
+    with served(folder, port, "jupyterlab", *options) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def page(request, jupyterlab):
+    """The module's ``LESSON``, opened in JupyterLab."""
+    with opened(f"{jupyterlab}/lab/tree/{request.module.LESSON}?token={TOKEN}") as page:
         page.locator(".jp-Notebook").wait_for(timeout=60_000)
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
         yield page
-        browser.close()
 
 
 @pytest.fixture
@@ -133,6 +160,14 @@ def run_all(page, restart=False, seconds=300):
         calm = 0 if busy else calm + 1
 
 
+def run_cell(page, words):
+    """Run the first code cell with these words again, as Control and Enter do, and give it back."""
+    cell = page.locator(".jp-CodeCell", has_text=words).first
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    return cell
+
+
 def all_outputs(page):
     """A list of (kind, output) of all code cells, those outside the window included, as JupyterLab holds them."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
@@ -142,3 +177,37 @@ def all_outputs(page):
 def control(page, label):
     """A control by the label that the student reads."""
     return page.get_by_label(label, exact=True).first
+
+
+def kernel_says(page, expression):
+    """What a Python expression comes to in the lesson's kernel: its ``repr``. The notebook does not notice."""
+    said = page.evaluate(
+        """async expression => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            const asked = {code: "", store_history: false, user_expressions: {said: expression}};
+            return (await kernel.requestExecute(asked).done).content.user_expressions.said;
+        }""",
+        expression,
+    )
+    assert said["status"] == "ok", said
+    return said["data"]["text/plain"]
+
+
+def axe_complaints(page, but=None):
+    """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
+
+    ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it.
+    """
+    from axe_playwright_python.base import AXE_SCRIPT
+
+    page.evaluate(AXE_SCRIPT)
+    return page.evaluate(
+        """async ([parts, spared]) => {
+            const found = await axe.run({include: parts.map(part => [part])}, {elementRef: true});
+            const bad = found.violations.filter(rule => ["serious", "critical"].includes(rule.impact));
+            return bad.flatMap(rule => rule.nodes
+                .filter(node => !(rule.id in spared && node.element.matches(spared[rule.id])))
+                .map(node => `${rule.id}: ${node.failureSummary} ${node.html.slice(0, 300)}`));
+        }""",
+        [[part for part in OURS if page.locator(part).count()], {**NOT_OURS, **(but or {})}],
+    )

@@ -1,4 +1,7 @@
-"""What all tests share: a quiet TensorFlow, no MNIST but the one a test asks for, and the real MNIST where it is."""
+"""What all tests share: a quiet TensorFlow, no MNIST but the one a test asks for, and the real MNIST where it is.
+
+And what decides how they run side by side: which files come first, and which must not have neighbours.
+"""
 
 import os
 from pathlib import Path
@@ -17,6 +20,34 @@ settings.load_profile("lab")
 
 ROOT = Path(__file__).resolve().parent.parent
 MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
+
+# Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
+# file that is begun last leaves all other workers without work.
+LONGEST = (
+    "test_clusters.py",
+    "07_bring_your_own_model.ipynb",
+    "test_tensorflow_clusters.py",
+    "test_course.py",
+    "test_faults.py",
+    "test_browser_ranks.py",
+    "05_dgc_on_horovod.ipynb",
+    "test_browser.py",
+    "test_sweep.py",
+    "test_train_command.py",
+    "test_clusters_in_kernel.py",
+)
+# A notebook cannot carry a mark. Lesson 3 compares the speeds of runs that follow each other.
+LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark the lessons that run alone; beside other workers, begin with the longest files."""
+    for item in items:
+        if item.path.name in LESSONS_ALONE:
+            item.add_marker("alone")
+    if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
+        places = {name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import re
 import time
 
 import pytest
-from browser import BADGES, ROOT, control, run_all, screenshot
+from browser import BADGES, ROOT, axe_complaints, control, kernel_says, run_all, run_cell, screenshot
+from controls import change_all_by_keyboard, change_all_by_mouse
+from playwright.sync_api import expect
 
 LESSON = "04_dgc_masking.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -53,16 +55,32 @@ def test_run_all_fills_the_lesson(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "widget.png")
 
 
+def test_what_the_lesson_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_a_prediction_is_kept_and_put_beside_what_was_seen(page):
+    quiz = page.locator(".widget-vbox:has(button:has-text('This is my prediction'))").first
+    change_all_by_mouse(page, quiz, "guess")
+    change_all_by_keyboard(page, quiz, "guess")
+    quiz.get_by_role("button").press("Enter")
+    expect(quiz.get_by_role("status").last).to_have_text("Kept. The experiment will tell.")
+    expect(quiz.get_by_role("button")).to_be_disabled()
+    expect(quiz.locator(".noUi-target[disabled]")).to_have_count(4)
+    cell = run_cell(page, "guess.confront(")
+    predicted = kernel_says(page, "' '.join(f'{share:.2f}' for share in guess.kept.values())").strip("'").split()
+    expect(cell.locator("tbody tr td:nth-of-type(1)")).to_have_text(predicted)
+    expect(quiz.get_by_role("status").last).to_contain_text("Furthest from what you said")
+
+
 def test_slider_sets_the_ratio_and_run_draws_live(page):
     widget(page).get_by_role("button", name="Clear").click()
     wait_for_message(page, "Press Run")
     assert table_rows(page) == 0
-    page.locator(".widget-slider .noUi-handle").first.focus()
+    widget(page).locator(".noUi-handle").first.focus()
     before = control(page, "Ratios").input_value()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "before => [...document.querySelectorAll('input')].every(i => i.value !== before)", arg=before
-    )
+    expect(control(page, "Ratios")).not_to_have_value(before)
     assert 0 < float(control(page, "Ratios").input_value()) <= 1
     steps = control(page, "Steps")
     steps.fill("2500")
@@ -113,6 +131,11 @@ def test_other_controls_by_label(page):
     assert table_rows(page) == 3
     row = widget(page).locator("table tbody tr", has_text="hierarchical")
     assert "global" in row.inner_text()
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "lab")
+    change_all_by_keyboard(page, widget(page), "lab")
 
 
 def test_restart_and_run_all(page):

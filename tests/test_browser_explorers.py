@@ -4,7 +4,8 @@ import re
 import time
 
 import pytest
-from browser import BADGES, ROOT, all_outputs, control, run_all, screenshot
+from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, screenshot
+from controls import change_all_by_keyboard, change_all_by_mouse
 
 LESSON = "01_gradient_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -90,6 +91,15 @@ def test_quick_moves_end_where_the_slider_stands(page):
     assert {name: float(error) for name, error in rows.items()} == pytest.approx(
         {name: float(error) for name, error in table.items()}, rel=0.1
     ), "table and picture are of the same values"
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "explorer")
+    change_all_by_keyboard(page, widget(page), "explorer")
+
+
+def test_what_the_lesson_shows_is_accessible(page):
+    assert not axe_complaints(page)
 
 
 def test_restart_and_run_all(page):

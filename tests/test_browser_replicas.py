@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from browser import BADGES, ROOT, all_outputs, control, run_all, screenshot
+from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, run_cell, screenshot
+from controls import change_all_by_keyboard, change_all_by_mouse
 
 LESSON = "02_variable_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -77,10 +78,17 @@ def test_what_is_refused_is_said(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer_refused.png")
 
 
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "explorer")
+    change_all_by_keyboard(page, widget(page), "explorer")
+
+
+def test_what_the_lesson_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
 def test_running_the_cell_again_gives_a_working_widget(page):
-    cell = page.locator(".jp-CodeCell", has_text="explorer = ReplicaExplorer(").first
-    cell.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")
+    run_cell(page, "explorer = ReplicaExplorer(")
     wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
     control(page, "Aggregation").select_option("MEAN")
     wait_for(page, r"A read outside the replicas gives 2\.5")

@@ -3,15 +3,18 @@
 import re
 
 import pytest
-from browser import ROOT, all_outputs, control, one_cell_notebook, run_all
+from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all
+from controls import change_all_by_keyboard, change_all_by_mouse
 from playwright.sync_api import expect
 
 LESSON = "scale.ipynb"
 CELL = """\
+from dgc_lab.cost_fit import Fit
 from dgc_lab.scale_explorer import ScaleExplorer
 from dgc_lab.step_times import StepTimes
 
-explorer = ScaleExplorer(StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here"))
+times = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
+explorer = ScaleExplorer(times, Fit(latency=1e-3, efficiency=0.9, per_byte=1e-9, errors=(), rows=8))
 explorer"""
 PICTURE = "img[alt^='Speed-up, bytes and break-even']"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -68,6 +71,22 @@ def test_a_wrong_value_is_said_and_mended(page):
     control(page, "Latency, µs a hop").fill("10")
     control(page, "Latency, µs a hop").press("Tab")
     expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "explorer")
+    change_all_by_keyboard(page, widget(page), "explorer")
+
+
+def test_what_it_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_restart_and_run_all(page):
+    run_all(page, restart=True)
+    message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
+    control(page, "Values").select_option("float16")
+    expect(widget(page).locator("tbody tr")).to_have_count(5)
 
 
 def test_console_is_silent(page):

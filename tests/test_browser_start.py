@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from browser import BADGES, all_outputs, run_all, screenshot
+from browser import BADGES, all_outputs, axe_complaints, run_all, screenshot
+from controls import change_all_by_keyboard, change_all_by_mouse
 from playwright.sync_api import expect
 
 LESSON = "00_start_here.ipynb"
@@ -16,6 +17,19 @@ def widget(page):
     return found
 
 
+def watch_the_picture(page):
+    """Keeps every picture that the training draws before it is done, for it takes less than a second."""
+    widget(page).locator("img").evaluate(
+        """picture => {
+            const top = picture.closest(".widget-vbox");
+            window.pictures = new Set();
+            new MutationObserver(() => {
+                if (!top.innerText.includes("Done")) window.pictures.add(top.querySelector("img").src);
+            }).observe(top, {subtree: true, childList: true, characterData: true});
+        }"""
+    )
+
+
 def test_run_all_then_one_slider_and_one_curve_more(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
@@ -23,16 +37,40 @@ def test_run_all_then_one_slider_and_one_curve_more(page):
     expect(rows).to_have_count(3)
     assert widget(page).locator(".widget-slider").count() == 1
     assert widget(page).get_by_role("textbox").count() == 0
-    picture = widget(page).locator("img[alt^='Training loss']")
-    before = picture.get_attribute("src")
-    slider = page.locator(".widget-slider .noUi-handle").first
-    slider.focus()
-    slider.press("ArrowRight")
+    change_all_by_mouse(page, widget(page), "taste")
+    change_all_by_keyboard(page, widget(page), "taste")
+    watch_the_picture(page)
     widget(page).get_by_role("button", name="Run").click()
     widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
     expect(rows).to_have_count(4)
-    assert picture.get_attribute("src") != before
+    assert page.evaluate("() => window.pictures.size") >= 2, "it moves while it trains"
     screenshot(page, "start_here")
+
+
+def test_stop_keeps_the_rows_and_run_goes_on(page):
+    slider = widget(page).locator(".noUi-handle")
+    before = slider.get_attribute("aria-valuenow")
+    slider.press("ArrowLeft")
+    slider.press("ArrowLeft")
+    expect(slider).not_to_have_attribute("aria-valuenow", before)
+    widget(page).get_by_role("button", name="Run").click()
+    widget(page).get_by_role("button", name="Stop").click()
+    widget(page).get_by_text(re.compile("Stopped at step")).wait_for(timeout=60_000)
+    rows = widget(page).locator("table tbody tr")
+    expect(rows).to_have_count(4)
+    widget(page).get_by_role("button", name="Run").press("Enter")
+    widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
+    expect(rows).to_have_count(5)
+
+
+def test_what_the_page_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_restart_and_run_all(page):
+    run_all(page, restart=True)
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    expect(widget(page).locator("table tbody tr")).to_have_count(3)
 
 
 def test_console_is_silent(page):

@@ -7,7 +7,8 @@ import re
 import time
 
 import pytest
-from browser import ROOT, all_outputs, control, one_cell_notebook, run_all, screenshot
+from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all, screenshot
+from controls import change_all_by_keyboard, change_all_by_mouse
 from playwright.sync_api import expect
 
 LESSON = "stragglers.ipynb"
@@ -100,6 +101,25 @@ def test_a_wrong_value_is_said_in_the_widget(page):
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("learning_rate must be above 0").wait_for(timeout=10_000)
     expect(rows(page)).to_have_count(3)
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "lab")
+    change_all_by_keyboard(page, widget(page), "lab")
+
+
+def test_what_it_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_restart_and_run_all(page):
+    """The servers of the kernel that was ended are no hindrance to new ones."""
+    run_all(page, restart=True)
+    wait_for_message(page, "Press Run to train")
+    fill(page, Gradients="60")
+    press(page, "Run")
+    wait_for_message(page, "Done: 2 workers, synchronous: 60 of 60 gradients")
+    expect(rows(page)).to_have_count(1)
 
 
 def test_console_is_silent(page):

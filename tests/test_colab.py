@@ -1,6 +1,7 @@
 """The lab's bounds against a list of what Colab ships."""
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -10,22 +11,14 @@ from dgc_lab.colab import NO_GPU, check_colab, pins, prepare, requirements
 from dgc_lab.doctor import installed
 from dgc_lab.errors import LabError
 
-# What Colab's image of 2026-08-19 had of the lab's dependencies, as far as it was noted then.
-IMAGE = """
-tensorflow==2.20.0
-numpy==2.1.3
-matplotlib==3.10.0
-ipywidgets==7.7.1
-ipython==7.34.0
-ipyparallel==8.8.0
-scikit-learn==1.6.1
-"""
+IMAGE = (Path(__file__).parent.parent / "colab" / "freeze.txt").read_text()
 
 
 def test_colabs_image_meets_every_bound(tmp_path):
     (tmp_path / "freeze.txt").write_text(IMAGE)
     findings = {finding.name: finding for finding in check_colab(tmp_path / "freeze.txt")}
-    assert set(findings) == {requirement.name for requirement in requirements()} >= set(pins(IMAGE))
+    assert set(findings) == {requirement.name for requirement in requirements()}
+    assert len(set(findings) & set(pins(IMAGE))) >= 8, "most of what the lab asks for was noted"
     assert not [finding for finding in findings.values() if finding.needed and finding.remedy]
     assert "install it with the lab" in findings["simpy"].remedy
 

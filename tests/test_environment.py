@@ -110,23 +110,23 @@ def test_a_rank_that_fails_is_named(monkeypatch):
 
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
 def test_ranks_and_rendezvous_listen_on_loopback_alone(tmp_path, monkeypatch):
-    """Both ranks look at all listening sockets of the group while the job runs."""
-    import psutil
-
-    before = {connection.laddr.port for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"}
-    seen = tmp_path / "seen"
-    monkeypatch.setattr(
-        build_horovod,
-        "RANK_PROGRAM",
-        build_horovod.RANK_PROGRAM + "import psutil\n"
-        "found = {c.laddr for c in psutil.net_connections('tcp') if c.status == 'LISTEN'}\n"
-        f"open({str(seen)!r}, 'a').write(''.join(f'{{a.ip}} {{a.port}}\\n' for a in found))\n"
-        "hvd.allreduce(total, op=hvd.Sum)\n",
+    """Both ranks look at all sockets that this process, where the rendezvous is, and its offspring listen on."""
+    look = (
+        "import psutil\n"
+        f"first = psutil.Process({os.getpid()})\n"
+        "family = {process.pid for process in (first, *first.children(recursive=True))}\n"
+        "found = [c for c in psutil.net_connections('tcp') if c.status == 'LISTEN' and c.pid in family]\n"
+        "listening = {(c.pid, c.laddr.ip, c.laddr.port) for c in found}\n"
     )
+    exec(look, before := {})
+    seen = tmp_path / "seen"
+    write = f"open({str(seen)!r}, 'a').write(''.join(f'{{entry}}\\n' for entry in listening))\n"
+    program = build_horovod.RANK_PROGRAM + look + write + "hvd.allreduce(total, op=hvd.Sum)\n"
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", program)
     build_horovod.verify()
-    listening = {tuple(line.split()) for line in seen.read_text().splitlines()}
-    new = {ip for ip, port in listening if int(port) not in before}
-    assert new == {"127.0.0.1"}
+    new = set(map(eval, seen.read_text().splitlines())) - before["listening"]
+    assert {ip for _, ip, _ in new} == {"127.0.0.1"}
+    assert len({pid for pid, *_ in new}) == 3, "this process and both ranks"
 
 
 def test_missing_tools_are_named_with_their_remedy(monkeypatch):

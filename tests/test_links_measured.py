@@ -94,23 +94,26 @@ def namespaces():
         pytest.skip(f"no two hosts here: {reason}")
 
 
-def networks():
-    """The networks that some process is in."""
+def networks(mark=""):
+    """The networks that some process is in; only of processes with this in their environment, if it is given."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            found.add(os.readlink(process / "ns" / "net"))
+            if mark.encode() in (process / "environ").read_bytes():
+                found.add(os.readlink(process / "ns" / "net"))
         except OSError:
             continue  # it ended meanwhile
     return found
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, HostFailed])
-def test_nothing_is_left_of_two_hosts(namespaces, ending):
-    hosts, own = TwoHosts([["cat"]] * 2, [{}] * 2), set()
+def test_nothing_is_left_of_two_hosts(namespaces, ending, tmp_path):
+    mark = {"WHOSE": str(tmp_path)}
+    hosts, own = TwoHosts([["cat"]] * 2, [mark] * 2), set()
     with pytest.raises(ending):
         work_until(ending, hosts, own)
     assert not own & networks()
+    assert networks(mark["WHOSE"]) == set()
     assert all(program.poll() is not None for program in hosts.programs)
 
 
@@ -118,7 +121,7 @@ def work_until(ending, hosts, own):
     with hosts:
         own |= {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
         assert len(own) == 2
-        assert own <= networks()
+        assert own <= networks(hosts.environments[0]["WHOSE"])
         assert hosts.ask({"a": 1}, {"b": [2]}) == [{"a": 1}, {"b": [2]}]
         hosts.limit(1e6)
         assert "rate 1Mbit" in hosts.inside(1, "tc", "qdisc")
@@ -130,11 +133,12 @@ def work_until(ending, hosts, own):
         hosts.ask({}, {})
 
 
-def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces):
-    before = networks()
-    with pytest.raises(HostFailed, match=r"host0 ended with 127"), TwoHosts([["no such program"]] * 2, [{}] * 2) as two:
-        two.ask({}, {})
-    assert networks() <= before
+def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces, tmp_path):
+    mark = {"WHOSE": str(tmp_path)}
+    hosts = TwoHosts([["no such program"]] * 2, [mark] * 2)
+    with pytest.raises(HostFailed, match=r"host0 ended with 127"), hosts:
+        hosts.ask({}, {})
+    assert networks(mark["WHOSE"]) == set()
 
 
 def test_two_real_ranks_over_a_slow_link(namespaces, horovod):

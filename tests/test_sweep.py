@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dgc_lab import published
+from dgc_lab.__main__ import main
 from dgc_lab.sweep import (
     RowEnded,
     RowFailed,
@@ -88,7 +89,7 @@ def test_stopping_between_steps_keeps_finished_rows_alone(digits, tmp_path):
 def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
     """A process killed with SIGKILL in the middle of a row, then the same call again."""
     file, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
-    options = ["--steps", "400", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
+    options = ["--steps", "200", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
     process = subprocess.Popen(
         [sys.executable, "-m", "dgc_lab", "sweep", *options, "--out", str(file)],
         stdout=subprocess.DEVNULL,
@@ -220,6 +221,13 @@ def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path
     assert len(read_rows(out, {})) == 5
 
 
+def check_one_line(printed, message):
+    last = printed.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert message in last
+    assert "Traceback" not in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -231,13 +239,15 @@ def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path
         (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),
     ],
 )
-def test_errors_in_a_terminal_are_one_line(arguments, message):
-    done = cli(*arguments)
+def test_errors_in_a_terminal_are_one_line(arguments, message, capsys):
+    assert main(arguments) == 1
+    check_one_line(capsys.readouterr().err, message)
+
+
+def test_an_error_ends_the_command_itself_with_one_line_and_status_1():
+    done = cli("sweep", "--ratios", "1,3")
     assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: ")
-    assert message in last
-    assert "Traceback" not in done.stderr
+    check_one_line(done.stderr, "ratios must be in [0, 1], got 3.0")
 
 
 def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):

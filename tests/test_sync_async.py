@@ -21,6 +21,8 @@ from dgc_lab.sync_async import Finished, Score, Settings, train, train_on
 from dgc_lab.tasks import Classifier
 from dgc_lab.training_state import order
 
+pytestmark = pytest.mark.alone  # workers that are slowed down are compared with those that are not
+
 DIGITS = Classifier(dense_network, load("digits"))
 SETTINGS = Settings(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
 

@@ -1,0 +1,106 @@
+"""The classic notebook front end, of ipywidgets 7, in a real Chromium: what `tests/browser.py` is for JupyterLab."""
+
+import re
+import shutil
+import time
+
+import pytest
+from browser import BADGES, TOKEN, free_port, opened, served
+from playwright.sync_api import expect
+
+# The font for formulas comes from outside too, and stays away where there is no network.
+OUTSIDE = (*BADGES, "https://cdnjs.cloudflare.com/")
+
+
+@pytest.fixture(scope="session")
+def classic(tmp_path_factory):
+    """The classic notebook server on an empty folder, loopback only, with a token; gives folder and address."""
+    folder, port = tmp_path_factory.mktemp("classic"), free_port()
+    options = [f"--NotebookApp.port={port}", "--NotebookApp.ip=127.0.0.1", f"--NotebookApp.notebook_dir={folder}"]
+    with served(folder, port, "notebook", *options, f"--NotebookApp.token={TOKEN}") as address:
+        yield folder, address
+
+
+@pytest.fixture(scope="session")
+def page(classic):
+    """One browser page for all tests; ``show`` takes it to a notebook."""
+    with opened(f"{classic[1]}/tree?token={TOKEN}") as page:
+        yield page
+
+
+@pytest.fixture
+def show(page, classic):
+    """A function that opens a copy of a notebook, its kernel up; the kernel is shut down when the test ends."""
+    folder, address = classic
+
+    def show(file):
+        shutil.copy(file, folder)
+        page.complaints.clear()
+        page.goto(f"{address}/notebooks/{file.name}")
+        page.wait_for_function("() => window.Jupyter?.notebook?.kernel?.is_connected()", timeout=60_000)
+
+    yield show
+    page.evaluate("() => Jupyter.notebook.session.delete()")
+
+
+def run_all(page, seconds=300):
+    """Menu Cell > Run All, then wait until no cell waits or runs; gives what the cells' errors say."""
+    page.locator("#celllink").click()
+    page.locator("#run_all_cells").click()
+    waiting = "() => Jupyter.notebook.get_cells().filter(cell => cell.input_prompt_number === '*').length"
+    end, calm = time.monotonic() + seconds, 0
+    while calm < 10:
+        assert time.monotonic() < end, "the notebook did not finish"
+        time.sleep(0.2)
+        calm = 0 if page.evaluate(waiting) else calm + 1
+    cells = page.evaluate("() => Jupyter.notebook.toJSON().cells")
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return [output["evalue"] for output in outputs if output["output_type"] == "error"]
+
+
+def widget(page, holding):
+    """The last widget that holds what the selector finds."""
+    found = page.locator(f".widget-vbox:has({holding})").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def press(widget, name):
+    """Press a button of the widget."""
+    widget.get_by_role("button", name=name).click()
+
+
+def fill(widget, **values):
+    """Type into fields, by the labels that the student reads."""
+    for label, value in values.items():
+        field = widget.get_by_label(label, exact=True).first
+        field.fill(value)
+        field.press("Tab")
+
+
+def move(widget, times, slider=0):
+    """Move a slider by the keyboard, so many steps to the right."""
+    handle = widget.locator(".ui-slider-handle").nth(slider)
+    handle.focus()
+    for _ in range(times):
+        handle.press("ArrowRight")
+
+
+def expect_message(widget, words, seconds=120):
+    """Wait for a message of the widget's."""
+    line = widget.locator("[role=status], [role=alert]").first
+    expect(line).to_contain_text(re.compile(words), timeout=1000 * seconds)
+
+
+def expect_live(widget, picture, frames=3, seconds=60):
+    """Wait until the picture has been seen in so many states."""
+    seen, end = set(), time.monotonic() + seconds
+    while len(seen) < frames:
+        assert time.monotonic() < end, "the picture does not move"
+        seen.add(widget.locator(picture).get_attribute("src"))
+        time.sleep(0.1)
+
+
+def complaints(page):
+    """What the browser's console was told, but for what comes from outside."""
+    return [complaint for complaint in page.complaints if not complaint[1].startswith(OUTSIDE)]

@@ -1,0 +1,70 @@
+"""Setup cells as Colab runs them, with its versions: each brings what its lesson needs and changes nothing there."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import ROOT
+from nbclient import NotebookClient
+
+from dgc_lab.colab import NO_GPU, canonical, pins
+
+ADDRESS = re.compile(r"git\+https://[\w./-]+")
+OURS = {"dgc-lab", "simpy", "horovod"}
+
+
+def setup_cells():
+    """Every setup cell, with the names of the notebooks that have it."""
+    found = {}
+    folder = ROOT / "notebooks"
+    for file in sorted([*folder.glob("0*.ipynb"), *folder.glob("exercises/source/*/*.ipynb")]):
+        cells = nbformat.read(file, as_version=4).cells
+        first = next(cell.source for cell in cells if cell.cell_type == "code")
+        found.setdefault(first, []).append(file.stem)
+    return found
+
+
+def pip(*words):
+    command = [sys.executable, "-m", "pip", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def versions():
+    """What pip finds here, and in which version."""
+    return {canonical(found["name"]): found["version"] for found in json.loads(pip("list", "--format=json"))}
+
+
+def test_this_environment_is_colabs():
+    wanted = pins((Path(__file__).parent / "freeze.txt").read_text())
+    here = versions()
+    assert {name: here.get(name) for name in wanted} == wanted
+    assert sys.version_info[:2] == (3, 13)
+
+
+@pytest.mark.parametrize(
+    "source", [pytest.param(source, id=f"{of[0]} and {len(of) - 1} more") for source, of in setup_cells().items()]
+)
+def test_a_setup_cell_brings_the_lab_and_changes_nothing_else(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab_test")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    pip("uninstall", "--yes", *OURS)
+    before = versions()
+    assert not OURS & set(before)
+    cell, replaced = ADDRESS.subn(ROOT.as_uri(), source)
+    assert replaced == 1, "the one address that a setup cell installs from"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=500, kernel_name="python3", resources=where).execute()
+    after = versions()
+    assert {name: after.get(name) for name in before} == before, "nothing that was there is changed or gone"
+    horovod = "horovod=True" in source
+    assert set(after) - set(before) == (OURS if horovod else OURS - {"horovod"})
+    said = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
+    assert ("verify with an allreduce over two ranks" in said) == horovod, said
+    if not shutil.which("nvidia-smi"):
+        assert (NO_GPU in said) == ("gpu=True" in source), said

@@ -1,0 +1,111 @@
+"""Every control of a widget, used as a student uses it: by mouse, then by Tab and the keys alone.
+
+What the kernel then says of the control is what counts, not what the page shows.
+"""
+
+import ast
+import time
+
+from browser import kernel_says
+
+# By label, the value of every control in a widget, however deep it lies.
+VALUES = """(lambda walk, top: repr(walk(walk, top)))(
+    lambda walk, w: {k: v for child in getattr(w, "children", ()) for k, v in walk(walk, child).items()}
+    or ({w.description: w.value} if getattr(w, "description", "") and hasattr(w, "value") else {}), %s)"""
+CHANGED = "input:not([readonly]), select, .noUi-handle"
+TAB_STOPS = f"{CHANGED}, button, [contenteditable=true]"
+LABEL = """element => [...element.closest(".widget-inline-hbox").querySelectorAll(".widget-label, .widget-label-basic")]
+    .at(-1).innerText.trim()"""
+# What of an element's looks, and of those around and upon it, can show that it has the focus.
+LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
+    const look = getComputedStyle(e), outline = look.outlineStyle == "none" ? "" : look.outline;
+    return [outline, look.boxShadow, look.borderColor, look.borderWidth, look.backgroundColor];
+}))"""
+
+
+def kernel_values(page, name):
+    """What the kernel says of the controls of its widget ``name``: values by label."""
+    said = ast.literal_eval(kernel_says(page, VALUES % name))
+    return ast.literal_eval(said)
+
+
+def change_all_by_mouse(page, widget, name):
+    """Change every control that can be seen by mouse; the kernel's ``name`` must have another value each time."""
+    for element in widget.locator(CHANGED).all():
+        if element.is_visible() and element.is_enabled():
+            label, before = element.evaluate(LABEL), kernel_values(page, name)
+            element.scroll_into_view_if_needed()
+            by_mouse(page, element)
+            wait_for_another(page, name, label, before)
+
+
+def change_all_by_keyboard(page, widget, name):
+    """Go through a widget by Tab: every stop shows that it has the focus, and its keys change the kernel's ``name``."""
+    assert widget.locator("label[title=null]:visible").count() == 0, "a tooltip that says null"
+    page.mouse.move(0, 0)
+    stops = [stop for stop in widget.locator(TAB_STOPS).all() if stop.is_visible() and stop.is_enabled()]
+    page.evaluate("() => document.activeElement.blur()")
+    page.wait_for_timeout(300)  # the looks of what had the focus take their time to go
+    looks = [stop.evaluate(LOOKS) for stop in stops]
+    stops[0].focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")  # now it was reached by key, and Chromium shows it
+    for stop, unfocused in zip(stops, looks, strict=True):
+        handle = stop.element_handle()
+        page.wait_for_function("stop => stop === document.activeElement", arg=handle, timeout=5000)
+        page.wait_for_function(f"([stop, looks]) => ({LOOKS})(stop) !== looks", arg=[handle, unfocused], timeout=5000)
+        if handle.evaluate(f"stop => stop.matches('{CHANGED}')"):
+            label, before = stop.evaluate(LABEL), kernel_values(page, name)
+            by_keys(page, stop)
+            page.keyboard.press("Tab")
+            wait_for_another(page, name, label, before)
+        else:
+            page.keyboard.press("Tab")
+
+
+def wait_for_another(page, name, label, before):
+    """Until the kernel's control of that label has another value than before."""
+    end = time.monotonic() + 10
+    while (now := kernel_values(page, name))[label] == before[label]:
+        assert time.monotonic() < end, f"{label} is still {now[label]!r} in the kernel"
+        time.sleep(0.05)
+
+
+def by_mouse(page, element):
+    """A slider is pressed at its other side, a number's arrow is pressed, a text is marked and written anew."""
+    kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
+    if kind == "DIV":
+        box = element.locator("xpath=ancestor::*[contains(@class, 'noUi-target')]").bounding_box()
+        middle = box["x"] + box["width"] / 2
+        share = 0.25 if element.bounding_box()["x"] > middle else 0.75
+        page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+    elif kind == "SELECT":
+        places = element.locator("option").count()
+        element.select_option(index=(element.evaluate("e => e.selectedIndex") + 1) % places)
+    elif kind == "checkbox":
+        element.click()
+    elif kind == "number":
+        box = element.bounding_box()
+        element.hover()
+        page.mouse.click(box["x"] + box["width"] - 8, box["y"] + box["height"] / 4)
+        page.evaluate("() => document.activeElement.blur()")
+    else:
+        element.click(click_count=3)
+        page.keyboard.type("0.3, 0.03")
+        page.evaluate("() => document.activeElement.blur()")
+
+
+def by_keys(page, element):
+    """An arrow for sliders, lists and numbers, Space for a tick, letters for a text."""
+    kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
+    if kind == "checkbox":
+        page.keyboard.press("Space")
+    elif kind == "text":
+        page.keyboard.press("Control+A")
+        page.keyboard.type("0.5, 0.05")
+    elif kind == "DIV":
+        at_end = element.evaluate("e => e.getAttribute('aria-valuenow') == e.getAttribute('aria-valuemax')")
+        page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+    else:
+        first = kind == "SELECT" and element.evaluate("e => e.selectedIndex") == 0
+        page.keyboard.press("ArrowDown" if first else "ArrowUp")
