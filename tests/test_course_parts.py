@@ -10,9 +10,11 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
-from dgc_lab.course import by_hand, grading, repair, roster, sandbox, scaffold, sources, submissions, supervision
+from dgc_lab.course import by_hand, entries, guard, repair, roster, sandbox, scaffold, sources, submissions, supervision
 from dgc_lab.course.__main__ import main
+from dgc_lab.course.report import without_control
 from dgc_lab.errors import LabError
 
 TIGHT = supervision.Limits(seconds=10, memory=2**30, disk=2**20)
@@ -56,11 +58,14 @@ def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, sandbox.entrance())
-    code = "import os, dgc_lab; print(sorted(os.listdir('/tmp')), os.getcwd()); open('x', 'wb').write(bytes(2**23))"
+    code = (
+        "import os, resource, dgc_lab; print(sorted(os.listdir('/tmp')), *resource.getrlimit(resource.RLIMIT_NPROC), "
+        "os.getcwd()); open('x', 'wb').write(bytes(2**23))"
+    )
     command = [sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), sys.executable, "-c", code]
     limits = supervision.Limits(seconds=60)
     output, reason = supervision.run(command, limits, home, tmp_path / "log")
-    assert output.endswith("/tmp\n")
+    assert output.endswith("1024 1024 /tmp\n" if "--user" in plan.entrance else "/tmp\n")
     assert reason
     assert any(words in (tmp_path / "log").read_text() for words in ("File too large", "No space left"))
     assert not (tmp_path / "x").exists()
@@ -105,6 +110,46 @@ def test_one_notebook_of_each_student(tmp_path):
         submissions.find(tmp_path / "nowhere", "04_masking", tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("names", "students"),
+    [
+        # a folder with all hand-ins, zipped; once more in another folder; and a student's own folder
+        (["04_masking/jane.ipynb", "04_masking/john.ipynb", "04_masking/read me.txt"], {"jane", "john", "read-me"}),
+        (["a/b/jane/x.ipynb", "a/b/john/x.ipynb"], {"jane", "john"}),
+        (["jane/old.ipynb", "jane/04_masking.ipynb"], {"jane"}),
+        # two of one name, and one who hands in twice
+        ([f"Al Ba_{n}_assignsubmission_file_/x.ipynb" for n in (1, 2)], {"Al-Ba-1", "Al-Ba-2"}),
+        (["ab_1_2_x.ipynb", "ab_LATE_1_3_x-1.ipynb", "ab.ipynb"], {"ab"}),
+        (["Mu\u0308ller.ipynb", "M\u00fcller (1).ipynb"], {"Muller"}),
+        (["M\u00fcller.ipynb", "Muller.ipynb"], {"Muller-a784", "Muller-5cc7"}),
+        # what cannot be unpacked costs nobody else
+        (["n" * 300 + ".ipynb", "a/b.ipynb", "a", "jane.ipynb"], {"a", "jane"}),
+    ],
+)
+def test_whoever_handed_in_is_found(tmp_path, names, students):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        for name in names:
+            file.writestr(name, "{}")
+    found, _ = submissions.find(tmp_path / "all.zip", "04_masking", tmp_path / "out")
+    assert {each.student for each in found} == students
+
+
+def test_the_newer_of_two_in_a_zip_counts_and_a_students_zip_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_OF_ONE", 3000)
+    monkeypatch.setattr(submissions, "MOST_BYTES", 2000)
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in" / "jane.zip", "w") as file:
+        for year, name in ((2026, "b.ipynb"), (2025, "c.ipynb"), (2024, "a.ipynb")):
+            file.writestr(zipfile.ZipInfo(name, (year, 1, 1, 12, 0, 0)), "{}")
+    with zipfile.ZipFile(tmp_path / "in" / "john.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for number in range(9):
+            file.writestr(f"{number}.ipynb", "0" * 1900)
+    [jane, john], _ = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
+    assert jane.path.name == "b.ipynb"
+    assert "too large when unpacked; the rest was left out" in " ".join(john.remarks)
+    assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.ipynb")) < 3100
+
+
 def test_a_secret_is_made_once_and_read_by_its_owner_alone(tmp_path):
     secret = roster.read_secret(tmp_path / "secret")
     assert len(secret) >= 16
@@ -138,7 +183,7 @@ def test_whose_a_notebook_is():
 
     def whose(stated, student, names=("jane", "john")):
         cells[0].source, remarks = f"VARIANT = {stated}", []
-        return *grading.whose(cells, student, secret, names, remarks), " ".join(remarks)
+        return *entries.whose(cells, student, secret, names, remarks), " ".join(remarks)
 
     assert whose(number["jane"], "jane") == ("jane", number["jane"], "")
     assert whose(number["jane"], "final version") == ("jane", number["jane"], "handed in as final version")
@@ -149,7 +194,7 @@ def test_whose_a_notebook_is():
     assert stranger[:2] == ("eve", roster.variant_number(secret, "eve"))
     assert "5, nobody's" in stranger[2]
     assert "not on the roster" in stranger[2]
-    assert grading.whose(cells, "jane", None, None, []) == ("jane", 0)
+    assert entries.whose(cells, "jane", None, None, []) == ("jane", 0)
 
 
 def test_points_that_are_none_are_refused_with_their_line(tmp_path):
@@ -179,3 +224,70 @@ def test_pictures_in_an_answer_are_kept_and_those_that_are_not_there_harm_nobody
     ]
     assert repaired.cells[1].attachments == {"a.png": {"image/png": "aGk="}}
     nbformat.validate(repaired)
+
+
+def test_answers_are_known_again_without_their_metadata():
+    """By their first line, else by the name that they define; what an editor adds is no harm."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    for grade_id, source in {
+        "one": "def one(x):\n    ...",
+        "two": "two = None\n...",
+        "three": "three = None\n...",
+    }.items():
+        grading = {"grade_id": grade_id, "solution": True}
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": grading}))
+    older = nbformat.v3.new_notebook(worksheets=[nbformat.v3.new_worksheet()])
+    sources = "import math\n\n\ndef one(x):\n    return math.pi", "two = 7", "helper = 1", "three == 3"
+    older.worksheets[0].cells = [nbformat.v3.new_code_cell(source) for source in sources]
+    older.worksheets[0].cells[0].metadata = {"id": "a1B2", "colab": {"base_uri": "x"}, "nbgrader": ["none"]}
+    repaired, remarks = repair.repair(nbformat.convert(older, 4).cells, release, "04")
+    assert [cell.source for cell in repaired.cells[1:]] == [*sources, release.cells[3].source]
+    assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
+    assert remarks == [
+        "metadata lost: 2 cells were known again by their first lines or names",
+        "cells deleted by the student and put back: three",
+    ]
+
+
+TRICKS = {
+    "a check that says yes": "import dgc_lab; dgc_lab.check = lambda *answer: True",
+    "the same from within": "from dgc_lab.exercises import checking; checking.expect = lambda *words: None",
+    "a function turned inside out": "import dgc_lab; dgc_lab.check.__code__ = (lambda a, b, c=0: True).__code__",
+    "another module": "import sys, types; sys.modules['dgc_lab'] = types.SimpleNamespace(check=lambda *answer: True)",
+    "all is close": "import numpy; numpy.isclose = lambda *numbers: True",
+    "no code at all": "get_ipython().input_transformers_post.append(lambda lines: ['pass'])",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
+def test_what_tests_stand_on_is_put_back_and_a_probe_tells(trick):
+    shell = InteractiveShell()
+
+    def fair():
+        code, word = guard.probe()
+        return str(shell.run_cell(code, silent=True).error_in_exec) == word
+
+    guard.remember(shell)
+    try:
+        assert fair()
+        shell.run_cell(trick)
+        assert not fair()
+    finally:
+        guard.restore(shell)
+    assert fair()
+
+
+def test_names_that_hide_built_in_ones_are_put_aside_and_back():
+    shell = InteractiveShell()
+    guard.remember(shell)
+    assert not guard.uncover(shell)
+    shell.run_cell("sum, mine = 3, 4")
+    assert guard.uncover(shell)
+    assert ("sum" in shell.user_ns, shell.user_ns["mine"]) == (False, 4)
+    guard.cover(shell)
+    assert shell.user_ns["sum"] == 3
+
+
+def test_a_report_steers_no_terminal():
+    assert without_control("\x1b]0;title\x07 \u202egnp.exe\r\n\u00fc") == "]0;title gnp.exe  \u00fc"

@@ -128,6 +128,14 @@ def test_points_and_badges_are_those_that_the_text_states(name):
     assert "**Time:**" in text
 
 
+@each
+def test_the_setup_cell_is_that_of_the_lessons(name):
+    code = next(cell.source for cell in released(name).cells if cell.cell_type == "code")
+    lesson = nbformat.read(EXERCISES.parent / "04_dgc_masking.ipynb", as_version=4)
+    given = next(cell.source for cell in lesson.cells if cell.cell_type == "code")
+    assert code == given.replace("this lesson", "this exercise").replace("gpu=True", "")
+
+
 def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert not dgc_lab.check("top_k_mask", lambda gradient, k: gradient.no_such_thing)
     assert "AttributeError" in capsys.readouterr().out
@@ -135,6 +143,9 @@ def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert "a function is asked for" in capsys.readouterr().out
     assert not dgc_lab.check("split", lambda gradient, mask: (gradient,))
     assert "2 things" in capsys.readouterr().out
+    assert not dgc_lab.check("my_variable", ("10", {}))
+    assert not dgc_lab.check("may_start", lambda own, steps, bound: [True, False])
+    assert "one True or False is asked for, got 2 of them" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"task must be one of .*, got 'no_such'"):
         dgc_lab.check("no_such", None)
 

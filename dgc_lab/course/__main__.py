@@ -27,27 +27,32 @@ def parser() -> argparse.ArgumentParser:
     def sources(found):
         found.add_argument("--source", type=Path, default=EXERCISES / "source", help="folder of the sources")
 
-    def secrets(found):
+    def secret(found):
         found.add_argument("--secret", type=Path, help="file with the course's secret; made when it is not there")
+
+    def names(found):
         found.add_argument("--roster", type=Path, help="file with the students' names, one a line, or a CSV")
 
     def graded(found):
         found.add_argument("--folder", type=Path, default=Path("grading"), help="the grading folder")
 
     command("new", "write the text of a new exercise", sources).add_argument("name", help="for example 08_my_idea")
-    found = command("release", "make the students' versions", sources, secrets)
+    found = command("release", "make the students' versions", sources, secret, names)
     found.add_argument("names", nargs="*", help="exercises; all if none is named")
     found.add_argument("--to", type=Path, help="where to; notebooks/exercises/release, with a roster ./variants")
-    found = command("grade", "grade a folder or zip of submissions", sources, secrets, graded)
+    found = command("grade", "grade a folder or zip of submissions", sources, secret, names, graded)
     found.add_argument("assignment", help="for example 04_masking")
     found.add_argument("submissions", type=Path, help="folder or zip as the learning platform hands it out")
     found.add_argument("--minutes", type=float, default=5, help="longest time of a submission")
     found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
     found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
+    found.add_argument(
+        "--jobs", type=int, choices=range(1, 65), default=1, metavar="N", help="how many to grade at a time"
+    )
     found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
-    found = command("marks", "write the table of marks as CSV", graded)
+    found = command("marks", "write the table of marks as CSV", names, graded)
     found.add_argument("--to", type=Path, default=Path("marks.csv"), help="the CSV file")
     text = "CSV of the answers that a person marks, made when it is not there; the points in it are entered"
     found.add_argument("--by-hand", type=Path, help=text)
@@ -78,9 +83,8 @@ def grade(options) -> int:
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)
-    rows = grade(
-        options.submissions, options.assignment, options.source, options.folder, secret, roster, limits, options.again
-    )
+    what = (options.submissions, options.assignment, options.source, options.folder, secret, roster, limits)
+    rows = grade(*what, options.again, options.jobs)
     left = [row["student"] for row in rows if row["status"] != "graded"]
     print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))
     return int(bool(left))
@@ -102,8 +106,8 @@ def marks(options) -> int:
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)
         print(f"{entered} answers have points in {options.by_hand}, {waiting} wait for them")
-
-    print(f"{len(marks(options.folder, options.to))} students in {options.to}")
+    roster = read_roster(options.roster) if options.roster else None
+    print(f"{len(marks(options.folder, options.to, roster))} students in {options.to}")
     return 0
 
 

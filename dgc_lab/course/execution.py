@@ -1,20 +1,31 @@
-"""Run a submission's cells so that none of them can spoil the others: nbgrader's Execute with three more answers.
+"""Run a submission's cells so that none of them can spoil the others: nbgrader's Execute with more answers.
 
 - A cell that ends the kernel, or cannot be interrupted, is left out, and the notebook runs again without it.
 - A cell that prints without end is stopped before it fills the memory.
+- When the time of all cells together is over, the rest is left out, and what ran before counts.
+- Before each cell that gives marks `dgc_lab.course.guard` puts back what tests stand on; whoever passes it must then
+  fail where nobody can pass.
 - What happened is said in words, for the instructor's report.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import time
 
+from jupyter_core.utils import run_sync
 from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
-from traitlets import Integer, List
+from traitlets import Integer, List, Unicode
+
+from dgc_lab.course.guard import probe
 
 SECONDS_TO_GIVE_IN = 3
+TIMES_IN_ALL = 20  # as much as one cell may print, all together may
+CALL = "__import__('dgc_lab.course.guard', fromlist=['guard']).{}(get_ipython())"
 
 
 class CarefulExecute(Execute):
@@ -22,13 +33,18 @@ class CarefulExecute(Execute):
 
     most_output = Integer(1_000_000, help="characters that a cell may print before it is stopped").tag(config=True)
     most_restarts = Integer(3, help="cells that may end the kernel before the rest is given up").tag(config=True)
+    most_seconds = Integer(280, help="of all cells together").tag(config=True)
+    kernel_folder = Unicode("", help="that the kernel writes to; emptied before each start").tag(config=True)
     remarks = List([], help="what happened, in words")
 
     def preprocess(self, nb, resources=None, km=None):
         """As nbconvert's; again without the cell that ended the kernel."""
-        self.fatal, self.remarks = {}, []
+        self.fatal, self.remarks, self.deadline = {}, [], time.monotonic() + self.most_seconds
         for _ in range(self.most_restarts + 1):
-            self.characters, self.running, self.spent = {}, 0, False
+            self.characters, self.running, self.spent, self.begun, self.interrupt = {}, 0, False, False, None
+            if self.kernel_folder:  # what a kernel left there must not decide how the next one starts
+                shutil.rmtree(self.kernel_folder, ignore_errors=True)
+                os.mkdir(self.kernel_folder)
             try:
                 return super().preprocess(nb, resources, km)
             except DeadKernelError:
@@ -39,17 +55,65 @@ class CarefulExecute(Execute):
     def _leave_out(self, cell_index, words):
         """Say what a cell did; should the notebook have to run again, it is not in it."""
         self.fatal[cell_index] = words
-        name = self.nb.cells[cell_index].metadata.get("nbgrader", {}).get("grade_id", "the student's own")
+        self._remark(cell_index, words)
+
+    def _remark(self, cell_index, words):
+        name = _kind(self.nb.cells[cell_index]).get("grade_id", "the student's own")
         self.remarks = [*self.remarks, f"cell {cell_index + 1} ({name}) {words}"]
 
     def preprocess_cell(self, cell, resources, index):
         """As nbconvert's; a cell that has ended a kernel before gets an error in its place."""
         self.running = index
-        if index in self.fatal:
-            words = f"this cell {self.fatal[index]}"
-            cell.outputs = [new_output("error", ename="LeftOut", evalue=words, traceback=[f"LeftOut: {words}"])]
+        words = f"this cell {self.fatal[index]}" if index in self.fatal else None
+        if words is None and time.monotonic() > self.deadline and cell.cell_type == "code":
+            words = f"the time of {self.most_seconds} s was over before this cell"
+            if not any("was over" in remark for remark in self.remarks):
+                self._remark(index, f"and those after it were left out: the time of {self.most_seconds} s was over")
+        if words is not None:
+            cell.outputs = [_error("LeftOut", words)]
             return cell, self.resources
         return super().preprocess_cell(cell, resources, index)
+
+    async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
+        """As nbclient's; around a cell that gives marks, see the top of this module."""
+        if not self.begun:
+            self.begun = True
+            await self._quietly(CALL.format("remember"))
+        tests = cell.cell_type == "code" and _kind(cell).get("grade", False)
+        if tests:
+            setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
+            await self._quietly(CALL.format("restore"))
+            await self._quietly(setup)
+        # Without a history: a later cell that prints what has run must not print tests.
+        cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history and not tests)
+        if tests and _failed(cell) and _well(await self._quietly(f"assert {CALL.format('uncover')}")):
+            first = list(cell.outputs)
+            cell = await super().async_execute_cell(cell, cell_index, execution_count, False)
+            if _failed(cell):
+                cell.outputs = first
+            await self._quietly(CALL.format("cover"))
+        if self.interrupt is not None:  # it must have come before the next cell begins
+            await self.interrupt
+            self.interrupt = None
+            await self._idle()
+        if tests and not _failed(cell):
+            code, word = probe()
+            reply = await self._quietly(code)
+            if not reply or reply["content"].get("evalue") != word:
+                words = "passes where nobody can: the tests were tampered with"
+                self._remark(cell_index, words)
+                cell.outputs.append(_error("NoTest", words))
+        return cell
+
+    execute_cell = run_sync(async_execute_cell)
+
+    async def _quietly(self, code):
+        """Run code that is nobody's cell; the kernel's reply, None when it took too long."""
+        return await self.async_wait_for_reply(self.kc.execute(code, silent=True, store_history=False))
+
+    def _get_timeout(self, cell):
+        """As nbclient's, and not longer than what is left for all."""
+        return max(1, min(self.timeout, int(self.deadline - time.monotonic())))
 
     def output(self, outs, msg, display_id, cell_index):
         """As nbclient's, up to so many characters a cell.
@@ -58,12 +122,16 @@ class CarefulExecute(Execute):
         """
         if msg["msg_type"] == "stream":
             msg["content"]["name"] = "stdout"
+        if msg["msg_type"] == "execute_result":  # nbgrader would take a number in it for the marks
+            msg["msg_type"] = msg["header"]["msg_type"] = "display_data"
         before = self.characters.get(cell_index, 0)
         self.characters[cell_index] = before + len(str(msg["content"]))
         if before > self.most_output:
             return None
-        if self.characters[cell_index] > self.most_output:
+        in_all = sum(self.characters.values()) > TIMES_IN_ALL * self.most_output
+        if self.characters[cell_index] > self.most_output or in_all:
             words = f"printed more than {self.most_output:,} characters and was stopped"
+            words = "was stopped: all cells together have printed too much" if in_all else words
             self._leave_out(cell_index, words)
             outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
             self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())
@@ -92,3 +160,23 @@ class CarefulExecute(Execute):
             if answer["parent_header"].get("msg_id") == request:
                 return True
         return False
+
+
+def _kind(cell) -> dict:
+    """nbgrader's metadata of a cell."""
+    return cell.metadata.get("nbgrader", {})
+
+
+def _failed(cell) -> bool:
+    """Whether an error is among a cell's outputs."""
+    return any(each.output_type == "error" for each in cell.outputs)
+
+
+def _well(reply) -> bool:
+    """Whether a kernel's reply is that all went well."""
+    return bool(reply) and reply["content"]["status"] == "ok"
+
+
+def _error(name: str, words: str):
+    """An output that nbgrader gives no marks for."""
+    return new_output("error", ename=name, evalue=words, traceback=[f"{name}: {words}"])

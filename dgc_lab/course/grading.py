@@ -6,7 +6,6 @@ Everything is written below the grading folder: nbgrader's ``source``, ``release
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,20 +13,26 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.course import supervision
-from dgc_lab.course.repair import read, repair
-from dgc_lab.course.roster import variant_number
-from dgc_lab.course.sandbox import entrance, fence_missing
-from dgc_lab.course.sources import is_variant, notebook, prepare, with_variant
+from dgc_lab.course.entries import Entry, one_each, read_entry, submit
+from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
+from dgc_lab.course.sandbox import end_with_parent, entrance, fence_missing
+from dgc_lab.course.sources import is_variant, notebook, prepare
 from dgc_lab.course.submissions import Submission, find
 from dgc_lab.course.supervision import Limits
 from dgc_lab.course.worker import Task
 from dgc_lab.errors import LabError
+
+TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
+SHARE_OF_CELLS = 0.9  # of a submission's time; the rest is for starting, and for saving what came of them
 
 
 def grade(
@@ -36,9 +41,10 @@ def grade(
     source: Path,
     folder: Path,
     secret: str | None = None,
-    roster: list[str] | None = None,
+    roster: Collection[str] | None = None,
     limits: Limits | None = None,
     again: bool = False,
+    jobs: int = 1,
     say: Callable[[str], None] = print,
 ) -> list[dict]:
     """Grade all submissions of an exercise.
@@ -52,6 +58,7 @@ def grade(
         roster: students' names; with it, a notebook is known by its variant whatever the file is called.
         limits: of each submission.
         again: grade those, too, that are in the report and have not changed.
+        jobs: how many submissions run at a time.
         say: takes the lines of progress.
 
     Returns:
@@ -60,10 +67,13 @@ def grade(
 
     Raises:
         LabError: there are no submissions or no such exercise, or somebody else is grading in this folder.
+        ValueError: jobs is below 1.
     """
+    if jobs < 1:
+        raise ValueError(f"jobs must be 1 or more, got {jobs}")
     folder, limits = Path(folder).resolve(), limits or Limits()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder), _no_home_left(folder):
         missing = fence_missing()
         say(
             "each kernel runs behind a fence: no network, nothing of this machine but Python"
@@ -80,91 +90,66 @@ def grade(
         shutil.rmtree(unpacked, ignore_errors=True)
         found, remarks = find(place, assignment, unpacked)
         for remark in remarks:
-            say(remark)
-        files: dict[str, str] = {}
-        for number, submission in enumerate(found, 1):
-            known = _fingerprint(submission, exercise, secret)
-            row = next((row for row in rows.values() if row["fingerprint"] == known), None)
-            if row is None or again:
-                row = _graded(submission, assignment, folder, secret, roster, limits)
-                row["fingerprint"] = known
-                if row["student"] in files:  # two files, one student: by a roster a variant tells whose each is
-                    row["remarks"].append(f"also handed in as {files[row['student']]}, which does not count")
-                rows[row["student"]] = row
-                write_report(folder, report)
-            files[row["student"]] = submission.student
-            say(line_of(row, number, len(found)))
+            say(without_control(remark))
+        entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
+        known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
+        done = {name for name in known if rows.get(name, {}).get("fingerprint") == known[name] and not again}
+        for number, name in enumerate(sorted(done), 1):
+            say(line_of(rows[name], number, len(entries)))
+        new = [entry for entry in entries if entry.student not in done]
+        use = (int(limits.seconds * SHARE_OF_CELLS), limits.cell_seconds, limits.memory, limits.disk, entrance())
+        tasks = [
+            Task(str(folder), assignment, entry.student, "", *use) if submit(entry, folder, assignment) else None
+            for entry in new
+        ]
+        for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
+            row |= answer | {"fingerprint": known[row["student"]]}
+            row["remarks"] = [without_control(remark) for remark in row["remarks"]]
+            rows[row["student"]] = row
+            write_report(folder, report)
+            say(line_of(row, number, len(entries)))
         shutil.rmtree(unpacked, ignore_errors=True)
         return [rows[student] for student in sorted(rows)]
 
 
-def line_of(row: dict, number: int, of: int) -> str:
-    """A student's line of the progress report."""
-    marks = f"{row['score']:g} of {row['most']:g}" if row["status"] == "graded" else "NOT GRADED"
-    remarks = [*row["remarks"]]
-    if row.get("by_hand"):
-        remarks.append(f"to be marked by hand: {', '.join(row['by_hand'])}")
-    return f"[{number}/{of}] {row['student']}: {marks}, {row['seconds']:.0f} s{''.join('; ' + r for r in remarks)}"
-
-
-def _graded(submission: Submission, assignment, folder, secret, roster, limits) -> dict:
-    """The row of one submission, whatever is in it."""
-    start, remarks = time.monotonic(), list(submission.remarks)
-    row = {"student": submission.student, "status": "not graded", "score": 0.0, "most": 0.0, "remarks": remarks}
+def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: int) -> Iterator[tuple[dict, dict]]:
+    """Run tasks, so many at a time; of each, when it is done, the row so far and what is to be added to it."""
+    for entry, task in zip(entries, tasks, strict=True):
+        if task is None:
+            yield _row(entry), {}
+    left = [(_row(entry), task) for entry, task in zip(entries, tasks, strict=True) if task is not None]
+    if jobs == 1 or len(left) < 2:
+        for row, task in left:
+            yield row, _run(task, limits, row["remarks"])
+        return
+    # Each of them watches over the processes of one submission at a time, and ends when this process does.
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with_parent)
     try:
-        if submission.path is not None:
-            cells = read(submission.path, assignment)
-            student, number = whose(cells, submission.student, secret, roster, remarks)
-            row["student"] = student
-            _submit(cells, folder, assignment, student, number, remarks)
-            row |= _run(
-                Task(str(folder), assignment, student, "", limits.cell_seconds, limits.memory, limits.disk, entrance()),
-                limits,
-                remarks,
-            )
-    except LabError as error:
-        remarks.append(str(error))
-    except Exception as error:  # whatever a file made of chance or malice brings about must not hold up the others
-        remarks.append(f"{type(error).__name__}: {str(error)[:200]}")
-    return row | {"seconds": round(time.monotonic() - start, 1)}
+        running = {pool.submit(_run, task, limits, row["remarks"]): row for row, task in left}
+        for future in as_completed(running):
+            yield running[future], future.result()
+        pool.shutdown()
+    except BrokenProcessPool:
+        words = "a grading process was ended from outside, perhaps for memory"
+        raise LabError(f"{words}; the same command goes on where it was, try fewer --jobs") from None
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in active_children():
+            process.kill()
+        raise
 
 
-def whose(cells, student: str, secret, roster, remarks) -> tuple[str, int]:
-    """The student and the variant number of a submission; with a roster, the number tells the student."""
-    if secret is None:
-        return student, 0
-    stated = next((c.source.partition("=")[2].strip() for c in cells if c.source.startswith("VARIANT =")), "")
-    owners = {str(variant_number(secret, name)): name for name in roster or ()}
-    if student not in owners.values() and stated in owners:
-        remarks.append(f"handed in as {student}")
-        student = owners[stated]
-    number = variant_number(secret, student)
-    if stated != str(number):
-        holder = f"that of {owners[stated]}" if stated in owners else f"{stated[:20] or 'none'}, nobody's"
-        remarks.append(f"the variant in the notebook is {holder}; graded with the student's own")
-    if roster and student not in roster:
-        remarks.append("not on the roster")
-    return student, number
-
-
-def _submit(cells, folder, assignment, student, number, remarks) -> None:
-    """Write the repaired notebook where nbgrader looks for it."""
-    import nbformat
-
-    release = nbformat.read(folder / "release" / assignment / f"{assignment}.ipynb", as_version=4)
-    repaired, what = repair(cells, with_variant(release, number), assignment)
-    remarks += what
-    target = folder / "submitted" / student / assignment / f"{assignment}.ipynb"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    nbformat.write(repaired, target)
+def _row(entry: Entry) -> dict:
+    nothing = {"status": "not graded", "score": 0.0, "most": 0.0, "seconds": 0.0}
+    return nothing | {"student": entry.student, "remarks": entry.remarks}
 
 
 def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
-    """Grade a submission that is in its place; status, score and most."""
+    """Grade a submission that is in its place; what is to be added to its row."""
+    start = time.monotonic()
     log = Path(task.folder) / "logs" / f"{task.assignment}-{task.student}.log"
     log.parent.mkdir(exist_ok=True)
-    home = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp" if os.path.isdir("/tmp") else None))  # short, for sockets
+    home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
         output, reason = supervision.run([sys.executable, "-m", "dgc_lab.course.worker", text], limits, home, log)
@@ -174,53 +159,33 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
         answer = json.loads(output)
     except ValueError:
         answer = {"success": False, "reason": reason or "grading it gave no answer", "remarks": []}
-    remarks += answer["remarks"]
-    if not answer["success"]:
+    remarks = [*remarks, *answer["remarks"]]
+    row = {}
+    if answer["success"]:
+        row = {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
+    else:
         remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
-        return {}
-    return {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
+    return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
+
+
+def home_prefix(folder: Path) -> str:
+    """What the names of temporary folders for this grading folder begin with; short, for sockets are in there."""
+    return f"dgc-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}-"
 
 
 @contextmanager
-def locked(folder: Path):
-    """Nobody else grades in this folder meanwhile.
+def _no_home_left(folder: Path):
+    """Remove temporary folders, also those that a run left which was killed."""
 
-    Raises:
-        LabError: somebody does.
-    """
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"another process is grading in {folder}") from None
+    def sweep():
+        for home in Path(TEMPORARY).glob(f"{home_prefix(folder)}*"):
+            shutil.rmtree(home, ignore_errors=True)
+
+    sweep()
+    try:
         yield
-
-
-def read_report(folder: Path) -> dict:
-    """What is known so far: of each exercise a row for each student."""
-    path = Path(folder) / "report.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
-    """Of each exercise that was graded, or of one, the rows of the report by student.
-
-    Raises:
-        LabError: nothing has been graded in that folder.
-    """
-    report = read_report(folder)
-    report.pop("exercises", None)
-    report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
-    if not report:
-        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
-    return report
-
-
-def write_report(folder: Path, report: dict) -> None:
-    """Replace the report in one go, so that a break leaves the old or the new one."""
-    path = Path(folder) / "report.json"
-    path.with_suffix(".new").write_text(json.dumps(report, indent=1, sort_keys=True))
-    path.with_suffix(".new").replace(path)
+    finally:
+        sweep()
 
 
 def _digest(found) -> str:

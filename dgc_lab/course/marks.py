@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import html
+import json
 import re
 from pathlib import Path
 
 from dgc_lab.course.by_hand import waiting
-from dgc_lab.course.grading import graded_rows
 from dgc_lab.course.nbgrader_api import course_api, reason
+from dgc_lab.course.report import graded_rows
 from dgc_lab.errors import LabError
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
+LEAST_TELLING = 12  # characters of a line that gives a hidden test away
+OUT = {"output_type": "stream", "name": "stdout", "text": "(left out: it shows tests)\n"}
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
 <body><h1>{title}</h1><p>This submission was not graded:</p><ul>{reasons}</ul></body></html>
@@ -36,7 +39,9 @@ def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
     from nbgrader.preprocessors import GetGrades
 
     folder = Path(folder).resolve()
-    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]})
+    # What a submission shows must not run in the browser of whoever reads it.
+    clean = {"HTMLExporter": {"sanitize_html": True}, "SanitizeHTML": {"enabled": True, "strip": True}}
+    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]}, **clean)
     written, failed = [], []
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
@@ -57,7 +62,7 @@ def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
 
 
 def hide_tests():
-    """nbgrader's preprocessor that takes hidden tests out of a page, and their lines out of tracebacks.
+    """nbgrader's preprocessor that takes hidden tests out of a page, and their lines out of whatever was printed.
 
     CSSHTMLHeaderPreprocessor's work, which nbgrader has in the same list, is the exporter's own by default.
     """
@@ -66,20 +71,35 @@ def hide_tests():
     class HideTests(NbGraderPreprocessor):
         """Leave out what students must not see."""
 
+        def preprocess(self, nb, resources):
+            """All cells."""
+            hidden = [line for cell in nb.cells for block in HIDDEN.findall(cell.source) for line in block.split("\n")]
+            shown = "\n".join(HIDDEN.sub("", cell.source) for cell in nb.cells)
+            telling = {line.strip() for line in hidden if len(line.strip()) >= LEAST_TELLING}
+            self.lines = {line for line in telling if line not in shown}
+            return super().preprocess(nb, resources)
+
         def preprocess_cell(self, cell, resources, cell_index):
             """One cell."""
-            if cell.cell_type == "code" and HIDDEN.search(cell.source):
+            if cell.cell_type == "code":
+                tests = bool(HIDDEN.search(cell.source))
                 cell.source = HIDDEN.sub("# further tests\n", cell.source)
                 for output in cell.outputs:
-                    if output.output_type == "error":
+                    if tests and output.output_type == "error":
                         last = f"{output.ename}: {output.evalue}" if output.evalue else output.ename
                         output.traceback = [f"A test did not pass. {last}"]
+                cell.outputs = [OUT if self._tells(output) else output for output in cell.outputs]
             return cell, resources
+
+        def _tells(self, output) -> bool:
+            """Whether a line of a hidden test is in an output."""
+            text = json.dumps(output)
+            return any(line in text or json.dumps(line)[1:-1] in text for line in self.lines)
 
     return HideTests
 
 
-def marks(folder: Path, target: Path) -> list[dict]:
+def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> list[dict]:
     """Write the table of marks: a row for each student, for each exercise the marks, what can be reached, and remarks.
 
     Marks given by hand count (`dgc_lab.course.by_hand`, or nbgrader's own pages), and who waits for them is among the
@@ -89,6 +109,8 @@ def marks(folder: Path, target: Path) -> list[dict]:
     Args:
         folder: the grading folder.
         target: the CSV file.
+        roster: students' names (`dgc_lab.course.roster.read_roster`); the table then has a row for each of them, in
+            their order and as they are written there, and those who are not on it come last.
 
     Returns:
         The rows.
@@ -98,11 +120,14 @@ def marks(folder: Path, target: Path) -> list[dict]:
     """
     folder = Path(folder).resolve()
     report = graded_rows(folder)
-    students = sorted({student for rows in report.values() for student in rows})
+    graded = {student for rows in report.values() for student in rows}
+    students = [*(roster or ()), *sorted(graded - set(roster or ()))]
     table = []
     with course_api(folder).gradebook as gradebook:
         for student in students:
-            line, remarks = {"student": student}, []
+            line, remarks = {"student": (roster or {}).get(student, student)}, []
+            if roster and student not in roster:
+                remarks.append("not on the roster")
             for name, rows in sorted(report.items()):
                 most = gradebook.find_assignment(name).max_score
                 row = rows.get(student)

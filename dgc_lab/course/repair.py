@@ -3,7 +3,7 @@
 The students' version decides which cells there are and what is in those that are not answers. From a submission come
 the answers, and the student's own cells at their places. So a deleted, copied or edited test costs nobody a point, and
 nobody gains one by it. Cells are known by nbgrader's id, and where that is lost (some editors drop it) by their first
-line.
+line, or by the name that an answer defines.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from dgc_lab.errors import LabError
 
 MOST_CELLS = 1000
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
+DEFINES = re.compile(r"^(?:def|class)\s+(\w+)|^(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+REACHES = re.compile(
+    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
+)
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
 
@@ -60,14 +64,11 @@ def repair(cells, release, name: str):
         LabError: nothing in it is of this exercise.
     """
     known, lines = _index(release)
+    names, lost = _names(cells, release, known, lines)
     answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
-    seen, by_line, place = [], 0, None
-    for cell in cells:
-        name_of_cell = cell.metadata.get("nbgrader", {}).get("grade_id") if isinstance(cell.metadata, dict) else None
-        if name_of_cell not in known:
-            name_of_cell = lines.get(first_line(cell)) if cell.source.strip() else None
-            by_line += name_of_cell is not None
+    seen, place = [], None
+    for cell, name_of_cell in zip(cells, names, strict=True):
         if name_of_cell is None:
             if not _is_given(cell, release):
                 extras.setdefault(place, []).append(_own(cell))
@@ -78,10 +79,39 @@ def repair(cells, release, name: str):
             answers.setdefault(name_of_cell, []).append(cell)
     if not answers:
         raise LabError(f"no answer of {name} is in this notebook: is it another exercise's?")
-    return _assembled(release, answers, extras, seen, by_line, known)
+    return _assembled(release, answers, extras, seen, lost, known)
 
 
-def _assembled(release, answers, extras, seen, by_line, known):
+def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
+    """The id of each cell, None for those that are no cells of the exercise; and how many had lost theirs."""
+    names = []
+    for cell in cells:
+        grading = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
+        names.append(grading.get("grade_id") if isinstance(grading, dict) else None)
+    names = [name if isinstance(name, str) and name in known else None for name in names]
+    had = sum(name is not None for name in names)
+    for place, cell in enumerate(cells):
+        if names[place] is None and cell.source.strip():
+            names[place] = lines.get(first_line(cell))
+    defined = {}
+    for cell in release.cells:
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if known.get(grade_id) and grade_id not in names:
+            defined.update(dict.fromkeys(_defined(cell)[:1], grade_id))
+    for place, cell in enumerate(cells):
+        if names[place] is None:
+            names[place] = next((defined[name] for name in _defined(cell) if name in defined), None)
+    return names, sum(name is not None for name in names) - had
+
+
+def _defined(cell) -> list[str]:
+    """Names that a cell of code defines at its top level."""
+    if cell.cell_type != "code":
+        return []
+    return [function or value for function, value in DEFINES.findall(cell.source)]
+
+
+def _assembled(release, answers, extras, seen, lost, known):
     written = [cell.source for cells in answers.values() for cell in cells]
     written += [cell.source for cells in extras.values() for cell in cells if cell.cell_type == "code"]
     meddled = any(SETS_VARIANT.search(source) for source in written)
@@ -102,8 +132,10 @@ def _assembled(release, answers, extras, seen, by_line, known):
     twice = sorted({grade_id for grade_id in seen if seen.count(grade_id) > 1})
     if meddled:
         remarks.append("the student's code sets VARIANT; the tests run with the one that it should be")
-    if by_line:
-        remarks.append(f"metadata lost: {by_line} cells were known again by their first lines")
+    if any(REACHES.search(source) for source in written):
+        remarks.append("the student's code reaches for checks or for the kernel: read it before you believe the marks")
+    if lost:
+        remarks.append(f"metadata lost: {lost} cells were known again by their first lines or names")
     if missing:
         remarks.append(f"cells deleted by the student and put back: {', '.join(missing)}")
     if twice:

@@ -48,8 +48,10 @@ def read_secret(path: Path | None) -> str | None:
     return secret
 
 
-def read_roster(path: Path) -> list[str]:
-    """Students' names, one a line; of a CSV the first column, with or without a heading ``student``.
+def read_roster(path: Path) -> dict[str, str]:
+    """Students' `plain` names, each with the name as it is written; one a line, of a CSV the first column.
+
+    A heading ``student``, ``name``, ``id`` or ``username`` is no student.
 
     Raises:
         LabError: two names make the same plain one, or there are none.
@@ -66,4 +68,4 @@ def read_roster(path: Path) -> list[str]:
         by_plain[plain(name)] = name
     if not names:
         raise LabError(f"{path} names no students")
-    return list(by_plain)
+    return by_plain

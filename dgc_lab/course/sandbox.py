@@ -8,8 +8,8 @@ Where the kernel allows user namespaces (`user_namespaces(7)`), the command gets
   and nothing else of the machine is there, no home, no submissions of others, no gradebook;
 - no right of root's over any of that.
 
-Everywhere it gets limits on memory, on the size of a file, and no core dumps. Nothing but the standard library is
-imported here, for this is run once for each submission.
+Everywhere it gets limits on memory and on the size of a file, and no core dumps; in namespaces of others than root
+also on processes. Nothing but the standard library is imported here, for this is run once for each submission.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import ctypes
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ WAYS = (("unshare", "--user", "--map-root-user", *SPACES), ("unshare", *SPACES))
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
 SETTINGS = ("ld.so.cache", "passwd", "group", "nsswitch.conf", "localtime", "hosts", "fonts", "alternatives", "ssl")
 DEVICES = ("null", "zero", "full", "random", "urandom")
+MOST_THREADS = 1024  # of all processes together; root has no such limit
 MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4  # linux/mount.h
 MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 0x1  # the same number on every processor
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38  # linux/prctl.h
@@ -192,11 +194,15 @@ def limit(plan: Plan) -> None:
     """Limits of the process that every child inherits."""
     import resource
 
-    for what, most in (
+    limits = [
         (resource.RLIMIT_DATA, plan.memory),
         (resource.RLIMIT_FSIZE, plan.disk),
         (resource.RLIMIT_CORE, 0),
-    ):
+    ]
+    # Linux counts them in each user namespace by itself since 5.14; before, the user's others would count, too.
+    if "--user" in plan.entrance and tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14):
+        limits.append((resource.RLIMIT_NPROC, MOST_THREADS))
+    for what, most in limits:
         with contextlib.suppress(ValueError, OSError):  # a lower limit is already there, or macOS has none
             resource.setrlimit(what, (most, most))
 

@@ -33,11 +33,13 @@ as often as you like. Marks are given by more tests than you see here. Don't del
 wherever you want.
 
 ```{{code-cell}} ipython3
-# On Colab, install the lab from your copy; elsewhere this cell finds it there already.
+# On Colab, get the lab from your copy and what else this exercise needs; elsewhere everything is there already.
 import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:
     %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"
+from dgc_lab.colab import prepare
+prepare()
 ```
 
 ```{{code-cell}} ipython3

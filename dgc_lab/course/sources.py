@@ -132,7 +132,9 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
                 path.parent.mkdir(parents=True, exist_ok=True)
                 nbformat.write(with_variant(made, number), path)
                 written.append(path)
-            nbformat.write(notebook(source, name), Path(source) / name / f"{name}.ipynb")  # for nbgrader's own pages
+            beside, text = Path(source) / name / f"{name}.ipynb", nbformat.writes(notebook(source, name)) + "\n"
+            if not beside.exists() or beside.read_text() != text:  # it may be open in JupyterLab
+                beside.write_text(text)
             for extra in (Path(source) / name).iterdir():
                 if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
                     shutil.copy(extra, written[-1].parent)

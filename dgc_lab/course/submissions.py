@@ -8,10 +8,15 @@ whatever it says of itself.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
 import shutil
+import time
 import unicodedata
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,11 +24,12 @@ from dgc_lab.errors import LabError
 
 MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000
-MOST_IN_ALL = 2 * 2**30
+MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
 LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini)")
-MOODLE = re.compile(r"_\d+_assignsubmission_(file|onlinetext)_?$")
-CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?\d+_\d+_")
+MOODLE = re.compile(r"_(\d+)_assignsubmission_(?:file|onlinetext)_?$")
+CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?(\d+)_\d+_")
 BLACKBOARD = re.compile(r"_([^_]+)_attempt_\d{4}-")
+UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
 COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
 
 
@@ -69,11 +75,52 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     files = [path for path in files if not LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
         raise LabError("; ".join([f"no submissions in {place}", *remarks]))
-    by_student: dict[str, list[Path]] = {}
+    place = _of_class(place, files, assignment)
+    each: dict[str, list[Path]] = {}
+    for name, people in _people(place, files, assignment).items():
+        for mark, paths in people.items():
+            each[name if len(people) == 1 else f"{name}-{mark}"] = paths
+        if len(people) > 1:
+            remarks.append(
+                f"{len(people)} are called {name}, and are {' and '.join(f'{name}-{mark}' for mark in people)}"
+            )
+    return [_choose(student, each[student], assignment, Path(unpacked)) for student in sorted(each)], remarks
+
+
+def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[str, list[Path]]]:
+    """Of each name those who have it, with their files: known by the platform's number, or by how the name is written.
+
+    A file without a number belongs to the one who has a number, if that is one.
+    """
+    by_writing: dict[tuple[str, str], dict[str, list[Path]]] = {}
     for path in files:
-        by_student.setdefault(student_of(path.relative_to(place), assignment), []).append(path)
-    each = sorted(by_student.items())
-    return [_choose(student, paths, assignment, Path(unpacked)) for student, paths in each], remarks
+        name, number = _whose(path.relative_to(place), assignment)
+        letters = "".join(filter(str.isalnum, unicodedata.normalize("NFC", name)))
+        by_writing.setdefault((plain(name), letters), {}).setdefault(number, []).append(path)
+    people: dict[str, dict[str, list[Path]]] = {}
+    for (name, letters), by_number in by_writing.items():
+        if len(by_number) == 2 and "" in by_number:
+            rest = by_number.pop("")
+            next(iter(by_number.values())).extend(rest)
+        for number, paths in by_number.items():
+            people.setdefault(name, {})[number or hashlib.sha256(letters.encode()).hexdigest()[:4]] = paths
+    return people
+
+
+def _of_class(place: Path, files: list[Path], assignment: str) -> Path:
+    """Where the students' files and folders begin: a zip of a folder has all of them further down."""
+    below = [path.relative_to(place) for path in files]
+    handed = [path for path in below if path.suffix.lower() in (".ipynb", ".zip")]
+    for depth in range(1, max(len(path.parts) for path in below)):
+        tops = {path.parts[:depth] for path in below}
+        if len(tops) > 1 or any(len(path.parts) <= depth for path in below) or MOODLE.search(below[0].parts[depth - 1]):
+            break
+        students = {student_of(Path(*path.parts[depth:]), assignment) for path in handed}
+        if "unknown" in students:  # a file that is called as the exercise: the folder is a student's
+            break
+        if len(students) > 1:
+            return place.joinpath(*below[0].parts[:depth])
+    return place
 
 
 def student_of(path: PurePosixPath | Path, assignment: str) -> str:
@@ -92,17 +139,23 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
         'jane'
         'jane'
     """
-    parts = path.parts
-    if len(parts) > 1:
-        return plain(MOODLE.sub("", parts[0]))
+    return plain(_whose(path, assignment)[0])
+
+
+def _whose(path: PurePosixPath | Path, assignment: str) -> tuple[str, str]:
+    """The name as it is in a path, and the number that the platform has given it, empty where there is none."""
+    if len(path.parts) > 1:
+        number = MOODLE.search(path.parts[0])
+        return MOODLE.sub("", path.parts[0]), number.group(1) if number else ""
     stem = path.stem
     while COPIES.search(stem):
         stem = COPIES.sub("", stem)
-    platform = CANVAS.match(stem) or BLACKBOARD.search(stem)
-    if platform:
-        return plain(platform.group(1))
+    if platform := CANVAS.match(stem):
+        return platform.groups()
+    if platform := BLACKBOARD.search(stem):
+        return platform.group(1), ""
     stem = re.sub(re.escape(assignment), "", stem, flags=re.IGNORECASE).strip(" _-.")
-    return plain(stem) if stem else "unknown"
+    return stem or "unknown", ""
 
 
 def plain(name: str) -> str:
@@ -124,7 +177,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path) ->
     for number, path in enumerate(list(paths)):
         if path.suffix.lower() == ".zip":
             target = unpacked / f"{student}-{number}"
-            remarks += unpack(path, target)
+            remarks += unpack(path, target, MOST_OF_ONE)
             paths += sorted(inner for inner in target.rglob("*") if inner.is_file())
     notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
     if not notebooks:
@@ -139,7 +192,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path) ->
     return Submission(student, chosen, tuple(remarks))
 
 
-def unpack(archive: Path, target: Path) -> list[str]:
+def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
     """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
     remarks, spent = [], 0
     try:
@@ -150,27 +203,38 @@ def unpack(archive: Path, target: Path) -> list[str]:
             for entry in entries:
                 name = PurePosixPath(entry.filename.replace("\\", "/"))
                 is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
-                if name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
+                if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
                     remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
-                    continue
-                if LEAVE_OUT.search(str(name)):
-                    continue
-                path = target / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                limit = MOST_BYTES * 5 if name.suffix.lower() == ".zip" else MOST_BYTES
-                limit = min(limit, MOST_IN_ALL - spent)
-                with opened.open(entry) as source, path.open("wb") as copy:
-                    shutil.copyfileobj(_Limited(source, limit + 1), copy)
-                size = path.stat().st_size
-                spent += size
-                if size > limit:
-                    path.unlink()
-                    remarks.append(f"{archive.name}: {name.name[:80]} is too large when unpacked")
-                    if spent >= MOST_IN_ALL:
-                        return remarks
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
+                elif not LEAVE_OUT.search(str(name)):
+                    size, words = _unpack_one(opened, entry, target / name, most - spent)
+                    spent += size
+                    remarks += [f"{archive.name}: {name.name[:80]} {words}"] if words else []
+                if spent >= most:
+                    return [*remarks, f"{archive.name} is too large when unpacked; the rest was left out"]
+    except UNREADABLE as error:
         remarks.append(f"{archive.name} cannot be unpacked: {error}")
     return remarks
+
+
+def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
+    """Write one file of a zip, with its time; the bytes that it took, and what is wrong with it, one of them empty."""
+    limit = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened.open(entry) as source, path.open("wb") as copy:
+            shutil.copyfileobj(_Limited(source, limit + 1), copy)
+        with contextlib.suppress(ValueError, OverflowError):  # whoever of two files is the newer is asked later
+            written = time.mktime((*entry.date_time, 0, 0, -1))
+            os.utime(path, (written, written))
+    except UNREADABLE as error:
+        with contextlib.suppress(OSError):  # its name can be what is wrong
+            path.unlink()
+        return 0, f"cannot be unpacked: {error}"
+    size = path.stat().st_size
+    if size <= limit:
+        return size, ""
+    path.unlink()
+    return size, "is too large when unpacked"
 
 
 class _Limited:

@@ -23,7 +23,7 @@ class Task:
         folder: the grading folder.
         assignment, student: what nbgrader knows them by; the notebook is in ``submitted``.
         home: an empty folder with a short name; a socket's name may have 107 characters.
-        cell_seconds: longest time of a cell.
+        seconds, cell_seconds: longest time of all cells, and of one.
         memory, disk: bytes, as `dgc_lab.course.sandbox.Plan`.
         entrance: of the fence that the kernel runs behind; empty for none.
     """
@@ -32,20 +32,26 @@ class Task:
     assignment: str
     student: str
     home: str
+    seconds: int
     cell_seconds: int
     memory: int
     disk: int
     entrance: tuple[str, ...]
 
 
+def kernel_folder(task: Task) -> str:
+    """All that the kernel may write to outside of memory. What decides how a kernel starts is not in there."""
+    return str(Path(task.home) / "k")
+
+
 def environment(task: Task) -> dict[str, str]:
     """Variables of a student's kernel: what it needs to run, and none of the instructor's."""
-    place = "/tmp" if task.entrance else task.home  # behind the fence /tmp is the submission's own
+    place = "/tmp" if task.entrance else kernel_folder(task)  # behind the fence /tmp is the submission's own
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH") if name in os.environ}
     return kept | {
         "HOME": place,
         "TMPDIR": place,
-        "JUPYTER_RUNTIME_DIR": task.home,
+        "JUPYTER_RUNTIME_DIR": kernel_folder(task),
         "IPYTHONDIR": f"{place}/ipython",
         "MPLCONFIGDIR": f"{place}/matplotlib",
         "MPLBACKEND": "agg",
@@ -59,7 +65,7 @@ def environment(task: Task) -> dict[str, str]:
 
 def install_kernel(task: Task) -> None:
     """A kernel ``python3`` that runs behind the fence, found before all others."""
-    plan = Plan(task.home, python_folders(), task.memory, task.disk, tuple(task.entrance))
+    plan = Plan(kernel_folder(task), python_folders(), task.memory, task.disk, tuple(task.entrance))
     kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(task).items())]
     spec = {
@@ -72,7 +78,7 @@ def install_kernel(task: Task) -> None:
     place.mkdir(parents=True)
     (place / "kernel.json").write_text(json.dumps(spec))
     os.environ["JUPYTER_PATH"] = str(Path(task.home) / "jupyter")
-    os.environ["JUPYTER_RUNTIME_DIR"] = task.home
+    os.environ["JUPYTER_RUNTIME_DIR"] = kernel_folder(task)
 
 
 def main() -> None:
@@ -112,10 +118,16 @@ def grade(task: Task) -> dict:
     api = course_api(
         Path(task.folder),
         Autograde={"autograde_preprocessors": steps},
-        Execute={"timeout": task.cell_seconds, "startup_timeout": 120},
+        Execute={
+            "timeout": task.cell_seconds,
+            "startup_timeout": 120,
+            "store_widget_state": False,
+            "most_seconds": task.seconds,
+            "kernel_folder": kernel_folder(task),
+        },
         ClearMetadataPreprocessor={"enabled": False},
         # Unix sockets: a network of its own cannot be reached by any other.
-        KernelManager={"transport": "ipc", "connection_file": str(Path(task.home) / "kernel.json")},
+        KernelManager={"transport": "ipc", "connection_file": f"{kernel_folder(task)}/kernel.json"},
     )
     result = api.autograde(task.assignment, task.student)
     answer = {"success": result["success"], "reason": None, "remarks": list(dict.fromkeys(remarks))}

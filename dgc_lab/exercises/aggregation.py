@@ -27,6 +27,13 @@ def pairwise_sum(answer, variant: Variant) -> str:
         about = f"for 1, 2, ..., {length}"
         found = number(asked(answer, values, about=about), about)
         expect(found == values.sum(), f"{about} the sum is {values.sum():g}, got {found:g}.")
+    four = np.array([2048, 1, 1, 0], np.float16)
+    found = number(asked(answer, four, about="for [2048, 1, 1, 0]"), "for [2048, 1, 1, 0]")
+    expect(
+        found == 2048,
+        f"[2048, 1, 1, 0] in float16 has halves 2048 + 1, which is 2048, and 1 + 0. You say {found:g}: is every sum on "
+        "the way rounded to float16? (numpy's own sum is not.)",
+    )
     for length in (4096, 5000):
         about = f"for {length} ones in float16"
         result = asked(answer, np.ones(length, np.float16), about=about)

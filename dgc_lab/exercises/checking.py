@@ -115,6 +115,9 @@ def check(task: str, answer, variant: int = 0) -> bool:
         return False
     except NotYet as reason:
         said, right = str(reason), False
+    except Exception as error:  # what the check did with an answer of a kind that nobody thought of
+        kind = f"{type(error).__name__}: {str(error)[:100]}"
+        said, right = f"the answer is of another kind than was asked for; looking at it ended in {kind}", False
     print(f"{MARK[right]} {task}: {said}")
     return right
 

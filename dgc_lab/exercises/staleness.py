@@ -71,20 +71,21 @@ def may_start(answer, variant: Variant) -> str:
     )
     for own, steps, bound, right, words in cases:
         found = asked(answer, own, steps, bound, about=f"where {words},")
+        expect(np.ndim(found) == 0, f"where {words}, one True or False is asked for, got {np.size(found)} of them.")
         expect(
-            bool(found) == right and np.ndim(found) == 0,
+            bool(found) == right,
             f"with {own} steps done, all workers {steps}, and a bound of {bound}: {words}. So not {found!s:.9}.",
         )
     return "right: the slowest decides."
 
 
 def synchronous_seconds(answer, variant: Variant) -> str:
-    seconds = np.array([[1.0, 1.0, 1.0], [1.0, 5.0, 1.0], [2.0, 1.0, 1.0]])
-    about = "for three steps of three workers whose slowest take 1, 5 and 2 s"
+    seconds = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 5.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0]])
+    about = "for three steps of four workers, in which the slowest takes 1, 5 and 2 s,"
     found = number(asked(answer, seconds, about=about), about)
     expect(
         not np.isclose(found, 7.0),
-        f"{about}: 7 s is what the slowest worker needs in all; but others wait in each step.",
+        f"{about} 7 s is what the slowest worker needs in all; but others wait in each step.",
     )
     expect(np.isclose(found, 8.0), f"{about} it is not {found:g} s. When does a step end, if all wait for all?")
     return "right: each step lasts as long as its slowest worker."

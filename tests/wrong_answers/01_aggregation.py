@@ -22,6 +22,11 @@ def pairwise_sum(values):
 
 # %% pairwise-sum costs pairwise-sum
 def pairwise_sum(values):
+    return values.sum()
+
+
+# %% pairwise-sum costs pairwise-sum
+def pairwise_sum(values):
     return values.astype(np.float64).sum()
 
 

@@ -48,6 +48,11 @@ def may_start(own, steps, bound):
 
 # %% synchronous-seconds costs synchronous-seconds
 def synchronous_seconds(seconds):
+    return seconds.max(axis=0).sum()
+
+
+# %% synchronous-seconds costs synchronous-seconds
+def synchronous_seconds(seconds):
     return seconds.sum(axis=0).max()
 
 

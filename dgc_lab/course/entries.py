@@ -1,0 +1,98 @@
+"""What was handed in, read: whose it is, under which number, and put where nbgrader looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dgc_lab.course.repair import read, repair
+from dgc_lab.course.roster import variant_number
+from dgc_lab.course.sources import with_variant
+from dgc_lab.course.submissions import Submission
+from dgc_lab.errors import LabError
+
+
+@dataclass
+class Entry:
+    """A submission that has been read: whose it is, under which number; no cells where it is no notebook."""
+
+    submission: Submission
+    student: str
+    number: int = 0
+    cells: list | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+def read_entry(submission: Submission, assignment: str, secret: str | None, roster: Collection[str] | None) -> Entry:
+    """A submission, read; what is wrong with it is among its remarks."""
+    entry = Entry(submission, submission.student, remarks=list(submission.remarks))
+    if submission.path is not None:
+        with _told(entry):
+            cells = read(submission.path, assignment)
+            entry.student, entry.number = whose(cells, submission.student, secret, roster, entry.remarks)
+            entry.cells = cells
+    return entry
+
+
+def one_each(entries: list[Entry]) -> list[Entry]:
+    """One entry for each student: a notebook before what is none, then the newest; the others are in its remarks."""
+
+    def rank(entry):
+        path = entry.submission.path
+        return entry.cells is not None, path.stat().st_mtime if path else 0, entry.submission.student
+
+    best: dict[str, Entry] = {}
+    for entry in sorted(entries, key=rank, reverse=True):
+        kept = best.setdefault(entry.student, entry)
+        if kept is not entry:
+            kept.remarks.append(f"also handed in as {entry.submission.student}, which does not count")
+    return sorted(best.values(), key=lambda entry: entry.student)
+
+
+def submit(entry: Entry, folder: Path, assignment: str) -> bool:
+    """Write the repaired notebook where nbgrader looks for it; whether there is one."""
+    import nbformat
+
+    release = nbformat.read(folder / "release" / assignment / f"{assignment}.ipynb", as_version=4)
+    if entry.cells is None:
+        return False
+    with _told(entry):
+        repaired, what = repair(entry.cells, with_variant(release, entry.number), assignment)
+        entry.remarks += what
+        target = folder / "submitted" / entry.student / assignment / f"{assignment}.ipynb"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        nbformat.write(repaired, target)
+        return True
+    return False
+
+
+@contextmanager
+def _told(entry: Entry):
+    """What a file made of chance or malice brings about is said of it, and must not hold up the others."""
+    try:
+        yield
+    except LabError as error:
+        entry.remarks.append(str(error))
+    except Exception as error:
+        entry.remarks.append(f"{type(error).__name__}: {str(error)[:200]}")
+
+
+def whose(cells, student: str, secret, roster, remarks) -> tuple[str, int]:
+    """The student and the variant number of a submission; with a roster, the number tells the student."""
+    if secret is None:
+        return student, 0
+    stated = next((c.source.partition("=")[2].strip() for c in cells if c.source.startswith("VARIANT =")), "")
+    owners = {str(variant_number(secret, name)): name for name in roster or ()}
+    if student not in owners.values() and stated in owners:
+        remarks.append(f"handed in as {student}")
+        student = owners[stated]
+    number = variant_number(secret, student)
+    if stated != str(number):
+        holder = f"that of {owners[stated]}" if stated in owners else f"{stated[:20] or 'none'}, nobody's"
+        remarks.append(f"the variant in the notebook is {holder}; graded with the student's own")
+    if roster and student not in roster:
+        remarks.append("not on the roster")
+    return student, number

@@ -1,0 +1,74 @@
+"""The report of a grading folder, ``report.json``: of each exercise a row for each student; and its lines in print."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+from dgc_lab.errors import LabError
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # and what turns text round
+
+
+def line_of(row: dict, number: int, of: int) -> str:
+    """A student's line of the progress report."""
+    marks = f"{row['score']:g} of {row['most']:g}" if row["status"] == "graded" else "NOT GRADED"
+    remarks = [*row["remarks"]]
+    if row.get("by_hand"):
+        remarks.append(f"to be marked by hand: {', '.join(row['by_hand'])}")
+    return f"[{number}/{of}] {row['student']}: {marks}, {row['seconds']:.0f} s{''.join('; ' + r for r in remarks)}"
+
+
+def without_control(text: str) -> str:
+    r"""A line of a report in which nothing of a student's steers a terminal.
+
+    Example:
+        >>> without_control("a \x1b[31mred\nname")
+        'a [31mred name'
+    """
+    return CONTROL.sub("", re.sub(r"\s", " ", text))
+
+
+@contextmanager
+def locked(folder: Path):
+    """Nobody else grades in this folder meanwhile.
+
+    Raises:
+        LabError: somebody does.
+    """
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"another process is grading in {folder}") from None
+        yield
+
+
+def read_report(folder: Path) -> dict:
+    """What is known so far: of each exercise a row for each student."""
+    path = Path(folder) / "report.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
+    """Of each exercise that was graded, or of one, the rows of the report by student.
+
+    Raises:
+        LabError: nothing has been graded in that folder.
+    """
+    report = read_report(folder)
+    report.pop("exercises", None)
+    report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
+    if not report:
+        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
+    return report
+
+
+def write_report(folder: Path, report: dict) -> None:
+    """Replace the report in one go, so that a break leaves the old or the new one."""
+    path = Path(folder) / "report.json"
+    path.with_suffix(".new").write_text(json.dumps(report, indent=1, sort_keys=True))
+    path.with_suffix(".new").replace(path)
