@@ -29,8 +29,12 @@ def shapes_by_model():
     return {**{model: shapes() for model, shapes in SHAPES.items()}, "one tensor of 25 M": [(25_000_000,)]}
 
 
-def compression(shapes, values, indices):
-    """A traced step of one worker's compressor, as a function without arguments."""
+def compression(shapes, values, indices, weights=None):
+    """A traced step of one worker's compressor, as a function without arguments.
+
+    ``weights`` says how they change: None, not at all; ``"update"``, the update is taken off them, as optimizers do it;
+    ``"entries"``, the entries that came are, as this lab's own loops do (`Compressor.train`).
+    """
     import tensorflow as tf
 
     from dgc_lab.compressor import Compressor
@@ -40,8 +44,20 @@ def compression(shapes, values, indices):
     recipe = Recipe(ratio=0.001, values=values, indices=indices, dense_vectors=len(shapes) > 1)
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
     gradients = [tf.random.stateless_normal(shape, (1, i)) for i, shape in enumerate(shapes)]
-    step = tf.function(Compressor(recipe, variables, OneWorker()), autograph=False)
-    return lambda: step([gradients])[1].kept
+    compressor = Compressor(recipe, variables, OneWorker())
+
+    @tf.function(autograph=False)
+    def step(gradients):
+        if weights == "entries":
+            return compressor.train([gradients], 0.1).kept
+        updates, report = compressor([gradients])
+        if weights == "update":
+            for variable, update in zip(variables, updates, strict=True):
+                variable.assign_sub(0.1 * update)
+            return report.kept
+        return report.kept, updates
+
+    return lambda: step(gradients) if weights else step(gradients)[0]
 
 
 def addition(elements):
@@ -87,12 +103,17 @@ def main():
         elements = sum(map(math.prod, shapes))
         functions = {"add": addition(elements)}
         functions |= {name: compression(shapes, *types) for name, types in FORMATS.items()}
+        plain = next(iter(FORMATS))
+        functions |= {how: compression(shapes, *FORMATS[plain], how) for how in ("update", "entries")}
         if model == "mnist_cnn":
             functions["training"] = training()
         times = side_by_side(functions, rounds=9 if elements > 5e7 else 21)
         for name in FORMATS:
             row = {"model": model, "elements": elements, "sent as": name, "step ms": 1e3 * times[name]}
             row |= {"tf.add ms": 1e3 * times["add"], "passes": times[name] / times["add"]}
+            if name == plain:
+                row |= {"and weights by the update ms": 1e3 * times["update"]}
+                row |= {"and weights by the entries ms": 1e3 * times["entries"]}
             if model == "mnist_cnn":
                 row |= {"training ms": 1e3 * times["training"], "share of training": times[name] / times["training"]}
                 goals[f"6 % of mnist_cnn's training step, times its compression ({name})"] = (

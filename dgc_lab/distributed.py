@@ -260,10 +260,7 @@ class DistributedTrainer(Trainer):
                 loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
             gradients.append(tape.gradient(loss, self.weights))
             told.append(tf.stack([loss, stopping]))
-        updates, report = self.compressor(gradients, ratio, told)
-        for weight, update in zip(self.weights, updates, strict=True):
-            weight.assign_sub(learning_rate * update)
-        return report
+        return self.compressor.train(gradients, learning_rate, ratio, told)
 
 
 class TrainerOnRanks:

@@ -50,13 +50,14 @@ def number_through(indices, sizes):
     return join([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
 
 
-def add_up(indices, values, sizes) -> list:
+def add_up(indices, values, sizes, onto=None) -> list:
     """Each tensor, from what `number_through` numbered: the sum of the values that name an element, zero elsewhere.
 
     Args:
         indices: int32 tensor (k,); an element may be named several times, and is then added up in this order.
         values: floating-point tensor (k,).
         sizes: elements of each tensor.
+        onto: flat float32 tensors of these sizes that the sums are added to, in place of zeros.
 
     Returns:
         A flat float32 tensor for each size.
@@ -68,12 +69,20 @@ def add_up(indices, values, sizes) -> list:
         >>> first, second = add_up(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
         >>> first.numpy().tolist(), second.numpy().tolist()
         ([5.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])
+        >>> add_up(tf.constant([1]), tf.constant([4.0]), [2], onto=[tf.constant([1.0, 2.0])])[0].numpy().tolist()
+        [1.0, 6.0]
     """
     starts = tf.constant(_starts(sizes), tf.int32)
     owner = tf.searchsorted(starts, indices, side="right") - 1
     places = tf.dynamic_partition(indices - tf.gather(starts, owner), owner, len(sizes))
     values = tf.dynamic_partition(tf.cast(values, tf.float32), owner, len(sizes))
-    return [tf.scatter_nd(p[:, None], v, [size]) for p, v, size in zip(places, values, sizes, strict=True)]
+    if onto is None:
+        return [tf.scatter_nd(p[:, None], v, [size]) for p, v, size in zip(places, values, sizes, strict=True)]
+    # A copy and the few additions: a tensor of zeros, filled and then added, would be written and read once more.
+    return [
+        tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=p[:, None], updates=v)
+        for x, p, v in zip(onto, places, values, strict=True)
+    ]
 
 
 def _starts(sizes):

@@ -246,11 +246,5 @@ class ModelTrainer:
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
             variable.assign(tf.add_n(values) / exchange.local)
-        updates, report = self.compressor(list(gradients), ratio, told)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
-        for weight, update in zip(self.weights, updates, strict=True):
-            if isinstance(update, tf.IndexedSlices):
-                weight.scatter_sub(tf.IndexedSlices(tf.cast(rate, weight.dtype) * update.values, update.indices))
-            elif update is not None:
-                weight.assign_sub(tf.cast(rate, weight.dtype) * update)
-        return report
+        return self.compressor.train(list(gradients), rate, ratio, told)

@@ -41,15 +41,20 @@ class Round:
         compressor: whose recipe, state and exchange it is.
         ratio: share to send, number or scalar tensor.
         kinds: numbers of the variables whose gradients are sent in part, whole, and by rows.
+        rate: learning rate, to take updates off their variables here, where that spares making them; None for no.
     """
 
-    def __init__(self, compressor, ratio=None, kinds=((), (), ())):
+    def __init__(self, compressor, ratio=None, kinds=((), (), ()), rate=None):
         self.compressor, self.recipe, self.exchange = compressor, compressor.recipe, compressor.exchange
         self.ratio = ratio
         self.parted, self.whole, self.rows = kinds
         self.changes = []  # (variable, new value)
         self.corrects = self.recipe.momentum_correction and self.recipe.momentum > 0
         shapes = [variable.shape for variable in compressor.trained]
+        # Momentum after the exchange wants the update itself.
+        self.applies = rate is not None and (self.corrects or not self.recipe.momentum)
+        self.applies &= all(compressor.trained[i].dtype == tf.float32 for i in self.parted)
+        flat = [tf.reshape(compressor.trained[i], [-1]) for i in self.parted] if self.applies else None
         self.ways = Ways(
             self.recipe,
             self.exchange,
@@ -57,6 +62,8 @@ class Round:
             shapes=[shapes[i] for i in self.whole],
             widths=[shapes[i][1:].num_elements() for i in self.rows],
             clears_velocity=self.corrects and self.recipe.factor_masking,
+            weights=flat,
+            rate=rate,
         )
 
     def run(self, gradients, told, unclipped):
@@ -67,7 +74,10 @@ class Round:
         updates, kept = [None] * len(first), [np.int64(0)] * len(first)
         for place, i in enumerate(self.parted):
             updates[i] = outcome.parted[place] if outside else self._shaped(i, outcome.parted[place])
-            if not outside and not self.corrects:
+            if self.applies:
+                self.changes.append((self.compressor.trained[i], updates[i]))
+                updates[i] = None
+            elif not outside and not self.corrects:
                 updates[i] = self.momentum_after(i, updates[i])
             kept[i] = outcome.kept[place]
             self._keep(i, [left[place] for left in outcome.left])

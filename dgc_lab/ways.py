@@ -39,7 +39,8 @@ class Outcome(NamedTuple):
     """What came to all workers, and what is left of what those in this process had.
 
     Attributes:
-        parted: flat float32 sums over all workers; means, where the recipe's reduction is one.
+        parted: flat float32 sums over all workers; means, where the recipe's reduction is one; or the new weights,
+            where `Ways` has the old ones.
         whole: float32 sums over all workers.
         rows: values and row numbers of all workers, one after another.
         notes: float32 (workers, notes).
@@ -68,6 +69,8 @@ class Ways:
         shapes: shapes of those that are sent whole.
         widths: elements of a row, of each gradient of rows.
         clears_velocity: sending an element clears its velocity, too.
+        weights: flat float32 tensors, the weights whose gradients are sent in part, to take the update off; or None.
+        rate: what the update is multiplied by before that.
     """
 
     recipe: Recipe
@@ -76,6 +79,8 @@ class Ways:
     shapes: list
     widths: list[int]
     clears_velocity: bool
+    weights: list | None = None
+    rate: tf.Tensor | float = 1.0
 
     def mean(self, total):
         """What a sum over all workers comes to, by the recipe's reduction."""
@@ -111,7 +116,8 @@ class Ways:
         elif self.shapes:
             sums, allreduced = self._reduce([own.whole for own in every])
         handed = tf.stack([allreduced, allgathered])
-        parted = add_up(indices, values, self.sizes)
+        values = values if self.weights is None else -self.rate * values
+        parted = add_up(indices, values, self.sizes, self.weights)
         return Outcome(parted, sums, rows_of(contents), notes_of(contents), left, tf.add_n(kept), handed)
 
     def by_allreduce(self, every: list[Own]) -> Outcome:
@@ -133,6 +139,8 @@ class Ways:
         if not self.widths:
             *sums, notes = sums
         parted, whole = [self.mean(total) for total in sums[: len(self.sizes)]], sums[len(self.sizes) :]
+        if self.weights is not None:
+            parted = [old - self.rate * mean for old, mean in zip(self.weights, parted, strict=True)]
         return Outcome(parted, whole, rows, notes, left, tf.add_n(kept), tf.stack([allreduced, allgathered]))
 
     def by_others(self, own: Own, ratio) -> Outcome:

@@ -503,15 +503,35 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, 
         names=["kernel", "bias", "logits"],
     )
     compressor([gradients(0, 0), gradients(0, 1)])
-    before = [variable.numpy() for variable in compressor.state]
+    before = [variable.numpy() for variable in (*compressor.state, *compressor.trained)]
     spoiled = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
 
     def step():
-        return compressor([gradients(1, 0), spoiled])
+        return compressor.train([gradients(1, 0), spoiled], 0.1)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*logits.* on worker 1 holds NaN or inf"):
         (tf.function(step) if traced else step)()
-    assert_same(compressor.state, before)
+    assert_same([*compressor.state, *compressor.trained], before)
+
+
+@pytest.mark.parametrize("recipe", [EXACT, dataclasses.replace(EXACT, values="float16"), masking(0.01)])
+@pytest.mark.parametrize("traced", [False, True])
+def test_training_in_one_call_is_taking_the_updates_off_the_weights(recipe, traced):
+    """By entries, by whole tensors, and by rows; whether by entries is known beforehand, or by the ratio's value."""
+    for workers, ratio in itertools.product((1, 2), (0.01, 1.0, tf.constant(0.01, tf.float64))):
+        every = [[*gradients(0, worker)[:2], None] for worker in range(workers)]
+        for own in every:
+            own[2] = tf.IndexedSlices(own[1][None, :30], tf.constant([1]), tf.constant(SHAPES[2]))
+        one, other = (Compressor(recipe, weights(), SimulatedWorkers(workers)) for _ in range(2))
+        train_step = tf.function(other.train) if traced else other.train
+        for _ in range(3):
+            for weight, update in zip(one.trained, one(every, ratio)[0], strict=True):
+                weight.assign_sub(0.1 * tf.convert_to_tensor(update))
+            train_step(every, 0.1, ratio)
+        assert_same(other.state, one.state)
+        for weight, same, first in zip(other.trained, one.trained, weights(), strict=True):
+            assert not np.array_equal(weight, first)
+            np.testing.assert_allclose(weight, same, rtol=0, atol=2e-7 if workers > 1 else 3e-8)
 
 
 def test_a_norm_that_overflows_is_told_and_changes_nothing():
