@@ -119,7 +119,7 @@ class Replay:
         self.environment = Path(self.variables["NB_PYTHON_PREFIX"])
         here = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
         self.variables = {**here, **self.variables}
-        self.environment.parent.mkdir(parents=True)
+        self.environment.parent.mkdir(parents=True, exist_ok=True)
         hand_over(folder)
 
     def do(self, name: str, command: list[str]) -> str:
