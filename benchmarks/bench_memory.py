@@ -61,9 +61,11 @@ def kind(command: list[str]) -> str:
     """What a process under the kernel is called in the table.
 
     Example:
-        >>> kind(["python", "-m", "dgc_lab.member"]), kind(["/bin/sh", "-c", "ls"])
-        ('dgc_lab.member', 'sh')
+        >>> kind(["python", "-m", "dgc_lab.guard", "12", "/tmp/x", "ipyparallel.engine"]), kind(["/bin/sh", "-c", "ls"])
+        ('ipyparallel.engine', 'sh')
     """
+    if "dgc_lab.guard" in command[:-3]:
+        return command[command.index("dgc_lab.guard") + 3]
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1]
     return Path(command[0]).name if command else "ended"
@@ -90,15 +92,16 @@ def measure(lesson: Path) -> dict:
         sampler.sample()
         sampler.ended.set()
         sampler.join()
-    kernel = sum(size for name, size in sampler.peak if name == "kernel")
-    others = sorted({name for name, _ in sampler.peak} - {"kernel"})
+    sizes = {}
+    for name, size in sampler.peak:
+        sizes.setdefault(name, []).append(size)
+    kernel = sum(sizes.pop("kernel", [0]))
     return {
         "lesson": lesson.stem,
         "peak GB": total(sampler.peak) / 1e9,
         "kernel GB": kernel / 1e9,
         "all others GB": (total(sampler.peak) - kernel) / 1e9,
-        "processes": len(sampler.peak),
-        "others": ", ".join(others),
+        "the others": ", ".join(f"{len(each)} {name} {sum(each) / 1e9:.2f}" for name, each in sorted(sizes.items())),
         "seconds": round(time.perf_counter() - start),
     }
 

@@ -4,9 +4,10 @@ python benchmarks/bench_start.py
 
 All of it happens in a clone of what was committed last, with an empty home folder: pip's cache is empty, nothing is
 built, no kernel ever started. `make lab` counts until the address that it prints answers with JupyterLab's page. The
-first live point is the first picture with a curve in lesson 4's widget in headless Chromium, counted from the click on
-Run All Cells; the widget's own Run is pressed as soon as it is on the page. Then the import of the package, and the
-default sweep of lesson 4 in a terminal.
+first live point is the first picture with a curve in lesson 4's widget in headless Chromium, counted from the click
+on Run All Cells; the widget's own Run is pressed as soon as it is on the page. With ipykernel 7.4 a click on a widget
+waits until the cells that are queued have run, as it does on Colab. Then the import of the package, and the default
+sweep of lesson 4 in a terminal.
 """
 
 import contextlib
@@ -55,8 +56,8 @@ def make_lab(clone: Path, home: Path):
         command.wait(30)
 
 
-def first_live_point(address: str, token: str) -> float:
-    """Seconds from Run All Cells in lesson 4 to the first picture of its widget that shows a curve."""
+def first_live_point(address: str, token: str) -> tuple[float, float]:
+    """Seconds from Run All Cells in lesson 4 to its widget, and to the widget's first picture that shows a curve."""
     from browser import BROWSER, FLAGS
     from playwright.sync_api import sync_playwright
 
@@ -71,11 +72,12 @@ def first_live_point(address: str, token: str) -> float:
         picture = widget.locator("img[alt^='Training loss']")
         picture.wait_for(state="attached", timeout=120_000)
         empty = picture.get_attribute("src")
+        there = time.perf_counter() - start
         widget.get_by_role("button", name="Run").click()
         while picture.get_attribute("src") == empty:
             assert time.perf_counter() - start < 120, widget.inner_text()
             time.sleep(0.02)
-        return time.perf_counter() - start
+        return there, time.perf_counter() - start
 
 
 def newcomer(folder: Path) -> list[dict]:
@@ -85,11 +87,17 @@ def newcomer(folder: Path) -> list[dict]:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     with make_lab(clone, home) as (first, *_):
         pass
-    with make_lab(clone, home) as (second, address, token):
-        live = first_live_point(address, token)
+    row = {"what": "make lab in a new clone, until JupyterLab answers", "seconds": first, "goal": "under 360"}
+    return [row, *once_installed(clone, home)]
+
+
+def once_installed(clone: Path, home: Path) -> list[dict]:
+    """Rows of what is waited for on every later day."""
+    with make_lab(clone, home) as (again, address, token):
+        there, live = first_live_point(address, token)
     return [
-        {"what": "make lab in a new clone, until JupyterLab answers", "seconds": first, "goal": "under 360"},
-        {"what": "make lab, called again", "seconds": second, "goal": "under 8"},
+        {"what": "make lab, called again", "seconds": again, "goal": "under 8"},
+        {"what": "lesson 4, Run All to its widget on the page", "seconds": there, "goal": "under 15"},
         {"what": "lesson 4, Run All to the first live point", "seconds": live, "goal": "under 15"},
     ]
 
@@ -103,25 +111,30 @@ def seconds(*command):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         rows = newcomer(Path(folder))
+    keep(rows + package())
+
+
+def package() -> list[dict]:
+    """Rows of the package alone, with no notebook."""
     inside = "import time; start = time.perf_counter(); import dgc_lab; print(time.perf_counter() - start)"
     taken = [
         float(subprocess.run([sys.executable, "-c", inside], check=True, capture_output=True, text=True).stdout)
         for _ in range(5)
     ]
-    rows.append({"what": "import dgc_lab", "seconds": statistics.median(taken), "goal": "under 0.3"})
+    rows = [{"what": "import dgc_lab", "seconds": statistics.median(taken), "goal": "under 0.3"}]
     ratios = "1,0.1,0.01,0.001,0"
     taken = [seconds(sys.executable, "-m", "dgc_lab", "sweep", "--ratios", ratios) for _ in range(3)]
     name = "lesson 4's default sweep (5 ratios, 300 steps), TensorFlow's start included"
-    rows.append({"what": name, "seconds": statistics.median(taken), "goal": "under 60"})
-    limits = [float(row["goal"].removeprefix("under ")) for row in rows]
-    report(
-        "start",
-        rows,
-        {
-            f"{limit:g} s over: {row['what']}": (limit / row["seconds"], 1)
-            for limit, row in zip(limits, rows, strict=True)
-        },
-    )
+    return [*rows, {"what": name, "seconds": statistics.median(taken), "goal": "under 60"}]
+
+
+def keep(rows: list[dict]) -> None:
+    """Report the rows, with the goal of each."""
+    goals = {}
+    for row in rows:
+        limit = float(row["goal"].removeprefix("under "))
+        goals[f"{limit:g} s over: {row['what']}"] = (limit / row["seconds"], 1)
+    report("start", rows, goals)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,7 @@ class Replay:
         self.environment = Path(self.variables["NB_PYTHON_PREFIX"])
         here = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
         self.variables = {**here, **self.variables}
-        self.environment.parent.mkdir(parents=True)
+        self.environment.parent.mkdir(parents=True, exist_ok=True)
         hand_over(folder)
 
     def do(self, name: str, command: list[str]) -> str:
@@ -169,11 +170,14 @@ class Replay:
     def serve(self, group: ControlGroup) -> None:
         """Start the server as Binder does, but for its address, and wait for JupyterLab's page of a lesson."""
         command = ["127.0.0.1" if word == "0.0.0.0" else word for word in self.image.start()]
-        command += ["--no-browser", "--ServerApp.port=18888", "--IdentityProvider.token=replay"]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command += ["--no-browser", f"--ServerApp.port={port}", "--IdentityProvider.token=replay"]
         start = time.monotonic()
         with (self.home / ".jupyter-server-log.txt").open("w") as log:
             server = group.start(command, cwd=self.home, env=self.variables, stdout=log, stderr=log)
-        url = f"http://127.0.0.1:18888/lab/tree/notebooks/{LESSONS[0]}.ipynb?token=replay"
+        url = f"http://127.0.0.1:{port}/lab/tree/notebooks/{LESSONS[0]}.ipynb?token=replay"
         while True:
             try:
                 with urllib.request.urlopen(url, timeout=10) as answer:
