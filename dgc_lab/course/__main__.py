@@ -59,6 +59,18 @@ def parser() -> argparse.ArgumentParser:
     return main
 
 
+def at_least_one(text: str) -> int:
+    """A number of things.
+
+    Example:
+        >>> at_least_one("2")
+        2
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
 def release(options) -> int:
     """The students' versions, one for all or one for each student of a roster."""
     from dgc_lab.course.sources import release
