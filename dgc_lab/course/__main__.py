@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
     found = command("marks", "write the table of marks as CSV", names, graded)
-    found.add_argument("--to", type=Path, default=Path("marks.csv"), help="the CSV file")
+    found.add_argument("--to", type=Path, help="the CSV file; marks.csv in the grading folder")
     text = "CSV of the answers that a person marks, made when it is not there; the points in it are entered"
     found.add_argument("--by-hand", type=Path, help=text)
     return main
@@ -119,7 +119,8 @@ def marks(options) -> int:
         entered, waiting = by_hand(options.folder, options.by_hand)
         print(f"{entered} answers have points in {options.by_hand}, {waiting} wait for them")
     roster = read_roster(options.roster) if options.roster else None
-    print(f"{len(marks(options.folder, options.to, roster))} students in {options.to}")
+    target = options.to or options.folder / "marks.csv"
+    print(f"{len(marks(options.folder, target, roster))} students in {target}")
     return 0
 
 
