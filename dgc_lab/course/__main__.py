@@ -46,9 +46,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--minutes", type=float, default=5, help="longest time of a submission")
     found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
     found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
-    found.add_argument(
-        "--jobs", type=int, choices=range(1, 65), default=1, metavar="N", help="how many to grade at a time"
-    )
+    found.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="how many to grade at a time")
     found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
