@@ -46,17 +46,27 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--minutes", type=float, default=5, help="longest time of a submission")
     found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
     found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
-    found.add_argument(
-        "--jobs", type=int, choices=range(1, 65), default=1, metavar="N", help="how many to grade at a time"
-    )
+    found.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="how many to grade at a time")
     found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
     found = command("marks", "write the table of marks as CSV", names, graded)
-    found.add_argument("--to", type=Path, default=Path("marks.csv"), help="the CSV file")
+    found.add_argument("--to", type=Path, help="the CSV file; marks.csv in the grading folder")
     text = "CSV of the answers that a person marks, made when it is not there; the points in it are entered"
     found.add_argument("--by-hand", type=Path, help=text)
     return main
+
+
+def at_least_one(text: str) -> int:
+    """A number of things.
+
+    Example:
+        >>> at_least_one("2")
+        2
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
 
 
 def release(options) -> int:
@@ -107,7 +117,8 @@ def marks(options) -> int:
         entered, waiting = by_hand(options.folder, options.by_hand)
         print(f"{entered} answers have points in {options.by_hand}, {waiting} wait for them")
     roster = read_roster(options.roster) if options.roster else None
-    print(f"{len(marks(options.folder, options.to, roster))} students in {options.to}")
+    target = options.to or options.folder / "marks.csv"
+    print(f"{len(marks(options.folder, target, roster))} students in {target}")
     return 0
 
 
