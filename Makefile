@@ -36,7 +36,8 @@ test: $(VENV)/.horovod $(COURSE)/.installed lint
 
 # The setup cells first: they install the lab itself, so that the lessons then run with what they have installed.
 test-colab: $(COLAB)/.installed
-	env -u PYTHONPATH $(COLAB)/bin/python -m pytest colab notebooks
+	env -u PYTHONPATH COLAB_RELEASE_TAG=release-colab_test $(COLAB)/bin/python -m pytest -n 0 \
+		colab/test_setup_cells.py colab/test_classic.py notebooks
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
