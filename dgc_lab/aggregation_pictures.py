@@ -196,7 +196,7 @@ def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
     said = []
     for place, row in enumerate(rows):
-        colour = PALETTE[1] if row["method"] == chosen else PALETTE[4 if chosen else 0]
+        colour = PALETTE[1] if row["method"] == chosen else GREY if chosen else PALETTE[0]
         error = row["error"]
         words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
         error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)

@@ -27,7 +27,7 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
     for number, (label, (heights, look)) in enumerate(groups.items()):
         if len(heights):
             bars = axes.bar(places + 0.27 * (number - 1), heights, 0.25, label=label, **look)
-            axes.bar_label(bars, [f"{height:g}" for height in heights], fontsize=7)
+            axes.bar_label(bars, [f"{height:g}" for height in heights], fontsize=8, padding=2)
     if outcome.read is not None:
         axes.axhline(outcome.read, color="black", linestyle="--", linewidth=1, label="read outside the replicas")
     axes.axhline(0, color="black", linewidth=0.6)

@@ -34,7 +34,6 @@ def change_all_by_mouse(page, widget, name):
     for element in widget.locator(CHANGED).all():
         if element.is_visible() and element.is_enabled():
             label, before = element.evaluate(LABEL), kernel_values(page, name)
-            element.scroll_into_view_if_needed()
             by_mouse(page, element)
             wait_for_another(page, name, label, before)
 
@@ -73,6 +72,7 @@ def wait_for_another(page, name, label, before):
 
 def by_mouse(page, element):
     """A slider is pressed at its other side, a number's arrow is pressed, a text is marked and written anew."""
+    element.scroll_into_view_if_needed()
     kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
     if kind == "DIV":
         box = element.locator("xpath=ancestor::*[contains(@class, 'noUi-target')]").bounding_box()

@@ -35,8 +35,7 @@ def test_every_lesson_as_it_is_stored(page):
     for file in LESSONS:
         page.evaluate(
             """async path => {
-                const asked = {path, kernelPreference: {canStart: false}};
-                const panel = await window.jupyterapp.commands.execute("docmanager:open", asked);
+                const panel = await window.jupyterapp.commands.execute("docmanager:open", {path});
                 await panel.revealed;
             }""",
             file.name,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all, screenshot
-from controls import change_all_by_keyboard, change_all_by_mouse
+from controls import by_mouse, change_all_by_keyboard, change_all_by_mouse, kernel_values, wait_for_another
 from playwright.sync_api import expect
 
 LESSON = "stragglers.ipynb"
@@ -90,6 +90,13 @@ def test_other_modes_have_their_own_controls_and_rows(page):
         control(page, "Mode").select_option(mode)
         expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has answered
         expect(control(page, hidden)).to_be_hidden()
+        before = kernel_values(page, "lab")
+        by_mouse(page, control(page, own))
+        wait_for_another(page, "lab", own, before)
+        more = kernel_values(page, "lab")
+        control(page, own).press("ArrowDown")
+        control(page, own).press("Tab")
+        wait_for_another(page, "lab", own, more)
         press(page, "Run")
         wait_for_message(page, f"Done: 2 workers, {mode}, worker 1 slowed 5 times: 60 of 60 gradients")
     expect(rows(page)).to_have_count(3)
