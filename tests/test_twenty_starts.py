@@ -27,8 +27,8 @@ def state():
 
 before = state()
 started = set()
-for number in range(20):
-    with HorovodRanks(1 + number % 2, progress=None) as ranks:
+for _ in range(20):
+    with HorovodRanks(2, progress=None) as ranks:
         pids = ranks.run(os.getpid)
         ranks.run(lambda: __import__("tempfile").mkstemp())
         started |= {child.pid for child in me.children(recursive=True)}
