@@ -12,8 +12,8 @@ fast; 2 kB more and less), no response cache (no difference). Negotiation and co
 of 256 kB in the filter would let a whole compressed gradient pass unlimited; it is 250 us of the line. A queue of 50 ms
 loses packets at 10 Mbit/s; it is 400 ms.
 
-Side by side over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms a step where the entries that came change the weights, and 51.3 ms
-where an update as long as the model does (34.0 ms without exchange): 0.70 and 0.66 of the speed without exchange. The
+Side by side over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms a step where the entries that came change the weights, and 51.3
+where an update as long as the model does (34.0 without exchange): 0.70 and 0.66 of the speed without exchange. The
 rows below are of the second.
 """
 
