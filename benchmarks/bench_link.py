@@ -8,9 +8,13 @@ the kernel allows that. The rows go to ``results/link.jsonl`` as well, where the
 Horovod asks for news every 5 ms here (``HOROVOD_CYCLE_TIME=5``); with its own 1 ms a step sends some 9 kB more, and the
 bytes at 0.1 % are about 370 times fewer than dense in place of 500. What was tried besides: cycles of 3 and 10 ms (as
 fast; 2 kB more and less), no response cache (no difference). Negotiation and collective take 0.3 ms of a step at
-1 Gbit/s; the rest of what a step is longer than without exchange is selection, the dense update, and waiting for the
-slower rank. A burst of 256 kB in the filter would let a whole compressed gradient pass unlimited; it is 250 us of the
-line. A queue of 50 ms loses packets at 10 Mbit/s; it is 400 ms.
+1 Gbit/s; the rest of what a step is longer than without exchange is selection and waiting for the slower rank. A burst
+of 256 kB in the filter would let a whole compressed gradient pass unlimited; it is 250 us of the line. A queue of 50 ms
+loses packets at 10 Mbit/s; it is 400 ms.
+
+Side by side over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms a step where the entries that came change the weights, and 51.3
+where an update as long as the model does (34.0 without exchange): 0.70 and 0.66 of the speed without exchange. The
+rows below are of the second.
 """
 
 from __future__ import annotations

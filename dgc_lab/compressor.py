@@ -80,9 +80,8 @@ class Compressor(tf.Module):
     def train(self, gradients, rate, ratio=None, told=None):
         """One step of plain SGD: compress, exchange, and change the trained variables.
 
-        The entries that came are taken off the weights as they are: the same as multiplying the update of `__call__` by
-        the learning rate and subtracting it, up to rounding where several workers sent the same element, and spares
-        three passes over memory.
+        The entries that came are taken off the weights as they are, which spares the update as long as the model that
+        `__call__` makes of them. The result is the same, up to rounding where several workers sent the same element.
 
         Args:
             gradients, ratio, told: as in `__call__`.
@@ -98,9 +97,9 @@ class Compressor(tf.Module):
             >>> from dgc_lab.exchange import OneWorker
             >>> weight = tf.Variable([[1.0, 2.0]])
             >>> compressor = Compressor(Recipe(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
-            >>> _ = compressor.train([[tf.constant([[0.25, -0.5]])]], rate=0.1)
-            >>> weight.numpy().round(3).tolist()
-            [[1.0, 2.05]]
+            >>> _ = compressor.train([[tf.constant([[0.25, -0.5]])]], rate=0.5)
+            >>> weight.numpy().tolist()
+            [[1.0, 2.25]]
         """
         updates, report = self(gradients, ratio, told, rate)
         for variable, update in zip(self.trained, updates, strict=True):
