@@ -53,6 +53,7 @@ class LiveRun(ipywidgets.VBox):
         self.rows = []
         self._lock = threading.Lock()
         self._thread = None
+        self._output = None  # of the cell that has called `run`: its picture is brought up to date there
         self._stopping = threading.Event()
         self._build_buttons()
         columns = self._columns()
@@ -103,7 +104,11 @@ class LiveRun(ipywidgets.VBox):
         self.message.value = message_line(text, error)
 
     def _draw(self):
+        from IPython.display import HTML
+
         self.image.value = image_tag(self.curves.frame(), self.curves.alt())
+        if self._output:
+            self._output.update(HTML(self.image.value))
 
     def _show_table(self):
         looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
@@ -148,20 +153,32 @@ class LiveRun(ipywidgets.VBox):
             self._lock.release()
 
     def run(self) -> None:
-        """Train as Run does, wait for the end, and show figure and table as ordinary output.
+        """Train as Run does, in the cell: a live picture in its output, and at the end an ordinary figure and table.
 
-        For scripts, nbval, and notebooks that are read without a kernel. An interrupt keeps the finished rows.
+        For notebooks that are read without a kernel, nbval, and scripts, which get figure and table alone. An interrupt
+        keeps the finished rows.
 
         Raises:
             RuntimeError: a run is under way already.
             ValueError, LabError, OSError: what the widget would show in its message line.
         """
-        from IPython.display import display
+        from IPython import get_ipython
+        from IPython.display import HTML, display
 
         job = self._prepare(raise_errors=True)
+        output = None
         if job:
-            self._work(*job, raise_errors=True)
-        display(self.curves.picture(), self.frame())
+            if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
+                output = self._output = display(HTML(self.image.value), display_id=True)
+            try:
+                self._work(*job, raise_errors=True)
+            finally:
+                self._output = None
+        if output:
+            output.update(self.curves.picture())
+        else:
+            display(self.curves.picture())
+        display(self.frame())
 
     # The work ----------------------------------------------------------------------------------------------------
 

@@ -97,9 +97,10 @@ class LiveSweep(LiveRun):
         super().clear()
 
     def run(self) -> None:
-        """Train as Run does, wait for the end, and show figure and table as ordinary output.
+        """Train as Run does, in the cell: a live picture in its output, and at the end an ordinary figure and table.
 
-        For scripts, nbval, and notebooks that are read without a kernel. An interrupt keeps the finished rows.
+        For notebooks that are read without a kernel, nbval, and scripts, which get figure and table alone. An interrupt
+        keeps the finished rows.
 
         Raises:
             RuntimeError: a run is under way already.
