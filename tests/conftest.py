@@ -4,6 +4,7 @@ And what decides how they run side by side: which files come first, and which mu
 """
 
 import os
+import signal
 from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -13,6 +14,10 @@ import numpy as np
 import pytest
 from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from hypothesis import settings
+
+# A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # TensorFlow's first call of an operation takes far longer than the later ones.
 settings.register_profile("lab", deadline=None, max_examples=60)
