@@ -17,7 +17,7 @@ from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control
 from dgc_lab.errors import LabError
 
-TIGHT = supervision.Limits(seconds=10, memory=2**30, disk=2**20)
+TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
 IDLE = "import time; time.sleep(60)"
 
 
@@ -242,7 +242,7 @@ def test_answers_are_known_again_without_their_metadata():
     older.worksheets[0].cells = [nbformat.v3.new_code_cell(source) for source in sources]
     older.worksheets[0].cells[0].metadata = {"id": "a1B2", "colab": {"base_uri": "x"}, "nbgrader": ["none"]}
     repaired, remarks = repair.repair(nbformat.convert(older, 4).cells, release, "04")
-    assert [cell.source for cell in repaired.cells[1:]] == [*sources, release.cells[3].source]
+    assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "an answer that is gone is put back empty"
     assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
     assert remarks == [
         "metadata lost: 2 cells were known again by their first lines or names",
@@ -252,7 +252,7 @@ def test_answers_are_known_again_without_their_metadata():
 
 TRICKS = {
     "a check that says yes": "import dgc_lab; dgc_lab.check = lambda *answer: True",
-    "the same from within": "from dgc_lab.exercises import checking; checking.expect = lambda *words: None",
+    "the same from within": "from dgc_lab.exercises import masking; masking.expect = lambda *words: None",
     "a function turned inside out": "import dgc_lab; dgc_lab.check.__code__ = (lambda a, b, c=0: True).__code__",
     "another module": "import sys, types; sys.modules['dgc_lab'] = types.SimpleNamespace(check=lambda *answer: True)",
     "all is close": "import numpy; numpy.isclose = lambda *numbers: True",

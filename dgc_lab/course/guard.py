@@ -37,7 +37,8 @@ def remember(shell) -> None:
     modules = [builtins, *map(importlib.import_module, ("dgc_lab", "dgc_lab.exercises", "numpy")), *checks]
     spaces = [vars(module) for module in modules]
     _remembered[:] = [(space, dict(space)) for space in (sys.modules, *spaces)]
-    functions = {value for module in checks for value in vars(module).values() if isinstance(value, types.FunctionType)}
+    ours = [module for module in modules if module.__name__.startswith("dgc_lab")]
+    functions = {value for module in ours for value in vars(module).values() if isinstance(value, types.FunctionType)}
     _codes[:] = [(function, function.__code__) for function in functions]
     _lists[:] = [(each, list(each)) for each in _hooks(shell)]
     _own.update(vars(shell))
