@@ -130,8 +130,9 @@ class CarefulExecute(Execute):
             return None
         in_all = sum(self.characters.values()) > TIMES_IN_ALL * self.most_output
         if self.characters[cell_index] > self.most_output or in_all:
-            words = f"printed more than {self.most_output:,} characters and was stopped"
-            words = "was stopped: all cells together have printed too much" if in_all else words
+            words = "was stopped: all cells together have printed too much"
+            if self.characters[cell_index] > self.most_output:
+                words = f"printed more than {self.most_output:,} characters and was stopped"
             self._leave_out(cell_index, words)
             outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
             self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())
