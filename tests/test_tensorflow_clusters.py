@@ -22,7 +22,7 @@ from dgc_lab.clusters import FunctionFailed, MultiWorkerMirrored, ParameterServe
 from dgc_lab.errors import LabError
 from dgc_lab.rendezvous import cores
 
-# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow; and one
+# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow; one
 # test looks at what the whole machine listens on.
 pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore:.* workers share .* cores")]
 
