@@ -101,7 +101,7 @@ class Compressor(tf.Module):
             >>> weight.numpy().tolist()
             [[1.0, 2.25]]
         """
-        updates, report = self(gradients, ratio, told, rate)
+        updates, report = self._step(gradients, ratio, told, rate)
         for variable, update in zip(self.trained, updates, strict=True):
             if is_rows(update):
                 values = tf.cast(rate, variable.dtype) * update.values
@@ -110,7 +110,7 @@ class Compressor(tf.Module):
                 variable.assign_sub(tf.cast(rate, variable.dtype) * update)
         return report
 
-    def __call__(self, gradients, ratio=None, told=None, rate=None):
+    def __call__(self, gradients, ratio=None, told=None):
         """One step: compress, exchange, and the update for plain SGD.
 
         Args:
@@ -120,11 +120,10 @@ class Compressor(tf.Module):
                 all workers.
             told: for each worker in this process, a float32 tensor of one length for all, which goes to all workers
                 with the gradients; not where the exchange is outside.
-            rate: for `train`.
 
         Returns:
-            ``(updates, report)``: one update per variable (None where the gradient was None, and where `train` needs
-            it no more), to be multiplied by the learning rate and subtracted, and a `dgc_lab.round.Report`.
+            ``(updates, report)``: one update per variable (None where the gradient was None), to be multiplied by
+            the learning rate and subtracted, and a `dgc_lab.round.Report`.
 
         Raises:
             RanksDisagree: at the first call, on all ranks: they differ in recipe, variables, their order, or in which
@@ -132,6 +131,10 @@ class Compressor(tf.Module):
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with
                 the number of the worker and the name of the variable. No state has been changed by then.
         """
+        return self._step(gradients, ratio, told)
+
+    def _step(self, gradients, ratio, told, rate=None):
+        """`__call__`; with a learning rate, updates that were taken off their variables already are None."""
         self._agree(gradients[0])
         told = told or [tf.zeros([0])] * len(gradients)
         gradients, told = self.exchange.pool(gradients, told, self.recipe.reduction == "average")

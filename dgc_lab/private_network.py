@@ -19,13 +19,23 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, lin
 
 
 @functools.cache
-def _tried() -> tuple[tuple[str, ...], str | None]:
-    """The command that runs another one in a private network, and why there is none."""
+def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
+    """The first of some commands that can run another one behind them here, and why there is none.
+
+    Args:
+        ways: commands that enter namespaces of their own, ``unshare`` with its options.
+
+    Returns:
+        ``(command, None)``, or ``((), reason)``.
+    """
     if shutil.which("unshare") is None:
         return (), "the command unshare is not here"
     reasons = []
-    for way in WAYS:
-        tried = subprocess.run([*way, "true"], capture_output=True, text=True, timeout=30, check=False)
+    for way in ways:
+        try:
+            tried = subprocess.run([*way, "true"], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return (), str(error)
         if tried.returncode == 0:
             return way, None
         reasons.append(tried.stderr.strip() or f"{' '.join(way)} ended with {tried.returncode}")
@@ -34,12 +44,12 @@ def _tried() -> tuple[tuple[str, ...], str | None]:
 
 def why_not() -> str | None:
     """Why this machine allows no private network; None where it does."""
-    return _tried()[1]
+    return first_way(WAYS)[1]
 
 
 def entrance() -> tuple[str, ...]:
     """What to put before a command so that it runs in a private network; only where `why_not` gives None."""
-    return _tried()[0]
+    return first_way(WAYS)[0]
 
 
 def raise_loopback() -> None:

@@ -119,7 +119,7 @@ class WatchedCompressor(Compressor):
         return [*super().state, *(age for age in tf.nest.flatten(self.ages) if age is not None), self.sent_ages]
 
     @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes long and warns
-    def __call__(self, gradients, ratio=None, told=None, rate=None):
+    def _step(self, gradients, ratio, told, rate=None):
         """One step, as the compressor's."""
         watched = [
             (worker, i)
@@ -131,7 +131,7 @@ class WatchedCompressor(Compressor):
         velocities = dict.fromkeys(watched)
         if self.recipe.momentum_correction and self.recipe.momentum:
             velocities = {place: tf.identity(self.velocities[place[0]][place[1]]) for place in watched}
-        result = super().__call__(gradients, ratio, told, rate)
+        result = super()._step(gradients, ratio, told, rate)
         counts = []
         for worker, i in watched:
             age, after = self.ages[worker][i], tf.convert_to_tensor(self.residuals[worker][i])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from hypothesis import settings
+from kernels import kernel  # noqa: F401
 
 # A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dgc_lab import build_horovod, doctor
+from dgc_lab.colab import pins
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,15 +83,8 @@ def test_lower_bounds_are_met_by_colab():
     """The image of 2026-08-19; raising a bound above it would break the class there."""
     import tomllib
 
-    colab = {
-        "tensorflow": "2.20.0",
-        "keras": "3.13.2",
-        "numpy": "2.1.3",
-        "matplotlib": "3.10.0",
-        "scikit-learn": "1.6.1",
-    }
-    colab |= {"ipywidgets": "7.7.1", "ipython": "7.34.0", "pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5"}
-    colab |= {"tqdm": "4.67", "ipyparallel": "8.8.0", "cloudpickle": "3.1.1"}
+    colab = pins((ROOT / "colab" / "freeze.txt").read_text())
+    colab |= {"pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5", "tqdm": "4.67", "cloudpickle": "3.1.1"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:
         name, least = requirement.split(">=")

@@ -1,15 +1,5 @@
 """A sweep that a cell waits for, in a real Jupyter kernel: what its output shows meanwhile, and afterwards."""
 
-import pytest
-from test_clusters_in_kernel import Kernel
-
-
-@pytest.fixture
-def kernel(tmp_path):
-    kernel = Kernel(tmp_path)
-    yield kernel
-    kernel.close()
-
 
 def test_run_shows_a_live_picture_in_the_cells_output(kernel):
     kernel.ok("from dgc_lab.widgets import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")

@@ -3,8 +3,7 @@
 import os
 import signal
 
-import pytest
-from test_clusters_in_kernel import Kernel, until
+from kernels import until
 
 START = """
 from dgc_lab.clusters import ParameterServers
@@ -23,13 +22,6 @@ for event in servers.stream(train, task, settings):
     if isinstance(event, Gradient) and event.update == 20:
         print("twenty", flush=True)
 """
-
-
-@pytest.fixture
-def kernel(tmp_path):
-    kernel = Kernel(tmp_path)
-    yield kernel
-    kernel.close()
 
 
 def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from dgc_lab.private_network import first_way
 
 SPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
 # For any user; and for root, where user namespaces are forbidden.
@@ -62,29 +62,14 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-@functools.cache
-def _tried() -> tuple[tuple[str, ...], str | None]:
-    """The command that enters namespaces of its own, and why there is none."""
-    reasons = []
-    for way in WAYS:
-        try:
-            tried = subprocess.run([*way, "true"], capture_output=True, text=True, timeout=30, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return (), str(error)
-        if tried.returncode == 0:
-            return way, None
-        reasons.append(tried.stderr.strip() or f"{' '.join(way)} ended with {tried.returncode}")
-    return (), reasons[0]
-
-
 def fence_missing() -> str | None:
     """Why there can be no fence on this machine; None where there can."""
-    return _tried()[1]
+    return first_way(WAYS)[1]
 
 
 def entrance() -> tuple[str, ...]:
     """What to put before a command so that it runs in namespaces of its own; empty where `fence_missing`."""
-    return _tried()[0]
+    return first_way(WAYS)[0]
 
 
 def python_folders() -> tuple[str, ...]:

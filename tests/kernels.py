@@ -1,0 +1,96 @@
+"""A real Jupyter kernel, for tests of what a cell, an interrupt or the kernel's end does to what it has started.
+
+`tests/conftest.py` hands the fixture on.
+"""
+
+import os
+import time
+
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+
+
+class Kernel:
+    """A kernel and a client, and the processes that the kernel has started."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env={**os.environ, "TMPDIR": str(folder)})
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.seen = {}
+
+    def run(self, code, on_text=None):
+        """Run a cell; returns what it printed, and (class, message) of its error or None."""
+        printed, errors = [], []
+
+        def hook(message):
+            if message["msg_type"] == "display_data":
+                printed.append(message["content"]["data"].get("text/plain", ""))
+            elif message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+                if on_text:
+                    on_text(message["content"]["text"])
+            elif message["msg_type"] == "error":
+                errors.append((message["content"]["ename"], message["content"]["evalue"]))
+
+        # Without stop_on_error=False, ipykernel drops cells that come right after one that failed.
+        self.client.execute_interactive(code, output_hook=hook, timeout=120, stop_on_error=False)
+        self.note_family()
+        return "".join(printed), errors[0] if errors else None
+
+    def ok(self, code):
+        printed, error = self.run(code)
+        assert error is None, error
+        return printed
+
+    def interrupt_at(self, word, seconds=0):
+        """Hook that interrupts the kernel, once, when a text is printed; Jupyter signals the whole process group."""
+        done = []
+
+        def hook(text):
+            if word in text and not done:
+                done.append(word)
+                time.sleep(seconds)
+                self.manager.interrupt_kernel()
+
+        return hook
+
+    def note_family(self):
+        for child in psutil.Process(self.manager.provisioner.pid).children(recursive=True):
+            self.seen[child.pid] = child
+
+    def left(self):
+        """Processes of this kernel that still run, and files of theirs."""
+        running = [child for child in self.seen.values() if alive(child)]
+        return running, sorted(os.listdir(self.folder))
+
+    def close(self):
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+def alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    kernel = Kernel(tmp_path)
+    yield kernel
+    kernel.close()
