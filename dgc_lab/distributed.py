@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -314,7 +315,9 @@ def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None 
     """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
     from dgc_lab.clusters import stop_requested
 
-    yield from trainer_on_rank(settings, path).run(ratio, stop_requested)
+    trainer = trainer_on_rank(settings, path)
+    gc.collect()  # the trainer before goes, a cycle of tens of megabytes, ahead of this one's trace
+    yield from trainer.run(ratio, stop_requested)
 
 
 @functools.lru_cache(maxsize=1)  # the last settings alone: their trace is worth keeping, a second model's memory is not

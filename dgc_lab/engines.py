@@ -7,6 +7,7 @@ user configured or started.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -76,6 +77,7 @@ class Engines:
     """
 
     what = "ranks"
+    stage = "starting engines"
 
     def __init__(self, size: int):
         self.size, self.client, self.ids, self.lost, self.broken = size, None, [], set(), None
@@ -130,7 +132,7 @@ class Engines:
         said = None
         while (here := len(self.client.ids)) < self.size:
             if here != said:
-                say(f"starting engines: {here} of {self.size}")
+                say(f"{self.stage}: {here} of {self.size}")
                 said = here
             if ended() or time.monotonic() > deadline:
                 what = "a process ended" if ended() else "the time limit passed"
@@ -184,10 +186,13 @@ class LocalEngines(Engines):
         variables: environment of every engine, over that of this process.
     """
 
+    stage = "importing TensorFlow and Horovod, starting engines"
+
     def __init__(self, size: int, variables: Mapping[str, str]):
         super().__init__(size)
         self._variables, self._owner = dict(variables), os.getpid()
         self._cluster = self._folder = self._context = None
+        self._seen = set()
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
         """Start everything and wait for the engines.
@@ -206,7 +211,7 @@ class LocalEngines(Engines):
         log = logging.getLogger("dgc_lab.ipyparallel")
         log.setLevel(logging.CRITICAL)  # ipyparallel warns of every process that was killed, with all it ever printed
         self._cluster = ipyparallel.Cluster(
-            n=self.size,
+            n=1,  # the engines' host
             profile_dir=self._folder,
             load_profile=False,
             config=self._config(deadline - time.monotonic()),
@@ -222,7 +227,7 @@ class LocalEngines(Engines):
             raise LabError(f"ipyparallel's controller did not start: {error}\n{self._printed()}") from error
         self._context = zmq.Context()  # of our own, so that its threads and descriptors end with the ranks
         self.client = aside(lambda: self._cluster.connect_client_sync(context=self._context))
-        self._await_engines(deadline, say, lambda: not all(map(runs, self._leaders())), self._printed)
+        self._await_engines(deadline, say, self._one_ended, self._printed)
 
     def _config(self, seconds):
         from traitlets.config import Config
@@ -234,7 +239,7 @@ class LocalEngines(Engines):
         config.LocalControllerLauncher.controller_cmd = [*guarded, "ipyparallel.controller"]
         config.LocalControllerLauncher.environment = path
         config.LocalControllerLauncher.connection_info_timeout = max(seconds, 0.0)
-        config.LocalEngineSetLauncher.engine_cmd = [*guarded, "ipyparallel.engine"]
+        config.LocalEngineSetLauncher.engine_cmd = [*guarded, "dgc_lab.engine_host", *guarded[3:], str(self.size)]
         # TensorFlow and others leave temporary files where they are killed: those go with the folder.
         config.LocalEngineSetLauncher.environment = self._variables | path | {"TMPDIR": self._folder}
         config.LocalEngineSetLauncher.delay = 0
@@ -246,9 +251,16 @@ class LocalEngines(Engines):
     def orphaned(self) -> bool:
         return not runs(self._cluster.controller.process)
 
+    def _one_ended(self):
+        """Whether the controller, the engines' host or an engine that was there is gone."""
+        for host in self._hosts():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._seen.update(host.children())
+        return not all(map(runs, [*self._leaders(), *self._seen]))
+
     def kill(self) -> None:
         """End the engines at once, whatever they do; the controller stays."""
-        kill([launcher.process for launcher in self._launchers()])
+        kill(self._hosts())
 
     def close(self) -> None:
         """End everything that was started, and remove its files. Harmless when called again."""
@@ -276,16 +288,16 @@ class LocalEngines(Engines):
         self._cluster = self._folder = self._context = self.client = None
         self.ids = []
 
-    def _launchers(self):
-        """ipyparallel's handles of the engines that have a process."""
+    def _hosts(self) -> list[psutil.Process]:
+        """The engines' host, as ipyparallel knows it; none before it was started."""
         sets = self._cluster.engines.values() if self._cluster else ()
-        return [launcher for engines in sets for launcher in list(engines.launchers.values()) if launcher.process]
+        launchers = [launcher for engines in sets for launcher in list(engines.launchers.values())]
+        return [launcher.process for launcher in launchers if launcher.process]
 
     def _leaders(self) -> list[psutil.Process]:
-        """The processes that ipyparallel started: the engines and, last, the controller."""
+        """The processes that ipyparallel started: the engines' host and, last, the controller."""
         controller = self._cluster.controller if self._cluster else None
-        launchers = [*self._launchers(), *([controller] if controller and controller.process else [])]
-        return [launcher.process for launcher in launchers]
+        return [*self._hosts(), *([controller.process] if controller and controller.process else [])]
 
     def _printed(self) -> str:
         """Last lines of what the processes printed."""

@@ -17,15 +17,20 @@ import time
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def watch(parent: int, folder: str) -> None:
+def watch(parent: int, folder: str | None) -> None:
     """Look for the parent twice a second; when it is gone, remove ``folder`` and kill this process and its group.
+
+    Args:
+        parent: its process number.
+        folder: None where it is needed longer than the parent.
 
     ``PR_SET_PDEATHSIG`` would be simpler, but it strikes when the *thread* ends that started the process, and in a
     notebook that is often a widget's.
     """
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -108,7 +108,7 @@ class HorovodRanks(Cluster):
         if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
-        self._say("ranks import TensorFlow and Horovod, and meet")
+        self._say("ranks join Horovod")
         meeting = meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
         arguments = [(place | meeting, sys.path) for place in rank_variables(hosts)]
         gpus = max(self._results(rank_side.join, arguments, {}, deadline=began + self.timeout))

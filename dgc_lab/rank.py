@@ -5,6 +5,7 @@ The notebook's side is `dgc_lab.horovod_ranks`.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -133,6 +134,7 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
         cloudpickle of the `Outcome`.
     """
     _stop.clear()
+    gc.collect()  # models and traces of earlier calls are cycles of tens of megabytes, which Python lets lie for long
     outcome = Outcome()
     try:
         function, args, kwargs = cloudpickle.loads(payload)

@@ -82,6 +82,11 @@ def alive(process):
         return False
 
 
+def there(pid):
+    """Whether a process runs; a dead one that its parent or the system has not taken away yet does not."""
+    return psutil.pid_exists(pid) and alive(psutil.Process(pid))
+
+
 def until(condition, seconds=10):
     end = time.monotonic() + seconds
     while not condition():

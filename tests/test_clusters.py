@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kernels import alive, there, until
 
 from dgc_lab.clusters import HorovodRanks, RankDied, RankFailed, stop_requested
 from dgc_lab.errors import LabError
@@ -74,23 +75,6 @@ def family(process=None):
     """All processes that a process has started and that are more than zombies."""
     children = (process or psutil.Process()).children(recursive=True)
     return [child for child in children if alive(child)]
-
-
-def alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.05)
-
-
-# What a call does
 
 
 def test_run_gives_results_in_rank_order(two_ranks):
@@ -269,7 +253,7 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
     with pytest.raises(RankDied, match=f"rank {victim} died"):
         list(steps)
     assert time.monotonic() - start < 10
-    until(lambda: not any(psutil.pid_exists(pid) for pid in found))
+    until(lambda: not any(there(pid) for pid in found))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
@@ -285,6 +269,39 @@ def test_death_of_the_controller(two_ranks):
     with pytest.raises(LabError, match=r"controller died.*restart\(\)"):
         two_ranks.run(run_until_stopped)
     assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_death_of_the_process_that_the_engines_were_forked_from(two_ranks):
+    found = pids(two_ranks)
+    host = psutil.Process(found[0]).parent()
+    assert [psutil.Process(pid).parent() for pid in found] == [host, host]
+    assert host.memory_full_info().uss < 30e6, "the engines alone hold what was imported"
+    host.kill()
+    with pytest.raises(RankDied, match=r"ranks? .*died"):
+        two_ranks.run(run_until_stopped)
+    until(lambda: not any(map(there, found)))
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_death_of_an_engine_at_the_start_is_said_at_once(horovod):
+    before = set(family())
+
+    def kill_the_first(text):
+        if "starting engines: 0" in text:
+            threading.Thread(target=kill_when_there, daemon=True).start()
+
+    def kill_when_there():
+        until(engines, seconds=60)
+        engines()[0].kill()
+
+    def engines():
+        new = set(family()) - before
+        hosts = [process for process in new if {"dgc_lab.engine_host", "-c"} & set(process.cmdline())]
+        return [child for child in new if child.parent() in hosts]
+
+    with pytest.raises(LabError, match=r"a process ended when \d of 2 engines were there"):
+        HorovodRanks(2, progress=kill_the_first).start()
+    assert set(family()) <= before
 
 
 # Nothing reachable, nothing left
@@ -310,7 +327,7 @@ def test_an_error_in_the_block_stops_the_ranks(horovod):
     with pytest.raises(ZeroDivisionError), HorovodRanks(1, progress=None) as ranks:  # noqa: PT012
         (pid,) = pids(ranks)
         1 / 0  # noqa: B018
-    assert not psutil.pid_exists(pid)
+    assert not there(pid)
     ranks.stop()
     ranks.stop()
     with pytest.raises(LabError, match=r"not running. start\(\)"):
@@ -325,7 +342,7 @@ def test_ranks_that_are_forgotten_end(two_ranks):
     assert two_ranks.run(total) == [3.0, 3.0], "two jobs side by side"
     del ranks
     gc.collect()
-    assert not psutil.pid_exists(pid)
+    assert not there(pid)
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
@@ -373,7 +390,7 @@ print(*ranks.run(os.getpid))
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert not psutil.pid_exists(int(done.stdout)), done.stdout
+    assert not there(int(done.stdout)), done.stdout
     assert os.listdir(tmp_path) == []
     assert "Traceback" not in done.stderr
 
@@ -441,7 +458,7 @@ def test_engines_that_run_already_join_and_are_left_running(own_cluster):
                 if step == 10:
                     break
             found = pids(ranks)
-        assert all(psutil.pid_exists(pid) for pid in found)
+        assert all(there(pid) for pid in found)
     assert len(own_cluster.ids) == 2
     with pytest.raises(LabError, match="3 ranks need as many engines, the client has 2"):
         HorovodRanks(3, client=own_cluster, progress=None).start()
@@ -466,5 +483,5 @@ def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
     with HorovodRanks(2, cluster=cluster, progress=None) as ranks:
         assert ranks.run(total) == [3.0, 3.0]
         found = pids(ranks)
-    until(lambda: not any(psutil.pid_exists(pid) for pid in found))
+    until(lambda: not any(there(pid) for pid in found))
     assert not Path(cluster.cluster_file).exists()

@@ -83,7 +83,7 @@ def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(kernel):
 
 def test_interrupt_of_a_start_leaves_nothing(kernel):
     begin = START.replace("grace=2)", "grace=2, progress=lambda text: print(text, flush=True))")
-    for stage, seconds in (("starting engines", 0), ("ranks import", 0), ("ranks import", 1.5)):
+    for stage, seconds in (("starting engines", 0), ("starting engines", 1.5), ("ranks join", 0)):
         _, error = kernel.run(begin, kernel.interrupt_at(stage, seconds))
         assert error[0] == "KeyboardInterrupt", (stage, error)
         until(lambda: kernel.left() == ([], []))

@@ -12,6 +12,7 @@ def test_twenty_starts_and_stops_of_ranks_leave_nothing(horovod, tmp_path, monke
     program = """
 import gc, os, psutil, tempfile
 from dgc_lab.clusters import HorovodRanks
+from dgc_lab.engines import runs
 import ipyparallel, numpy  # numpy keeps a thread of its own once it is loaded
 
 me = psutil.Process()
@@ -30,10 +31,11 @@ started = set()
 for _ in range(20):
     with HorovodRanks(2, progress=None) as ranks:
         pids = ranks.run(os.getpid)
+        engines = [psutil.Process(pid) for pid in pids]
         ranks.run(lambda: __import__("tempfile").mkstemp())
         started |= {child.pid for child in me.children(recursive=True)}
         assert set(pids) < started
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(map(runs, engines))
 after = state()
 assert before == after, (before, after)
 assert len(started) >= 20 * 3
