@@ -161,7 +161,8 @@ def fetch(folder: Path) -> Path:
 def unpack_without_xla(source: Path, folder: Path) -> Path:
     """Unpack the source and take the XLA file off the list of what TensorFlow's part is compiled from."""
     with tarfile.open(source) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+        archive.extractall(folder)
     tree = folder / f"horovod-{VERSION}"
     cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
     lines = cmake_lists.read_text().splitlines(keepends=True)
