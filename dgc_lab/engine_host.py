@@ -28,7 +28,7 @@ def main() -> None:
     from ipyparallel.engine.app import main as run_engine
 
     gc.collect()
-    gc.freeze()  # else each engine's collector writes to all that they share
+    gc.freeze()  # else the collector of each fork writes to all that they share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead engines vanish, and are then known to be dead
     host = os.getpid()
     for _ in range(int(size)):

@@ -8,6 +8,7 @@ sound as long as no thread of TensorFlow runs here.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -34,6 +35,8 @@ def main() -> None:
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
+    gc.collect()
+    gc.freeze()  # else the collector of each fork writes to all that they share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead children vanish, and are then known to be dead
     listen_for_stop()
     host = os.getpid()
