@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pandas as pd
 
@@ -25,6 +27,7 @@ def collected(run, steps: int, label: str = "") -> list:
         for event in run:
             events.append(event)
             bar.update(isinstance(event, DistributedStep))
+    gc.collect()  # the trainer and its traces are a cycle, which can be a hundred megabytes
     return events
 
 

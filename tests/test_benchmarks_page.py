@@ -2,11 +2,14 @@
 
 import ast
 import importlib.util
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("bench_*.py"))
 
 
@@ -33,3 +36,11 @@ def test_figures_and_tables(maker):
     shown = [maker.number(value) for value in (0.123456, 1234567, 12.0, None, float("nan"), "dense", True)]
     assert shown == ["0.1235", "1,234,567", "12", "", "", "dense", "yes"]
     assert maker.table([{"a": 1}, {"b": 2.5}]) == "| a | b |\n| --- | --- |\n| 1 |  |\n|  | 2.5 |"
+
+
+def test_the_readme_says_how_much_memory_each_lesson_takes():
+    readme = (ROOT / "README.md").read_text()
+    rows = json.loads((BENCHMARKS / "results" / "memory.json").read_text())["rows"]
+    assert [row["lesson"] for row in rows] == sorted(file.stem for file in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    for row in rows:
+        assert re.search(rf"\(notebooks/{row['lesson']}\.ipynb\) \| \d+ min \| {row['peak GB']:.1f} GB \|", readme)
