@@ -10,6 +10,8 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
+from dgc_lab.engines import runs
+
 
 class Kernel:
     """A kernel and a client, and the processes that the kernel has started."""
@@ -65,7 +67,7 @@ class Kernel:
 
     def left(self):
         """Processes of this kernel that still run, and files of theirs."""
-        running = [child for child in self.seen.values() if alive(child)]
+        running = [child for child in self.seen.values() if runs(child)]
         return running, sorted(os.listdir(self.folder))
 
     def close(self):
@@ -75,16 +77,12 @@ class Kernel:
         self.manager.cleanup_resources()
 
 
-def alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def there(pid):
     """Whether a process runs; a dead one that its parent or the system has not taken away yet does not."""
-    return psutil.pid_exists(pid) and alive(psutil.Process(pid))
+    try:
+        return runs(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def until(condition, seconds=10):

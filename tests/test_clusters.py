@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kernels import alive, there, until
+from kernels import there, until
 
 from dgc_lab.clusters import HorovodRanks, RankDied, RankFailed, stop_requested
+from dgc_lab.engines import runs
 from dgc_lab.errors import LabError
 from dgc_lab.rendezvous import cores, rank_variables
 
@@ -74,7 +75,7 @@ def pids(ranks):
 def family(process=None):
     """All processes that a process has started and that are more than zombies."""
     children = (process or psutil.Process()).children(recursive=True)
-    return [child for child in children if alive(child)]
+    return [child for child in children if runs(child)]
 
 
 def test_run_gives_results_in_rank_order(two_ranks):
