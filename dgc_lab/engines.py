@@ -7,7 +7,6 @@ user configured or started.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from dgc_lab.calls import ProcessDied
+from dgc_lab.engine_host import WAIT
 from dgc_lab.errors import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -192,7 +192,6 @@ class LocalEngines(Engines):
         super().__init__(size)
         self._variables, self._owner = dict(variables), os.getpid()
         self._cluster = self._folder = self._context = None
-        self._seen = set()
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
         """Start everything and wait for the engines.
@@ -252,11 +251,16 @@ class LocalEngines(Engines):
         return not runs(self._cluster.controller.process)
 
     def _one_ended(self):
-        """Whether the controller, the engines' host or an engine that was there is gone."""
-        for host in self._hosts():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self._seen.update(host.children())
-        return not all(map(runs, [*self._leaders(), *self._seen]))
+        """Whether the controller, the engines' host or an engine that was there is gone.
+
+        The host has all its engines, and no other children, from when it waits; imports start some that soon end.
+        """
+        if not all(map(runs, self._leaders())):
+            return True
+        try:
+            return any(len(host.children()) < self.size for host in self._hosts() if WAIT in host.cmdline())
+        except psutil.NoSuchProcess:
+            return True
 
     def kill(self) -> None:
         """End the engines at once, whatever they do; the controller stays."""

@@ -16,6 +16,7 @@ import pytest
 from kernels import there, until
 
 from dgc_lab.clusters import HorovodRanks, RankDied, RankFailed, stop_requested
+from dgc_lab.engine_host import WAIT
 from dgc_lab.engines import runs
 from dgc_lab.errors import LabError
 from dgc_lab.rendezvous import cores, rank_variables
@@ -284,6 +285,26 @@ def test_death_of_the_process_that_the_engines_were_forked_from(two_ranks):
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+def test_a_program_that_an_import_runs_is_not_taken_for_an_engine(horovod, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        'import subprocess, sys\nif "dgc_lab.engine_host" in sys.orig_argv:\n    subprocess.run(["sleep", "1"])\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    children = []
+
+    def look(text):
+        if "starting engines: 0" in text:
+            threading.Thread(target=until, args=[seen], daemon=True).start()
+
+    def seen():
+        children.extend(process.name() for process in family() if process.name() == "sleep")
+        return children
+
+    with HorovodRanks(2, progress=look) as ranks:
+        assert ranks.run(total) == [3.0, 3.0]
+    assert children
+
+
 def test_death_of_an_engine_at_the_start_is_said_at_once(horovod):
     before = set(family())
 
@@ -297,7 +318,7 @@ def test_death_of_an_engine_at_the_start_is_said_at_once(horovod):
 
     def engines():
         new = set(family()) - before
-        hosts = [process for process in new if {"dgc_lab.engine_host", "-c"} & set(process.cmdline())]
+        hosts = [process for process in new if WAIT in process.cmdline()]
         return [child for child in new if child.parent() in hosts]
 
     with pytest.raises(LabError, match=r"a process ended when \d of 2 engines were there"):

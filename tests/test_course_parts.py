@@ -59,12 +59,13 @@ def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
     home.mkdir()
     plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, sandbox.entrance())
     code = (
-        "import os, resource, dgc_lab; print(sorted(os.listdir('/tmp')), *resource.getrlimit(resource.RLIMIT_NPROC), "
-        "os.getcwd()); open('x', 'wb').write(bytes(2**23))"
+        "import os, resource, sys, dgc_lab; print(sum(len(files) for _, _, files in os.walk(sys.argv[1])), "
+        "*resource.getrlimit(resource.RLIMIT_NPROC), os.getcwd()); open('x', 'wb').write(bytes(2**23))"
     )
-    command = [sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), sys.executable, "-c", code]
+    command = [sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), sys.executable, "-c", code, str(home)]
     limits = supervision.Limits(seconds=60)
     output, reason = supervision.run(command, limits, home, tmp_path / "log")
+    assert output.startswith("0 "), "the fence's own root must not show once more in the folder it is built in"
     assert output.endswith("1024 1024 /tmp\n" if "--user" in plan.entrance else "/tmp\n")
     assert reason
     assert any(words in (tmp_path / "log").read_text() for words in ("File too large", "No space left"))

@@ -121,8 +121,8 @@ def work_until(ending, hosts, own):
     with hosts:
         own |= {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
         assert len(own) == 2
-        assert own <= networks(hosts.environments[0]["WHOSE"])
         assert hosts.ask({"a": 1}, {"b": [2]}) == [{"a": 1}, {"b": [2]}]
+        assert own <= networks(hosts.environments[0]["WHOSE"])  # a program has no environment just before it begins
         hosts.limit(1e6)
         assert "rate 1Mbit" in hosts.inside(1, "tc", "qdisc")
         hosts.limit(None)

@@ -133,12 +133,12 @@ def build(plan: Plan) -> None:
         mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV)
     except OSError:  # inside some containers; the processes that it then shows cannot be reached from here
         bind("/proc", root, read_only=True)
-    bind(plan.home, root)
+    bind(plan.home, root, mounts_below=False)  # the new root is one of them
     os.chroot(root)
     os.chdir("/tmp")
 
 
-def bind(place: str, root: Path, read_only: bool = False) -> None:
+def bind(place: str, root: Path, read_only: bool = False, mounts_below: bool = True) -> None:
     """Show a file or folder of the machine inside, at the same place."""
     target = Path(f"{root}{os.path.abspath(place)}")
     if os.path.isdir(place):
@@ -146,7 +146,7 @@ def bind(place: str, root: Path, read_only: bool = False) -> None:
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
-    mount(place, target, "", MS_BIND | MS_REC)
+    mount(place, target, "", MS_BIND | MS_REC * mounts_below)
     if read_only:
         attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
         call("syscall", MOUNT_SETATTR, -100, os.fsencode(target), AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
