@@ -50,7 +50,7 @@ def exact_threshold(x, ratio, sample=None, seed=None):
         >>> float(exact_threshold(tf.constant([3.0, -1.0, 0.5, -4.0]), 0.5))
         3.0
     """
-    return _bounded(x, ratio, lambda flat, share: _kth_largest(tf.abs(flat), elements_to_keep(share, flat)))
+    return _each("exact", [x], ratio, sample, [seed])[0]
 
 
 def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
@@ -77,14 +77,7 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 
     Source: arXiv:1712.01887, section 3 ("sampling 0.1 % to 1 % of the gradients").
     """
-
-    def find(flat, share):
-        part = _sampled_magnitudes(flat, share, sample, seed)
-        return _kth_largest(part, elements_to_keep(share, part))
-
-    _check_sample(sample)
-    x = tf.convert_to_tensor(x)
-    return exact_threshold(x, ratio) if _is_small(x) else _bounded(x, ratio, find)
+    return _each("sampled", [x], ratio, sample, [seed])[0]
 
 
 def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
@@ -98,37 +91,7 @@ def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 
     Source: arXiv:1712.01887, section 3 (hierarchical threshold selection).
     """
-
-    def find(flat, share):
-        magnitudes = tf.abs(flat)
-        wanted = tf.cast(elements_to_keep(share, flat), tf.float64)
-        part = _sampled_magnitudes(flat, share, sample, seed)
-
-        def passing(threshold):
-            return tf.reduce_sum(tf.cast(magnitudes >= threshold, tf.float64))
-
-        def lower(share, threshold, _):
-            share = tf.minimum(2 * share, 1.0)
-            from_sample = _kth_largest(part, elements_to_keep(share, part))
-            threshold = tf.where(share < 1, from_sample, tf.zeros_like(from_sample))
-            threshold = tf.maximum(threshold, smallest_normal(x.dtype))
-            return share, threshold, passing(threshold)
-
-        threshold = tf.maximum(_kth_largest(part, elements_to_keep(share, part)), smallest_normal(x.dtype))
-        _, threshold, passed = tf.while_loop(
-            lambda share, threshold, passed: (passed < TOO_FEW * wanted) & (share < 1),
-            lower,
-            (share, threshold, passing(threshold)),
-        )
-        return tf.cond(
-            passed > TOO_MANY * wanted,
-            lambda: _kth_largest(tf.boolean_mask(magnitudes, magnitudes >= threshold), tf.cast(wanted, tf.int32)),
-            lambda: threshold,
-        )
-
-    _check_sample(sample)
-    x = tf.convert_to_tensor(x)
-    return exact_threshold(x, ratio) if _is_small(x) else _bounded(x, ratio, find)
+    return _each("hierarchical", [x], ratio, sample, [seed])[0]
 
 
 RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
@@ -167,7 +130,7 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     if scope == "tensor":
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
-        return [RULES[rule](g, ratio, sample, own) for g, own in zip(gradients, seeds, strict=True)]
+        return _each(rule, gradients, ratio, sample, seeds)
     if not gradients:
         return []
     together = gradients[0] if scope == "first" else tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
@@ -259,24 +222,73 @@ def smallest_normal(dtype):
     return float(ml_dtypes.finfo(tf.as_dtype(dtype).as_numpy_dtype).smallest_normal)
 
 
-def _bounded(x, ratio, find):
-    """Check the arguments, answer ratio 1 without a search, and keep the threshold of other ratios above zero."""
-    x = tf.convert_to_tensor(x)
-    if not x.dtype.is_floating:
-        raise TypeError(f"x must be a floating-point tensor, got {x.dtype.name}")
+def _each(rule, tensors, ratio, sample, seeds):
+    """One threshold per tensor: ratio 1 is answered without a search, and those of other ratios are above zero.
+
+    The ratio is looked at once for all tensors: in a graph each such condition takes time to build, and memory.
+    """
+    if rule != "exact" and not 0 < sample <= 1:
+        raise ValueError(f"sample must be in (0, 1], got {sample}")
+    tensors = [tf.convert_to_tensor(x) for x in tensors]
+    for x in tensors:
+        if not x.dtype.is_floating:
+            raise TypeError(f"x must be a floating-point tensor, got {x.dtype.name}")
     ratio = _checked_ratio(ratio)
-    flat = tf.reshape(x, [-1])
 
     def everything():
-        return tf.zeros([], x.dtype)
+        return [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
-        return tf.maximum(find(flat, ratio), smallest_normal(x.dtype))
+        found = []
+        for x, seed in zip(tensors, seeds, strict=True):
+            search = SEARCHES["exact" if _is_small(x) else rule]
+            found.append(tf.maximum(search(tf.reshape(x, [-1]), ratio, sample, seed), smallest_normal(x.dtype)))
+        return found
 
     known = tf.get_static_value(ratio)
-    if known is None:
+    if known is None and tensors:
         return tf.cond(ratio >= 1, everything, largest)
-    return everything() if known >= 1 else largest()
+    return everything() if known is not None and known >= 1 else largest()
+
+
+def _exact(flat, ratio, sample, seed):
+    return _kth_largest(tf.abs(flat), elements_to_keep(ratio, flat))
+
+
+def _sampled(flat, ratio, sample, seed):
+    part = _sampled_magnitudes(flat, ratio, sample, seed)
+    return _kth_largest(part, elements_to_keep(ratio, part))
+
+
+def _hierarchical(flat, ratio, sample, seed):
+    magnitudes = tf.abs(flat)
+    wanted = tf.cast(elements_to_keep(ratio, flat), tf.float64)
+    part = _sampled_magnitudes(flat, ratio, sample, seed)
+
+    def passing(threshold):
+        return tf.reduce_sum(tf.cast(magnitudes >= threshold, tf.float64))
+
+    def lower(share, threshold, _):
+        share = tf.minimum(2 * share, 1.0)
+        from_sample = _kth_largest(part, elements_to_keep(share, part))
+        threshold = tf.where(share < 1, from_sample, tf.zeros_like(from_sample))
+        threshold = tf.maximum(threshold, smallest_normal(flat.dtype))
+        return share, threshold, passing(threshold)
+
+    threshold = tf.maximum(_kth_largest(part, elements_to_keep(ratio, part)), smallest_normal(flat.dtype))
+    _, threshold, passed = tf.while_loop(
+        lambda share, threshold, passed: (passed < TOO_FEW * wanted) & (share < 1),
+        lower,
+        (ratio, threshold, passing(threshold)),
+    )
+    return tf.cond(
+        passed > TOO_MANY * wanted,
+        lambda: _kth_largest(tf.boolean_mask(magnitudes, magnitudes >= threshold), tf.cast(wanted, tf.int32)),
+        lambda: threshold,
+    )
+
+
+SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 
 
 def _checked_ratio(ratio):
@@ -284,17 +296,13 @@ def _checked_ratio(ratio):
     known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
     if known is not None and not 0 <= float(known) <= 1:
         raise ValueError(f"ratio must be in [0, 1], got {known}")
-    ratio = tf.cast(ratio, tf.float64)
+    # tf.cast alone would make float32 of a number, and 1 of what is just below it.
+    ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
     if known is None:
         check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
         with tf.control_dependencies([check]):
             ratio = tf.identity(ratio)
     return ratio
-
-
-def _check_sample(sample):
-    if not 0 < sample <= 1:
-        raise ValueError(f"sample must be in (0, 1], got {sample}")
 
 
 def _is_small(x):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.compression import all_finite, thresholds
+from dgc_lab.compression import thresholds
 from dgc_lab.dgc import correct_momentum
 from dgc_lab.search import peaks
 from dgc_lab.ways import Own, Ways
@@ -204,7 +204,8 @@ def first_bad(gradients, witnesses, clipped=None):
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
 
     def finite(every):
-        return tf.stack([all_finite(getattr(every[i], "values", every[i])) for i in there])
+        tensors = [getattr(every[i], "values", every[i]) for i in there]
+        return tf.stack([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
 
     def search():
         # Clipping spreads NaN over all gradients: the first bad one is looked for before it.
