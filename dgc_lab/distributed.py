@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from dgc_lab.data import Dataset, load
 from dgc_lab.dgc import PAPER_WARM_UP, Recipe, geometric_warm_up
 from dgc_lab.errors import LabError
 from dgc_lab.exchange import OneWorker
+from dgc_lab.memory import give_back
 from dgc_lab.training import Evaluation, Settings, Step, Trainer, TrainingDiverged, cross_entropy, pick_batch, plain
 
 WARM_UPS = {
@@ -316,7 +316,7 @@ def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None 
     from dgc_lab.clusters import stop_requested
 
     trainer = trainer_on_rank(settings, path)
-    gc.collect()  # the trainer before goes, a cycle of tens of megabytes, ahead of this one's trace
+    give_back()  # the trainer before goes ahead of this one's trace
     yield from trainer.run(ratio, stop_requested)
 
 

@@ -5,7 +5,6 @@ The notebook's side is `dgc_lab.horovod_ranks`.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from dgc_lab.memory import give_back
 from dgc_lab.rendezvous import thread_variables
 
 SECONDS_BETWEEN_BATCHES = 0.04
@@ -134,7 +134,7 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
         cloudpickle of the `Outcome`.
     """
     _stop.clear()
-    gc.collect()  # models and traces of earlier calls are cycles of tens of megabytes, which Python lets lie for long
+    give_back()  # models and traces of earlier calls
     outcome = Outcome()
     try:
         function, args, kwargs = cloudpickle.loads(payload)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pandas as pd
 
 from dgc_lab.distributed import DistributedStep
+from dgc_lab.memory import give_back
 from dgc_lab.pictures import Curves, Picture
 from dgc_lab.training import Evaluation
 
@@ -27,7 +26,7 @@ def collected(run, steps: int, label: str = "") -> list:
         for event in run:
             events.append(event)
             bar.update(isinstance(event, DistributedStep))
-    gc.collect()  # the trainer and its traces are a cycle, which can be a hundred megabytes
+    give_back()  # the trainer and its traces
     return events
 
 
