@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import textwrap
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,6 +22,7 @@ GREY = "0.55"  # for what stands beside the colours; a paler one could not be se
 # A run that diverges leaves the picture at the top, and does not flatten the other runs' curves.
 LARGEST_LOSS_SHOWN = 10
 DASHES = ("-", "--", ":")
+LONGEST_LINE = 30  # letters in the legend
 
 
 def style(number: int) -> dict:
@@ -108,15 +110,16 @@ class Curves(LiveFigure):
         look = style(len(self.runs))
         lines = (
             self.loss_axes.plot([], [], linewidth=1.2, **look)[0],
-            self.accuracy_axes.plot([], [], linewidth=2, marker="o", markersize=3.5, label=label, **look)[0],
+            self.accuracy_axes.plot([], [], linewidth=2, marker="o", markersize=3.5, **look)[0],
         )
         self.runs.append({"label": label, "lines": lines, "loss": ([], []), "accuracy": ([], [])})
-        self._legend()
+        self.rename(label)
 
     def rename(self, label: str) -> None:
         """Give the current run another name in the legend."""
         self.runs[-1]["label"] = label
-        self.runs[-1]["lines"][1].set_label(label)
+        # Names that list settings are longer than a panel is wide.
+        self.runs[-1]["lines"][1].set_label(textwrap.fill(label, LONGEST_LINE))
         self._legend()
 
     def _restyle(self, **looks) -> None:
