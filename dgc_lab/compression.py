@@ -213,7 +213,7 @@ def elements_to_keep(ratio, x):
         >>> int(elements_to_keep(0.1, tf.zeros([10]))), int(elements_to_keep(0.001, tf.zeros([10])))
         (1, 1)
     """
-    share = tf.cast(ratio, tf.float64) * (1 - 1e-7) * tf.cast(tf.size(x), tf.float64)
+    share = _double(ratio) * (1 - 1e-7) * tf.cast(tf.size(x), tf.float64)
     return tf.cast(tf.math.ceil(share), tf.int32)
 
 
@@ -296,13 +296,17 @@ def _checked_ratio(ratio):
     known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
     if known is not None and not 0 <= float(known) <= 1:
         raise ValueError(f"ratio must be in [0, 1], got {known}")
-    # tf.cast alone would make float32 of a number, and 1 of what is just below it.
-    ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
+    ratio = _double(ratio)
     if known is None:
         check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
         with tf.control_dependencies([check]):
             ratio = tf.identity(ratio)
     return ratio
+
+
+def _double(number):
+    """A number or tensor as float64; tf.cast alone makes float32 of a number first, and 1 of what is just below it."""
+    return tf.cast(number, tf.float64) if tf.is_tensor(number) else tf.constant(number, tf.float64)
 
 
 def _is_small(x):
