@@ -27,7 +27,7 @@ course: $(COURSE)/.installed
 
 # In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
 # marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
-WORKERS ?= 3
+WORKERS ?= 2
 test: $(VENV)/.horovod $(COURSE)/.installed lint
 	@trap 'exit 130' INT; failed=0; \
 	$(BIN)/python -m pytest -m "not alone" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder || failed=1; \
