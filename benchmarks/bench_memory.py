@@ -5,8 +5,8 @@ python benchmarks/bench_memory.py
 The sum of PSS (each process's own pages, and its share of those that several hold) over the kernel and everything
 under it, taken twice a second while all cells run: its peak, and what it was made of at that moment. Pages of
 TensorFlow's files are shared with whatever else runs from the same environment, which is thus to be idle meanwhile.
-Binder kills what takes more than 2 GB, JupyterLab's own 0.1 GB included. With names of lessons on
-the command line, those are measured anew and the others' figures stay.
+Binder kills what takes more than 2 GB, JupyterLab's own 0.1 GB included. With names of lessons on the command line,
+those are measured anew and the others' figures stay.
 """
 
 from __future__ import annotations
