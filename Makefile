@@ -64,8 +64,8 @@ bench: $(VENV)/.horovod
 binder-replay: $(VENV)/.installed
 	$(BIN)/python tools/replay_binder.py
 
-$(VENV)/.horovod: $(VENV)/.installed dgc_lab/build_horovod.py
-	$(BIN)/python -m dgc_lab.build_horovod
+$(VENV)/.horovod: $(VENV)/.installed dgc_lab/install/build_horovod.py
+	$(BIN)/python -m dgc_lab.install.build_horovod
 	touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json

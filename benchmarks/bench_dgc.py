@@ -12,8 +12,8 @@ BLOCK, ROUNDS = 20, 15  # steps in a turn, and turns
 
 def step_times(settings, data):
     """Seconds a step with momentum SGD, with masking and with complete DGC at 0.1 %, from runs that take turns."""
-    from dgc_lab.distributed import DistributedSettings, DistributedTrainer
-    from dgc_lab.training import Settings, Step, Trainer
+    from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedTrainer
+    from dgc_lab.training.masking_trainer import Settings, Step, Trainer
 
     runs = {
         "momentum SGD": Trainer(Settings(rule="off", **settings), data).run(1),
@@ -52,8 +52,8 @@ def first_points(widget):
 
 
 def main():
-    from dgc_lab.data import load
-    from dgc_lab.distributed_widget import DistributedSweep
+    from dgc_lab.training.distributed_widget import DistributedSweep
+    from dgc_lab.workloads.data import load
 
     rows, goals = [], {}
     settings = {"dataset": "mnist", "batch": 100, "learning_rate": 0.01, "steps": 10_000, "evaluations": 1}

@@ -61,11 +61,11 @@ def kind(command: list[str]) -> str:
     """What a process under the kernel is called in the table.
 
     Example:
-        >>> kind(["python", "-m", "dgc_lab.guard", "12", "/tmp/x", "ipyparallel.engine"]), kind(["/bin/sh", "-c", "ls"])
+        >>> kind(["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "ipyparallel.engine"]), kind(["/bin/sh", "-c", "ls"])
         ('ipyparallel.engine', 'sh')
     """
-    if "dgc_lab.guard" in command[:-3]:
-        return command[command.index("dgc_lab.guard") + 3]
+    if "dgc_lab.cluster.watchdog" in command[:-3]:
+        return command[command.index("dgc_lab.cluster.watchdog") + 3]
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1]
     return Path(command[0]).name if command else "ended"

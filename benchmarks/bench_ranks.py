@@ -14,14 +14,14 @@ CELL = """
 import json, statistics, time
 import psutil
 import tensorflow as tf
-import dgc_lab.widgets
-from dgc_lab.clusters import HorovodRanks, stop_requested
+import dgc_lab.training.masking_widget
+from dgc_lab.cluster.public import HorovodRanks, stop_requested
 
 def train(steps):
     import horovod.tensorflow as hvd
     import tensorflow as tf
-    from dgc_lab.data import load
-    from dgc_lab.training import Settings, Trainer, cross_entropy, pick_batch
+    from dgc_lab.workloads.data import load
+    from dgc_lab.training.masking_trainer import Settings, Trainer, cross_entropy, pick_batch
 
     trainer = Trainer(Settings(batch=64), load("digits"))
 

@@ -40,8 +40,8 @@ def masked(x, threshold):
 def main():
     import tensorflow as tf
 
-    from dgc_lab.compression import RULES, elements_to_keep, exact_threshold
-    from dgc_lab.search import passing
+    from dgc_lab.dgc.selection import passing
+    from dgc_lab.dgc.thresholds import RULES, elements_to_keep, exact_threshold
 
     rows, goals = [], {}
     for size, rounds in ROUNDS.items():

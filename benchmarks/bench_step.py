@@ -3,7 +3,7 @@
 python benchmarks/bench_step.py
 
 One pass adds two tensors of as many elements as the model has, into a third. The step is all that
-`dgc_lab.compressor.Compressor` does for one worker, from the gradients to the update, with the paper's recipe at 0.1 %.
+`dgc_lab.dgc.compressor.Compressor` does for one worker, from the gradients to the update, with the paper's recipe at 0.1 %.
 
 What helped: opening only the blocks of 64 elements whose largest magnitude passes, in place of a mask of all;
 clearing what was sent in the tensor's own memory; asking the blocks' maxima, which are there already, whether all is
@@ -43,7 +43,7 @@ BATCH = 100  # of mnist_cnn's training step, as published
 
 def shapes_by_model():
     """Shapes of the parameters of the networks that the sources name, and of one large tensor."""
-    from dgc_lab.named_shapes import SHAPES
+    from dgc_lab.scaling.named_shapes import SHAPES
 
     return {**{model: shapes() for model, shapes in SHAPES.items()}, "one tensor of 25 M": [(25_000_000,)]}
 
@@ -56,9 +56,9 @@ def compression(shapes, values, indices, weights=None):
     """
     import tensorflow as tf
 
-    from dgc_lab.compressor import Compressor
-    from dgc_lab.dgc import Recipe
-    from dgc_lab.exchange import OneWorker
+    from dgc_lab.dgc.algorithm import Recipe
+    from dgc_lab.dgc.compressor import Compressor
+    from dgc_lab.distributed.communicators import OneWorker
 
     recipe = Recipe(ratio=0.001, values=values, indices=indices, dense_vectors=len(shapes) > 1)
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
@@ -93,7 +93,7 @@ def training():
     import keras
     import tensorflow as tf
 
-    from dgc_lab.models import mnist_cnn
+    from dgc_lab.workloads.models import mnist_cnn
 
     model, optimizer = mnist_cnn(), keras.optimizers.SGD(0.01, momentum=0.9)
     optimizer.build(model.trainable_variables)

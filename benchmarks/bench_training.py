@@ -12,7 +12,7 @@ def masking(settings, data, block, rounds):
     """Steps a second with each rule, from runs that take turns in blocks of steps."""
     import dataclasses
 
-    from dgc_lab.training import Step, Trainer
+    from dgc_lab.training.masking_trainer import Step, Trainer
 
     rules = ("off", "sampled", "hierarchical", "exact")
     runs = {
@@ -36,8 +36,8 @@ def sweeping(settings, data, ratios):
     """Steps a second of a sweep and of one run with as many steps and as many evaluations, loading left out."""
     import dataclasses
 
-    from dgc_lab.sweep import sweep
-    from dgc_lab.training import Trainer
+    from dgc_lab.training.masking_trainer import Trainer
+    from dgc_lab.training.sweep import sweep
 
     single = dataclasses.replace(settings, steps=len(ratios) * settings.steps, evaluations=len(ratios))
     total = len(ratios) * settings.steps
@@ -53,9 +53,9 @@ def sweeping(settings, data, ratios):
 
 
 def main():
-    from dgc_lab.data import load
-    from dgc_lab.published import SINGLE_NODE
-    from dgc_lab.training import Settings
+    from dgc_lab.training.masking_trainer import Settings
+    from dgc_lab.training.published_tables import SINGLE_NODE
+    from dgc_lab.workloads.data import load
 
     rows, goals = [], {}
     digits, mnist = load("digits"), load("mnist")

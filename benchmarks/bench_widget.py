@@ -11,10 +11,10 @@ from bench import report
 CELL = """
 import json, time
 from IPython.display import display
-from dgc_lab.data import load
-from dgc_lab.sweep import sweep
-from dgc_lab.training import Trainer
-from dgc_lab.widgets import CompressionSweep
+from dgc_lab.workloads.data import load
+from dgc_lab.training.sweep import sweep
+from dgc_lab.training.masking_trainer import Trainer
+from dgc_lab.training.masking_widget import CompressionSweep
 
 def measure(rounds, **values):
     lab = CompressionSweep(ratios="0.01", **values)

@@ -16,7 +16,7 @@ from queue import Queue
 
 from two_hosts import ADDRESSES, DEVICE
 
-from dgc_lab.rendezvous import meeting_variables, rendezvous
+from dgc_lab.install.launch_env import meeting_variables, rendezvous
 
 EVERYTHING = 2**31  # no tensor has as many elements: all are sent whole, with nothing to select
 WHOLE = {"dense_below": EVERYTHING}
@@ -58,7 +58,7 @@ class Ranks:
     """This rank's trainers, one for each kind of step, so that none is traced twice."""
 
     def __init__(self, dataset: str, batch: int):
-        from dgc_lab.data import load
+        from dgc_lab.workloads.data import load
 
         self.base = {"dataset": dataset, "batch": batch, "steps": 10**6, "learning_rate": 0.001, "evaluations": 1}
         whole = load(dataset)
@@ -66,8 +66,8 @@ class Ranks:
         self.data, self.trainers = dataclasses.replace(whole, **parts), {}
 
     def trainer(self, method, values, indices, alone):
-        from dgc_lab.distributed import DistributedSettings, DistributedTrainer
-        from dgc_lab.exchange import HorovodWorkers, OneWorker
+        from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker
+        from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedTrainer
 
         key = method, values, indices, alone
         if key not in self.trainers:
@@ -95,7 +95,7 @@ def half_workers():
     """Horovod's ranks with Horovod's own compression: everything is added up in 16 bits."""
     import tensorflow as tf
 
-    from dgc_lab.exchange import HorovodWorkers
+    from dgc_lab.distributed.communicators import HorovodWorkers
 
     class HalfWorkers(HorovodWorkers):
         @tf.autograph.experimental.do_not_convert  # it fails on Horovod's class of that name

@@ -12,7 +12,7 @@ import pytest
 from browser import ROOT
 from nbclient import NotebookClient
 
-from dgc_lab.colab import NO_GPU, canonical, pins
+from dgc_lab.install.colab import NO_GPU, canonical, pins
 
 ADDRESS = re.compile(r"git\+https://[\w./-]+")
 OURS = {"dgc-lab", "simpy", "horovod"}

@@ -2,8 +2,8 @@
 
 ``import dgc_lab`` is quick and starts no TensorFlow: import the module that you need.
 
-    from dgc_lab.widgets import CompressionSweep
-    from dgc_lab.compression import thresholds, split
+    from dgc_lab.training.masking_widget import CompressionSweep
+    from dgc_lab.dgc.thresholds import thresholds, split
 
 `check` is what the exercises call.
 """

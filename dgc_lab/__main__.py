@@ -8,7 +8,7 @@ import sys
 import threading
 
 from dgc_lab import __version__
-from dgc_lab.errors import LabError
+from dgc_lab.common import LabError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,10 +94,10 @@ def add_files(command: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    from dgc_lab.doctor import examine, report
+    from dgc_lab.install.doctor import examine, report
 
     if options.check_colab:
-        from dgc_lab.colab import check_colab
+        from dgc_lab.install.colab import check_colab
 
         findings = check_colab(options.check_colab)
     else:
@@ -107,14 +107,14 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def run_build_horovod(options: argparse.Namespace) -> int:
-    from dgc_lab.build_horovod import build
+    from dgc_lab.install.build_horovod import build
 
     build(force=options.force)
     return 0
 
 
 def run_badges(options: argparse.Namespace) -> int:
-    from dgc_lab.badges import repo_of, stamp_all
+    from badges import repo_of, stamp_all
 
     repo = options.repo or repo_of(".")
     changed = stamp_all(".", repo, options.ref)
@@ -126,9 +126,9 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    from dgc_lab.sweep import parse_ratios, table
     from dgc_lab.table_command import run_rows
-    from dgc_lab.training import Settings
+    from dgc_lab.training.masking_trainer import Settings
+    from dgc_lab.training.sweep import parse_ratios, table
 
     settings = Settings(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
     return run_rows(settings, parse_ratios(options.ratios), options, table)
@@ -137,8 +137,8 @@ def run_sweep(options: argparse.Namespace) -> int:
 def run_train(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from dgc_lab.data import load
-    from dgc_lab.distributed import DistributedSettings, DistributedStep, DistributedTrainer
+    from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedStep, DistributedTrainer
+    from dgc_lab.workloads.data import load
 
     exchange = launched_exchange()
     names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
@@ -176,8 +176,8 @@ def run_table(options: argparse.Namespace) -> int:
 
 def launched_exchange():
     """Horovod's ranks where a launcher such as horovodrun started this process, else one worker."""
-    from dgc_lab.build_horovod import require_horovod
-    from dgc_lab.exchange import HorovodWorkers, OneWorker, launched_ranks
+    from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, launched_ranks
+    from dgc_lab.install.build_horovod import require_horovod
 
     if launched_ranks() == 1:
         return OneWorker()

@@ -86,7 +86,7 @@ def small_mnist(tmp_path):
 
 @pytest.fixture(scope="session")
 def digits():
-    from dgc_lab.data import load
+    from dgc_lab.workloads.data import load
 
     return load("digits")
 
@@ -94,7 +94,7 @@ def digits():
 @pytest.fixture(scope="session")
 def horovod():
     """The test is left out where Horovod is not built."""
-    from dgc_lab.build_horovod import horovod_state
+    from dgc_lab.install.build_horovod import horovod_state
 
     if horovod_state()[0] is None:
         pytest.skip("Horovod is not built here")
@@ -106,7 +106,7 @@ def warm_ranks(horovod):
 
     Not for the session: ranks without work ask each other for some a thousand times a second.
     """
-    from dgc_lab.clusters import HorovodRanks
+    from dgc_lab.cluster.public import HorovodRanks
 
     with HorovodRanks(2, progress=None, grace=3) as ranks:
         yield ranks

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from dgc_lab.engines import runs
+from dgc_lab.cluster.engines import runs
 
 
 class Kernel:

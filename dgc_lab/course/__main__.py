@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab.course.roster import read_roster, read_secret, variant_number
-from dgc_lab.errors import LabError
 
 EXERCISES = Path("notebooks") / "exercises"
 

@@ -11,9 +11,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab.course.nbgrader_api import course_api
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.errors import LabError
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 

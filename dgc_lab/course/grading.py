@@ -21,6 +21,7 @@ from dataclasses import asdict
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab.course import supervision
 from dgc_lab.course.entries import Entry, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
@@ -29,7 +30,6 @@ from dgc_lab.course.sources import is_variant, notebook, prepare
 from dgc_lab.course.submissions import Submission, find
 from dgc_lab.course.supervision import Limits
 from dgc_lab.course.worker import Task
-from dgc_lab.errors import LabError
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
 SHARE_OF_CELLS = 0.9  # of a submission's time; the rest is for starting, and for saving what came of them

@@ -8,7 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from dgc_lab.errors import LabError
+from dgc_lab.common import LabError
 
 STUB, TEXT_STUB = "...  # your answer", "*Your answer*"
 

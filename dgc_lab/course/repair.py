@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import re
 
+from dgc_lab.common import LabError
 from dgc_lab.course.sources import first_line, is_variant
-from dgc_lab.errors import LabError
 
 MOST_CELLS = 1000
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")

@@ -10,8 +10,8 @@ import hmac
 import secrets
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab.course.submissions import plain
-from dgc_lab.errors import LabError
 
 LEAST_SECRET = 16  # characters
 

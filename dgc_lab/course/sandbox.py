@@ -25,7 +25,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dgc_lab.private_network import first_way
+from dgc_lab.cluster.private_network import first_way
 
 SPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
 # For any user; and for root, where user namespaces are forbidden.
@@ -112,7 +112,7 @@ def end_with_parent() -> None:
 
 def build(plan: Plan) -> None:
     """Make a root that holds what the plan allows, and move there."""
-    from dgc_lab.private_network import raise_loopback
+    from dgc_lab.cluster.private_network import raise_loopback
 
     raise_loopback()
     root = Path(tempfile.mkdtemp(prefix="root-", dir=plan.home))

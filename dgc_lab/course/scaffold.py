@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dgc_lab.errors import LabError
+from dgc_lab.common import LabError
 
 TEXT = """---
 jupytext:
@@ -38,7 +38,7 @@ import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:
     %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"
-from dgc_lab.colab import prepare
+from dgc_lab.install.colab import prepare
 prepare()
 ```
 

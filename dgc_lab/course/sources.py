@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab.course.nbgrader_api import course_api, reason
-from dgc_lab.errors import LabError
 
 
 def assignments(source: Path) -> list[str]:

@@ -20,7 +20,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dgc_lab.errors import LabError
+from dgc_lab.common import LabError
 
 MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000

@@ -1,0 +1,92 @@
+"""How long one sum takes, with its additions arranged as one operation, as a chain or as a tree."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import tensorflow as tf
+from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.aggregation.profiling import session
+
+SHAPES = ("one AddN", "chain", "pairs")
+v1 = tf.compat.v1
+
+
+def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict[str, float]:
+    """Seconds that one sum takes, with the additions arranged in three ways, in a graph that nobody rewrites.
+
+    Args:
+        count: number of addends, 2 to 4 096.
+        size: elements of each, 1 to 2**28; together at most 2**28.
+        repeats: the shortest of that many runs, the three in turns.
+        dtype: of the addends.
+
+    Returns:
+        By name: ``"one AddN"`` (what ADD_N makes), ``"chain"`` (what EXPERIMENTAL_TREE makes) and ``"pairs"``.
+
+    Raises:
+        ValueError: an argument is outside what is said above.
+
+    Example:
+        >>> sorted(time_sums(count=2, size=4, repeats=1))
+        ['chain', 'one AddN', 'pairs']
+    """
+    check_count("count", count, 2, 4096)
+    check_count("size", size, 1, 2**28)
+    check_count("count x size", count * size, 1, 2**28)
+    check_count("repeats", repeats, 1, 10_000)
+    with tf.Graph().as_default() as graph:
+        drawn = tf.random.stateless_uniform([size], (0, count), dtype=dtype)
+        addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]
+        sums = {shape: arranged(addends, shape).op for shape in SHAPES}
+    shortest = dict.fromkeys(SHAPES, math.inf)
+    with session(graph, grappler=False) as running:
+        calls = {shape: running.make_callable(operation) for shape, operation in sums.items()}
+        for call in [*calls.values(), *calls.values()]:
+            call()
+        for _ in range(repeats):
+            for shape, call in calls.items():
+                start = time.perf_counter()
+                call()
+                shortest[shape] = min(shortest[shape], time.perf_counter() - start)
+    return shortest
+
+
+def arranged(addends, shape: str):
+    """The sum of symbolic addends as one ``AddN``, a chain of two-input ``AddN`` or a tree of them."""
+    check_choice("shape", shape, SHAPES)
+    level = list(addends)
+    if shape == "one AddN":
+        return tf.add_n(level)
+    while len(level) > 1:
+        if shape == "chain":
+            level = [tf.add_n(level[:2]), *level[2:]]
+        else:
+            pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+            level = [tf.add_n(pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return level[0]
+
+
+def crossing(sizes, first, second) -> float | None:
+    """Where two lines of times over sizes cross, read off between the measured points on logarithmic axes.
+
+    Args:
+        sizes: increasing positive numbers.
+        first, second: times at those sizes.
+
+    Returns:
+        The last size at which the two take equally long, or None where one is faster at all sizes.
+
+    Example:
+        >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
+        10.0
+    """
+    sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))
+    for place in range(len(gaps) - 1, 0, -1):
+        left, right = gaps[place - 1], gaps[place]
+        if left * right <= 0 and left != right:
+            return float(np.exp(sizes[place - 1] + (sizes[place] - sizes[place - 1]) * left / (left - right)))
+    return None

@@ -1,0 +1,167 @@
+"""Add up one gradient per worker over links: central, tree and ring, with every message counted.
+
+Each topology really moves the arrays: what a worker adds, a message has brought it. No network is used; the messages
+are a list, from which the bytes on each link follow.
+
+Source for the ring: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+Journal of Parallel and Distributed Computing 69 (2), 2009.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from dgc_lab.common import check_choice
+
+MOST_WORKERS = 64
+
+
+@dataclass(frozen=True)
+class Message:
+    """One array sent: in which step of the exchange, from and to which worker, how many bytes.
+
+    Messages of one step travel at the same time.
+    """
+
+    step: int
+    sender: int
+    receiver: int
+    bytes: int
+
+
+def central(gradients):
+    """Everyone sends to worker 0, which adds up and sends the sum back.
+
+    Args:
+        gradients: one numpy array per worker (1 to 64), all of one shape and dtype.
+
+    Returns:
+        ``(sums, messages)``: the sum as each worker holds it, and a list of `Message` in the order of sending.
+
+    Raises:
+        ValueError: no worker, too many, or arrays that differ in shape or dtype.
+
+    Example:
+        >>> sums, messages = central([np.array([1.0]), np.array([2.0]), np.array([3.0])])
+        >>> [float(total[0]) for total in sums], len(messages)
+        ([6.0, 6.0, 6.0], 4)
+    """
+    gradients = check_gradients(gradients)
+    messages, total = [], gradients[0]
+    for worker, gradient in enumerate(gradients[1:], 1):
+        messages.append(Message(0, worker, 0, gradient.nbytes))
+        total = total + gradient
+    messages += [Message(1, 0, worker, total.nbytes) for worker in range(1, len(gradients))]
+    return [total.copy() for _ in gradients], messages
+
+
+def tree(gradients):
+    """Pairs, then pairs of pairs, up to worker 0, and the same way down again.
+
+    Args, returns and raises as `central`.
+
+    Example:
+        >>> sums, messages = tree([np.array([1.0]), np.array([2.0]), np.array([3.0])])
+        >>> [(message.sender, message.receiver) for message in messages]
+        [(1, 0), (2, 0), (0, 2), (0, 1)]
+    """
+    held = check_gradients(gradients)
+    messages, distance, step = [], 1, 0
+    while distance < len(held):
+        for receiver in range(0, len(held) - distance, 2 * distance):
+            sender = receiver + distance
+            messages.append(Message(step, sender, receiver, held[sender].nbytes))
+            held[receiver] = held[receiver] + held[sender]
+        distance, step = 2 * distance, step + 1
+    last = 2 * step - 1
+    down = [Message(last - up.step, up.receiver, up.sender, up.bytes) for up in reversed(messages)]
+    for message in down:
+        held[message.receiver] = held[message.sender].copy()
+    return held, messages + sorted(down, key=lambda message: message.step)
+
+
+def ring(gradients):
+    """Each worker sends a part to its right neighbour, 2 (k - 1) times: k - 1 to add up, k - 1 to hand round.
+
+    With k workers each array is cut into k parts. After k - 1 steps every worker holds one finished part, and after
+    k - 1 more all of them.
+
+    Args, returns and raises as `central`.
+
+    Example:
+        >>> sums, messages = ring([np.array([1.0, 10.0]), np.array([2.0, 20.0])])
+        >>> [total.tolist() for total in sums], {message.bytes for message in messages}
+        ([[3.0, 30.0], [3.0, 30.0]], {8})
+    """
+    gradients = check_gradients(gradients)
+    shape, workers = gradients[0].shape, len(gradients)
+    parts = [np.array_split(gradient.ravel(), workers) for gradient in gradients]
+    messages = []
+    for step in range(2 * (workers - 1)):
+        adding = step < workers - 1
+        sent = []
+        for sender in range(workers):
+            place = (sender - step) % workers if adding else (sender + 1 - (step - workers + 1)) % workers
+            sent.append((sender, (sender + 1) % workers, place, parts[sender][place]))
+        for sender, receiver, place, part in sent:
+            parts[receiver][place] = parts[receiver][place] + part if adding else part.copy()
+            messages.append(Message(step, sender, receiver, part.nbytes))
+    return [np.concatenate(part).reshape(shape) for part in parts], messages
+
+
+TOPOLOGIES = {"central": central, "tree": tree, "ring": ring}
+
+
+def exchange(gradients, topology: str):
+    """`central`, `tree` or `ring` by name; a ValueError for any other name."""
+    return TOPOLOGIES[check_choice("topology", topology, TOPOLOGIES)](gradients)
+
+
+def check_gradients(gradients) -> list[np.ndarray]:
+    """The arrays as a list; a ValueError when there are none, too many, or they differ in shape or dtype."""
+    gradients = [np.asarray(gradient) for gradient in gradients]
+    if not 1 <= len(gradients) <= MOST_WORKERS:
+        raise ValueError(f"gradients must be of 1 to {MOST_WORKERS} workers, got {len(gradients)}")
+    for what in ("shape", "dtype"):
+        seen = {str(getattr(gradient, what)) for gradient in gradients}
+        if len(seen) > 1:
+            raise ValueError(f"gradients must have one {what}, got {', '.join(sorted(seen))}")
+    return gradients
+
+
+def bytes_by_link(messages) -> dict[tuple[int, int], int]:
+    """Bytes that each link carried in all, by ``(sender, receiver)``."""
+    links = defaultdict(int)
+    for message in messages:
+        links[message.sender, message.receiver] += message.bytes
+    return dict(links)
+
+
+def busiest_worker(messages) -> int:
+    """The most bytes that any one worker sent and received in all; 0 without messages."""
+    workers = defaultdict(int)
+    for message in messages:
+        workers[message.sender] += message.bytes
+        workers[message.receiver] += message.bytes
+    return max(workers.values(), default=0)
+
+
+def summary(messages) -> dict[str, int]:
+    """An exchange in four figures.
+
+    Returns:
+        ``steps`` that wait for one another, ``bytes`` in all, ``busiest link`` (bytes one way) and ``busiest worker``
+        (bytes in and out).
+
+    Example:
+        >>> summary(central([np.zeros(10, np.float32)] * 4)[1])
+        {'steps': 2, 'bytes': 240, 'busiest link': 40, 'busiest worker': 240}
+    """
+    return {
+        "steps": len({message.step for message in messages}),
+        "bytes": sum(message.bytes for message in messages),
+        "busiest link": max(bytes_by_link(messages).values(), default=0),
+        "busiest worker": busiest_worker(messages),
+    }

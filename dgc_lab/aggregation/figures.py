@@ -1,0 +1,222 @@
+"""The figures of lesson 1: graphs of sums, errors, costs, traces and links, each with words that say what it shows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+
+KIND_COLOURS = {"AddN": PALETTE[1], "MatMul": PALETTE[0], "Tanh": PALETTE[2], "TanhGrad": PALETTE[3]}
+LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def sum_graphs(graphs: dict) -> Picture:
+    """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
+
+    Args:
+        graphs: lists of `dgc_lab.aggregation.gradient_graph.Node` by title, inputs before those that use them.
+    """
+    figure = Figure(figsize=(9, 3.1), dpi=90, layout="constrained")
+    panels = figure.subplots(1, len(graphs), squeeze=False)[0]
+    said = []
+    for axes, (title, nodes) in zip(panels, graphs.items(), strict=True):
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+        made = {node.name for node in nodes}
+        leaves = list(dict.fromkeys(name for node in nodes for name in node.inputs if name not in made))
+        places = {name: (0.0, -place) for place, name in enumerate(leaves)}
+        for node in nodes:
+            inputs = [places[name] for name in node.inputs]
+            places[node.name] = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
+            for x, y in inputs:
+                axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
+        for names, look in (
+            (leaves, {"color": PALETTE[4], "marker": "o", "label": "contribution"}),
+            (made, {"color": PALETTE[1], "marker": "s", "label": "AddN"}),
+        ):
+            axes.scatter(*zip(*(places[name] for name in names), strict=True), s=46, zorder=2, **look)
+        axes.margins(0.12)
+        inputs = sorted({len(node.inputs) for node in nodes})
+        said.append(
+            f"{title}: {len(nodes)} AddN with {' or '.join(map(str, inputs))} inputs, "
+            f"{max(x for x, _ in places.values()):.0f} in a row"
+        )
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
+
+
+def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) -> Picture:
+    """Lines on two logarithmic axes, with further ones dashed in the same colours.
+
+    Args:
+        tables: by label, ``(x, y)`` points; points where y is not finite or 0 are left out of the line and named.
+        xlabel, ylabel: words for the axes.
+        dashed: by the same labels, points of a bound.
+    """
+    figure = Figure(figsize=(8, 3.3), dpi=90, layout="constrained")
+    axes = figure.subplots()
+    said = []
+    for number, (label, points) in enumerate(tables.items()):
+        shown = [(x, y) for x, y in points if math.isfinite(y) and y > 0]
+        axes.plot(*_columns(shown), marker=MARKERS[number % len(MARKERS)], markersize=5, label=label, **style(number))
+        if dashed and label in dashed:
+            bound = [(x, y) for x, y in dashed[label] if math.isfinite(y) and y > 0]
+            axes.plot(*_columns(bound), color=style(number)["color"], linestyle="--", linewidth=0.8)
+        said.append(f"{label}: " + ", ".join(f"{x:g} gives {y:.2g}" for x, y in points))
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
+
+
+def _columns(points):
+    return zip(*points, strict=True) if points else ([], [])
+
+
+def timeline(traces: dict) -> Picture:
+    """Two rows per trace: its operations as bars over time, and the memory that they held.
+
+    Args:
+        traces: `dgc_lab.aggregation.profiling.Trace` by title.
+    """
+    figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
+    panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
+    highest = max(trace.peak_bytes for trace in traces.values()) / 1e6
+    said = []
+    for (bars, memory), (title, trace) in zip(panels, traces.items(), strict=True):
+        for lane, operation in _lanes(trace.operations):
+            colour = KIND_COLOURS.get(operation.kind.removeprefix("_Mkl"), GREY)
+            bars.broken_barh(
+                [(1e3 * operation.start, 1e3 * (operation.end - operation.start))], (lane, 0.8), color=colour
+            )
+        bars.set_title(title, fontsize=9)
+        bars.set(yticks=[], xlabel="ms")
+        moments, held = np.array(trace.memory).T
+        memory.step(1e3 * moments, held / 1e6, where="post", color="black", linewidth=1)
+        memory.set(xlabel="ms", ylabel="MB held", ylim=(0, 1.08 * highest))
+        said.append(
+            f"{title}: {trace.count('AddN')} AddN, {1e3 * trace.seconds:.2f} ms, peak {trace.peak_bytes / 1e6:.2f} MB"
+        )
+    handles = [Patch(color=colour, label=kind) for kind, colour in {**KIND_COLOURS, "other": GREY}.items()]
+    figure.legend(handles=handles, fontsize=7, loc="outside lower center", ncols=len(handles))
+    return Picture(figure, "Operations over time and memory held. " + "; ".join(said) + ".")
+
+
+def _lanes(operations):
+    """Each operation with the lowest row that is free when it starts, so that none covers another."""
+    ends = []
+    for operation in operations:
+        lane = next((row for row, end in enumerate(ends) if end <= operation.start), len(ends))
+        ends[lane : lane + 1] = [operation.end]
+        yield lane, operation
+
+
+def links(exchanges: dict, workers: int) -> Picture:
+    """Who sends how many bytes to whom: workers on a circle, an arrow per link, its bytes in all beside it.
+
+    Args:
+        exchanges: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title.
+        workers: how many there are.
+    """
+    from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
+
+    figure = Figure(figsize=(3.1 * len(exchanges), 3.3), dpi=90, layout="constrained")
+    panels = figure.subplots(1, len(exchanges), squeeze=False)[0]
+    angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
+    places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    said = []
+    for axes, (title, messages) in zip(panels, exchanges.items(), strict=True):
+        carried = bytes_by_link(messages)
+        for (sender, receiver), size in carried.items():
+            start, end = places[sender], places[receiver]
+            axes.annotate(
+                "",
+                end,
+                start,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": PALETTE[0],
+                    "shrinkA": 11,
+                    "shrinkB": 11,
+                    "connectionstyle": "arc3,rad=0.12",
+                },
+            )
+            if sender > receiver or (receiver, sender) not in carried:  # both ways carry the same: say it once
+                axes.text(
+                    *(0.5 * start + 0.5 * end), f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL
+                )
+        axes.scatter(*places.T, s=260, color="white", edgecolor="black", zorder=3)
+        for worker, place in enumerate(places):
+            axes.text(*place, str(worker), ha="center", va="center", zorder=4, fontsize=9)
+        figures = summary(messages)
+        axes.set_title(f"{title}: {figures['steps']} steps", fontsize=9)
+        axes.set(xlim=(-1.35, 1.35), ylim=(-1.3, 1.3), aspect="equal")
+        axes.set_axis_off()
+        said.append(
+            f"{title}: {len(carried)} links in use, at most {figures['busiest link']} bytes on one, "
+            f"{figures['busiest worker']} bytes in and out of the busiest worker"
+        )
+    return Picture(figure, f"{workers} workers and the bytes that their links carry. " + "; ".join(said) + ".")
+
+
+def losses(runs: dict) -> Picture:
+    """Loss by step, one line per run, each thinner than the one it may lie on.
+
+    Args:
+        runs: lists of losses by label.
+    """
+    figure = Figure(figsize=(8, 3.0), dpi=90, layout="constrained")
+    axes = figure.subplots()
+    for number, (label, values) in enumerate(runs.items()):
+        width = 1.2 + 1.6 * (len(runs) - 1 - number)
+        axes.plot(range(1, len(values) + 1), values, linewidth=width, label=label, color=PALETTE[number])
+    axes.set(xlabel="step", ylabel="training loss", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    said = "; ".join(f"{label}: from {values[0]:.3f} to {values[-1]:.3f}" for label, values in runs.items())
+    return Picture(figure, f"Training loss by step. {said}.")
+
+
+def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
+    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms.
+
+    Args:
+        rows: as `dgc_lab.aggregation.rounding_error.measure` returns them.
+        chosen: the method to draw in full colour; None for all.
+    """
+    figure = Figure(figsize=(9, 2.7), dpi=84, layout="constrained")
+    error_axes, time_axes = figure.subplots(1, 2)
+    names = [row["method"] for row in rows]
+    finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
+    low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
+    said = []
+    for place, row in enumerate(rows):
+        colour = PALETTE[1] if row["method"] == chosen else GREY if chosen else PALETTE[0]
+        error = row["error"]
+        words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
+        error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)
+        end = high / 8 if math.isinf(error) else max(error, low)
+        error_axes.annotate(
+            words, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8, bbox=LABEL
+        )
+        time_axes.barh(place, 1e3 * row["seconds"], color=colour)
+        time_axes.annotate(
+            f"{1e3 * row['seconds']:.3g}",
+            (1e3 * row["seconds"], place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+        said.append(f"{row['method']}: error {words}, {1e3 * row['seconds']:.3g} ms")
+    error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
+    time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))
+    for axes in (error_axes, time_axes):
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+    return Picture(figure, "Relative error (left) and time (right) by method. " + "; ".join(said) + ".")

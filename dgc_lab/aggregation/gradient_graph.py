@@ -1,0 +1,168 @@
+"""Where a gradient with several contributions comes from, and the ``AddN`` nodes that TensorFlow adds them up with.
+
+A weight that is used n times, such as that of an unrolled recurrent layer, gets n contributions to its gradient.
+``tf.gradients`` adds them up as its ``aggregation_method`` says; this module builds such graphs, and reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+from dgc_lab.common import check_choice, check_count
+
+METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
+SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation of a graph.
+
+    Attributes:
+        name: its name in the graph.
+        kind: its type, such as ``"AddN"``.
+        inputs: names of the operations whose results it takes, in their order.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+
+
+def aggregation_method(name: str) -> int:
+    """TensorFlow's constant for a method's name.
+
+    Raises:
+        ValueError: not one of `METHODS`.
+
+    Example:
+        >>> aggregation_method("DEFAULT") == aggregation_method("ADD_N")
+        True
+    """
+    return getattr(tf.AggregationMethod, check_choice("method", name, METHODS))
+
+
+def recurrent_loss(weight, start, uses: int):
+    """A scalar for which ``weight`` is used ``uses`` times, as in a recurrent layer: h becomes tanh(h W).
+
+    Args:
+        weight: float tensor or variable, shape (width, width).
+        start: float tensor, shape (batch, width), the first h.
+        uses: number of steps, at least 1.
+
+    Returns:
+        Mean of the last h, a scalar tensor.
+
+    Example:
+        >>> float(recurrent_loss(tf.eye(2), tf.zeros([1, 2]), uses=3))
+        0.0
+    """
+    state = start
+    for _ in range(uses):
+        state = tf.tanh(tf.matmul(state, weight))
+    return tf.reduce_mean(state)
+
+
+def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: int = 2, dtype="float32"):
+    """A ``tf.Graph`` with a recurrent loss and the gradient of its weight, made by ``tf.gradients``.
+
+    Args:
+        uses: how often the weight is used, 1 to 4 096.
+        method: one of `METHODS`.
+        width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn.
+        dtype: floating-point dtype of all of it.
+
+    Returns:
+        ``(graph, gradient)``: the graph and the gradient's symbolic tensor, shape (width, width).
+
+    Raises:
+        ValueError: an argument is outside what is said above.
+
+    Example:
+        >>> graph, gradient = gradient_graph(uses=8, method="ADD_N")
+        >>> [(node.kind, len(node.inputs)) for node in sum_nodes(gradient)]
+        [('AddN', 8)]
+    """
+    chosen = aggregation_method(method)
+    check_count("uses", uses, 1, 4096)
+    check_count("width", width, 1, 2**14)
+    check_count("batch", batch, 1, 2**14)
+    with tf.Graph().as_default() as graph:
+        # Variables, not constants: Grappler would work out everything that hangs on constants alone.
+        drawn = tf.random.stateless_normal([width, width], (0, 1), dtype=dtype) / width**0.5
+        weight = v1.get_variable("weight", initializer=drawn, use_resource=False)
+        start = v1.get_variable(
+            "start", initializer=tf.random.stateless_normal([batch, width], (0, 2), dtype=dtype), use_resource=False
+        )
+        (gradient,) = tf.gradients(recurrent_loss(weight, start, uses), weight, aggregation_method=chosen)
+    return graph, gradient
+
+
+def tape_graph(uses: int = 8):
+    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``.
+
+    Returns:
+        ``(graph, gradient)`` as `gradient_graph`.
+
+    Example:
+        >>> graph, gradient = tape_graph(uses=8)
+        >>> [(node.kind, len(node.inputs)) for node in sum_nodes(gradient)]
+        [('AddN', 8)]
+    """
+    check_count("uses", uses, 1, 4096)
+
+    @tf.function(input_signature=[tf.TensorSpec([4, 4]), tf.TensorSpec([2, 4])])
+    def gradient_of(weight, start):
+        with tf.GradientTape() as tape:
+            tape.watch(weight)
+            loss = recurrent_loss(weight, start, uses)
+        return tape.gradient(loss, weight)
+
+    graph = gradient_of.get_concrete_function().graph
+    return graph, graph.outputs[0].op.inputs[0]  # the output is an Identity of the gradient
+
+
+def sum_nodes(result) -> list[Node]:
+    """The additions that lead to a tensor: from its own operation back, for as long as they are sums.
+
+    Args:
+        result: symbolic tensor of a ``tf.Graph``.
+
+    Returns:
+        A list of `Node`, inputs before those that use them; empty when the tensor is no sum.
+
+    Example:
+        >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
+        >>> [node.inputs for node in sum_nodes(gradient)][0]
+        ('gradients/MatMul_3_grad/MatMul_1', 'gradients/MatMul_2_grad/MatMul_1')
+    """
+    found = {}
+
+    def visit(operation):
+        if operation.type in SUMS and operation.name not in found:
+            for tensor in operation.inputs:
+                visit(tensor.op)
+            found[operation.name] = Node(
+                operation.name, operation.type, tuple(tensor.op.name for tensor in operation.inputs)
+            )
+
+    visit(result.op)
+    return list(found.values())
+
+
+def depth(nodes: list[Node]) -> int:
+    """The longest chain of sums, each taking the result of the one before: 1 for a single ``AddN``.
+
+    Args:
+        nodes: as `sum_nodes` returns them, inputs first.
+
+    Example:
+        >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])
+        2
+    """
+    levels = {}
+    for node in nodes:
+        levels[node.name] = 1 + max((levels.get(name, 0) for name in node.inputs), default=0)
+    return max(levels.values(), default=0)

@@ -1,0 +1,236 @@
+"""What a computation cost, operation by operation: time, and memory as it is taken and given back.
+
+Two sources say the same: ``RunMetadata`` of a session run with ``FULL_TRACE``, and ``tf.profiler`` around a
+``tf.function``. Both become a `Trace`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from dgc_lab.common import LabError, check_count
+
+from dgc_lab.aggregation.gradient_graph import aggregation_method, gradient_graph, recurrent_loss
+
+v1 = tf.compat.v1
+
+
+class TraceError(LabError):
+    """The profiler gave nothing to read; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation that ran: its name, its type, and when, in seconds from the first operation's start."""
+
+    name: str
+    kind: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run of a graph.
+
+    Attributes:
+        operations: what ran, in the order of their starts.
+        peak_bytes: the most memory that the run's own tensors held at one time; what was there before is left out.
+        memory: ``(seconds, bytes)`` after every allocation and release.
+    """
+
+    operations: tuple[Operation, ...]
+    peak_bytes: int
+    memory: tuple[tuple[float, int], ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the first operation's start to the last one's end."""
+        return max(operation.end for operation in self.operations)
+
+    def seconds_in(self, kind: str) -> float:
+        """Time in operations of one type, such as ``"AddN"``; those that ran side by side count each."""
+        return sum(operation.end - operation.start for operation in self.operations if operation.kind == kind)
+
+    def count(self, kind: str) -> int:
+        """How many operations of one type ran."""
+        return sum(operation.kind == kind for operation in self.operations)
+
+
+def make_trace(operations, changes) -> Trace:
+    """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-).
+
+    Raises:
+        TraceError: there is no operation in it.
+
+    Example:
+        >>> make_trace([("a", "Mul", 5.0, 7.0)], [(5.0, 8), (6.0, 8), (7.0, -16)]).peak_bytes
+        16
+    """
+    if not operations:
+        raise TraceError("the trace holds no operation; run it again, and let no other profiler run beside it")
+    zero = min(start for _, _, start, _ in operations)
+    operations = sorted((Operation(n, k, s - zero, e - zero) for n, k, s, e in operations), key=lambda one: one.start)
+    held, memory = 0, [(0.0, 0)]
+    for moment, change in sorted(changes, key=lambda one: one[0]):  # stable: same moment, order of the source
+        held += change
+        memory.append((moment - zero, held))
+    return Trace(tuple(operations), max(held for _, held in memory), tuple(memory))
+
+
+def session(graph, grappler: bool, one_at_a_time: bool = False):
+    """A ``compat.v1`` session on a graph, on the CPU, with its variables set.
+
+    Args:
+        graph: ``tf.Graph``.
+        grappler: whether TensorFlow may rewrite the graph before it runs.
+        one_at_a_time: whether one operation must end before the next one starts, which makes every run alike.
+    """
+    config = v1.ConfigProto(
+        device_count={"GPU": 0}, use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time)
+    )
+    config.graph_options.rewrite_options.disable_meta_optimizer = not grappler
+    opened = v1.Session(graph=graph, config=config)
+    with graph.as_default():
+        opened.run(v1.global_variables_initializer())
+    return opened
+
+
+def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, grappler: bool = False) -> Trace:
+    """Run the gradient of `dgc_lab.aggregation.gradient_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
+    ``RunMetadata``.
+
+    One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
+    depend on what else the machine does.
+
+    Args:
+        uses: how often the weight is used: the number of contributions.
+        method: one of `dgc_lab.aggregation.gradient_graph.METHODS`.
+        width: the weight, and so each contribution, has width x width elements of 4 bytes.
+        batch: rows of the layer's input.
+        grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
+
+    Returns:
+        The `Trace` of the quickest of five runs; what else the machine does can only slow one down.
+
+    Raises:
+        ValueError: an argument that `gradient_graph` refuses.
+
+    Example:
+        >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
+        3
+    """
+    graph, gradient = gradient_graph(uses, method, width, batch)
+    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    runs = []
+    with session(graph, grappler, one_at_a_time=True) as running:
+        for _ in range(3):
+            running.run(gradient.op)
+        for _ in range(5):
+            metadata = v1.RunMetadata()
+            running.run(gradient.op, options=options, run_metadata=metadata)
+            runs.append(read_metadata(metadata))
+    return min(runs, key=lambda trace: trace.seconds)
+
+
+def read_metadata(metadata) -> Trace:
+    """The `Trace` in a ``RunMetadata`` that a run with ``FULL_TRACE`` has filled."""
+    operations, changes = [], []
+    for device in metadata.step_stats.dev_stats:
+        for node in device.node_stats:
+            start = node.all_start_nanos / 1e9
+            # "NAME [mklcpu 0.4MB 0.4MB] NAME = AddN(...)"
+            kind = node.timeline_label.rpartition(" = ")[2].partition("(")[0]
+            operations.append((node.node_name, kind, start, start + node.all_end_rel_nanos / 1e9))
+            for used in node.memory:
+                changes += [(record.alloc_micros / 1e6, record.alloc_bytes) for record in used.allocation_records]
+    return make_trace(operations, changes)
+
+
+def profiler_trace(function, *arguments) -> Trace:
+    """Run a ``tf.function`` once under ``tf.profiler``, and read what it wrote.
+
+    The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, on x86 processors
+    those of 256 KiB or more, elsewhere none (``peak_bytes`` is then 0). `session_trace` counts them all.
+
+    Args:
+        function: a ``tf.function``; it is called once before, so that tracing is no part of what is measured.
+        arguments: what to call it with.
+
+    Raises:
+        TraceError: this TensorFlow's profiler cannot be read, or ran no operation.
+
+    Example:
+        >>> addends = [tf.ones([4]) for _ in range(3)]
+        >>> profiler_trace(tf.function(tf.add_n), addends).count("AddN")
+        1
+    """
+    try:
+        from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    except ImportError as error:
+        raise TraceError(f"this TensorFlow ({tf.__version__}) has no reader for its profiles: {error}") from error
+    wait_for(function(*arguments))
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            wait_for(function(*arguments))
+        profile = xplane_pb2.XSpace()
+        for file in Path(folder).rglob("*.xplane.pb"):
+            profile.MergeFromString(file.read_bytes())
+    operations, changes = [], []
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                start = line.timestamp_ns / 1e9 + event.offset_ps / 1e12
+                name = plane.event_metadata[event.metadata_id].name
+                if name in ("MemoryAllocation", "MemoryDeallocation"):
+                    stats = {plane.stat_metadata[stat.metadata_id].name: stat for stat in event.stats}
+                    size = stats["requested_bytes"].int64_value
+                    changes.append((start, size if name == "MemoryAllocation" else -size))
+                elif line.name.startswith("tf_Compute") and ":" in name and "::" not in name:
+                    name, _, kind = name.rpartition(":")
+                    operations.append((name, kind, start, start + event.duration_ps / 1e12))
+    return make_trace(operations, changes)
+
+
+def wait_for(result) -> None:
+    """Wait until a function's tensors are there; on a GPU the call returns before."""
+    for tensor in tf.nest.flatten(result):
+        tensor.numpy()
+
+
+def recurrent_gradient(uses: int, method: str):
+    """A ``tf.function`` of (weight, start) that returns the gradient as ``tf.gradients`` adds it up.
+
+    Args:
+        uses: how often the weight is used.
+        method: one of `dgc_lab.aggregation.gradient_graph.METHODS`.
+
+    Raises:
+        ValueError: an unknown method, or uses not a whole number from 1 to 4 096.
+    """
+    chosen = aggregation_method(method)
+    check_count("uses", uses, 1, 4096)
+
+    @tf.function
+    def gradient(weight, start):
+        return tf.gradients(recurrent_loss(weight, start, uses), weight, aggregation_method=chosen)[0]
+
+    return gradient
+
+
+@contextlib.contextmanager
+def without_grappler():
+    """Inside the block TensorFlow runs the graphs that it traces as they are written.
+
+    Functions that ran before the block keep the form they ran in.
+    """
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})

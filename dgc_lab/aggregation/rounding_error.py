@@ -1,0 +1,127 @@
+"""How far a sum in floating point is from the exact one, how far it may be, and how long it takes.
+
+Source for the bounds: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, chapter 4.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends, find_method
+
+
+def exact_sum(addends: Sequence) -> np.ndarray:
+    """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> exact_sum([tf.constant([1e8]), tf.constant([1.0]), tf.constant([-1e8])])
+        array([1.])
+    """
+    stack = np.stack([np.asarray(addend, np.float64).ravel() for addend in check_addends(addends)])
+    return np.array([math.fsum(column) for column in stack.T]).reshape(addends[0].shape)
+
+
+def relative_error(total, exact) -> float:
+    """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
+
+    Args:
+        total: what a method returned.
+        exact: float64 array of the same shape (`exact_sum`).
+
+    Returns:
+        Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> relative_error(tf.constant([1.0, 1.5]), [1.0, 1.0])
+        0.35355339059327373
+    """
+    total, exact = np.asarray(total, np.float64), np.asarray(exact, np.float64)
+    if not np.isfinite(total).all():
+        return math.inf
+    distance, length = np.linalg.norm(total - exact), np.linalg.norm(exact)
+    if length == 0:
+        return 0.0 if distance == 0 else math.inf
+    return float(distance / length)
+
+
+def error_bound(method: str, count: int, dtype: str) -> float:
+    """The largest error that Higham's analysis allows, relative to the sum of absolute values.
+
+    With unit roundoff u: ``d u / (1 - d u)`` for a method in which an addend passes through at most d additions
+    (n - 1, or ceil(log2 n) for pairs), and ``2 u + n u**2`` to first order for Kahan's. Infinity where ``d u >= 1``:
+    the analysis promises nothing then.
+
+    Raises:
+        ValueError: unknown method or dtype, or a count below 1.
+
+    Example:
+        >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
+        True
+    """
+    find_method(method)
+    check_count("count", count, 1, MOST_ADDENDS)
+    unit = float(ml_dtypes.finfo(check_choice("dtype", dtype, DTYPES)).eps) / 2
+    if method == "kahan":
+        return 2 * unit + count * unit**2 if count * unit < 1 else math.inf
+    depth = math.ceil(math.log2(count)) if method == "pairwise" else count - 1
+    return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
+
+
+def errors(addends: Sequence, methods=tuple(METHODS)) -> dict[str, float]:
+    """`relative_error` of each method on the same addends.
+
+    Args:
+        addends: list of tensors of one dtype and shape.
+        methods: names from `METHODS`.
+
+    Raises:
+        ValueError: an unknown method, or unfit addends.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> errors([tf.constant([1.0]), tf.constant([2.0])], methods=["pairwise"])
+        {'pairwise': 0.0}
+    """
+    functions = {name: find_method(name) for name in methods}
+    exact = exact_sum(addends)
+    return {name: relative_error(function(addends), exact) for name, function in functions.items()}
+
+
+def measure(addends: Sequence, methods=tuple(METHODS), repeats: int = 3) -> list[dict]:
+    """Error and time of several methods on the same addends.
+
+    Args:
+        addends: list of tensors of one dtype and shape.
+        methods: names from `METHODS`.
+        repeats: the time is the shortest of that many calls, which are made in turns, after one that is not counted.
+
+    Returns:
+        One dict per method: ``method``, ``error`` (`relative_error`), ``seconds`` of a call made eagerly.
+
+    Raises:
+        ValueError: an unknown method, unfit addends, or repeats below 1.
+
+    Example:
+        >>> from dgc_lab.aggregation.summation import make_addends
+        >>> [row["method"] for row in measure(make_addends(8), methods=("add_n", "kahan"))]
+        ['add_n', 'kahan']
+    """
+    functions = {name: find_method(name) for name in methods}
+    check_count("repeats", repeats, 1, 1000)
+    addends = check_addends(addends)
+    distances = errors(addends, methods)
+    shortest = dict.fromkeys(functions, math.inf)
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            np.asarray(function(addends))  # waits for the value, also on a GPU
+            shortest[name] = min(shortest[name], time.perf_counter() - start)
+    return [{"method": name, "error": distances[name], "seconds": shortest[name]} for name in functions]

@@ -1,0 +1,201 @@
+"""What all clusters beside the notebook have in common: they start, stay warm, run one function at a time, and end.
+
+`dgc_lab.cluster.horovod_ranks` and `dgc_lab.cluster.tensorflow_clusters` say what their processes are and how a function reaches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dgc_lab.common import LabError
+
+from dgc_lab.cluster.calls import Call
+from dgc_lab.cluster.engines import aside
+
+
+def show_line(text: str) -> None:
+    """Print over the line before: progress for a notebook cell and a terminal."""
+    print(f"\r{text:<79}", end="", flush=True)
+
+
+class Cluster:
+    """Processes that stay warm beside the notebook; the base of `dgc_lab.cluster.public`.
+
+    Args:
+        timeout: seconds that a start may take, above 0.
+        grace: seconds that the processes get to follow a stop, or to come back when one of them has raised; 0 or more.
+        progress: gets a line of text at each stage of the start; None for silence.
+
+    Raises:
+        ValueError: an argument is not as said above.
+    """
+
+    what = "processes"  # how messages call them
+
+    def __init__(self, timeout: float, grace: float, progress: Callable[[str], None] | None):
+        if not timeout > 0:
+            raise ValueError(f"timeout must be above 0, got {timeout!r}")
+        if not grace >= 0:
+            raise ValueError(f"grace must be at least 0, got {grace!r}")
+        self.timeout, self.grace, self.progress = timeout, grace, progress
+        self._processes = self._call = self._finalizer = None
+        self._changing, self._beginning = threading.RLock(), threading.Lock()
+
+    def _check(self) -> None:
+        """Raise where a start cannot succeed; nothing is started yet."""
+
+    def _start(self, began: float, resources: contextlib.ExitStack) -> None:
+        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens."""
+        raise NotImplementedError
+
+    def _new_call(self, streamed: bool, function, arguments: list, kwargs: dict) -> Call:
+        """Send a function to the processes, to each with its own arguments."""
+        raise NotImplementedError
+
+    def _arguments(self, args: tuple) -> list:
+        """The same arguments for each process that runs functions."""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """Called before the processes end, when they are idle."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all are started and alive."""
+        processes = self._processes
+        return processes is not None and not processes.broken and not processes.dead()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def start(self):
+        """Start the processes, in about ten seconds; does nothing when they run already.
+
+        Raises:
+            LabError: something that they need is missing, or they were not there in time.
+        """
+        with self._changing:
+            if self._processes is None:
+                self._check()
+                resources = contextlib.ExitStack()
+                # Runs when this object is forgotten and when the kernel ends; it must not hold this object.
+                self._finalizer = weakref.finalize(self, resources.close)
+                try:
+                    self._start(time.monotonic(), resources)
+                except BaseException:  # KeyboardInterrupt too: leave nothing half started
+                    self.stop()
+                    raise
+            return self
+
+    def stop(self) -> None:
+        """End the processes; those that run a call are asked to end it first. Harmless when they are stopped."""
+        with self._changing:
+            processes, call = self._processes, self._call
+            if processes is None:
+                return
+            if call and not processes.broken:
+                call.request_stop()
+                end = time.monotonic() + self.grace
+                while not call.finished() and not processes.dead() and time.monotonic() < end:
+                    time.sleep(0.02)
+            try:
+                self._leave()
+            finally:
+                self._processes = self._call = None
+                aside(self._finalizer)  # in a notebook, an interrupt does not reach it there
+
+    def restart(self):
+        """Stop what is left of the processes and start them anew."""
+        with self._changing:
+            self.stop()
+            return self.start()
+
+    def run(self, function: Callable, *args, **kwargs) -> list[Any]:
+        """Run ``function(*args, **kwargs)`` on every process, and print here what it prints there.
+
+        Args:
+            function: any function, one defined in a notebook's cell too; it travels by cloudpickle, and so do its
+                arguments and its result.
+
+        Returns:
+            The results, in the order of the processes.
+
+        Raises:
+            FunctionFailed: the function raised on a process.
+            ProcessDied: a process ended.
+            LabError: the processes are not running, or busy.
+        """
+        return self._results(function, self._arguments(args), kwargs)
+
+    def stream(self, function: Callable[..., Iterator], *args, **kwargs) -> Iterator[Any]:
+        """Run a generator function on every process, and yield here what it yields there, while it runs.
+
+        The processes begin when the first item is asked for. Closing the iterator, leaving its loop, and
+        `request_stop` ask them to stop (see `dgc_lab.cluster.public.stop_requested`).
+
+        Args:
+            function: generator function.
+
+        Yields:
+            Each item, in order, about a tenth of a second later at most; of Horovod ranks, rank 0's alone.
+
+        Raises:
+            As `run`.
+        """
+        call = self._begin(True, function, self._arguments(args), kwargs)
+        try:
+            yield from call.follow()
+        except (GeneratorExit, KeyboardInterrupt):
+            if self._call is call:  # not where stop() was called, or another function runs
+                call.stop()
+            raise
+        finally:
+            self._end(call)
+        call.results()
+
+    def request_stop(self) -> None:
+        """Make `stop_requested` true on every process, until the running call ends. Any thread may call it."""
+        if call := self._call:
+            call.request_stop()
+
+    def _results(self, function, arguments, kwargs, deadline=None):
+        call = self._begin(False, function, arguments, kwargs)
+        try:
+            for _ in call.follow(deadline):
+                pass
+        except KeyboardInterrupt:
+            if deadline is None:  # a start that is interrupted ends all anyway
+                call.stop()
+            raise
+        finally:
+            self._end(call)
+        return call.results()
+
+    def _begin(self, streamed, function, arguments, kwargs) -> Call:
+        with self._beginning:
+            if self._processes is None:
+                raise LabError(f"the {self.what} are not running. start() starts them")
+            if self._processes.broken:
+                raise LabError(f"{self._processes.broken}. restart() brings all back")
+            if self._call and not self._call.finished():
+                raise LabError(f"the {self.what} are busy with another call. request_stop() asks them to end it")
+            self._processes.look_for_dead()
+            self._call = self._new_call(streamed, function, arguments, kwargs)
+            return self._call
+
+    def _end(self, call):
+        call.end()
+        if self._call is call:
+            self._call = None
+
+    def _say(self, text):
+        if self.progress:
+            self.progress(text)

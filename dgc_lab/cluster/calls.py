@@ -1,0 +1,177 @@
+"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, and what went wrong.
+
+`dgc_lab.cluster.engine_calls` and `dgc_lab.cluster.member_calls` say how a function travels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dgc_lab.common import LabError
+
+from dgc_lab.cluster.rank import STOP_SIGNAL, Problem
+
+TRACEBACK_LINES = 8
+SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_STOPS = 0.5
+SECONDS_FOR_LAST_ITEMS = 30
+
+
+class ProcessDied(LabError):
+    """A process of a cluster is gone, and the cluster with it.
+
+    Attributes:
+        names: which ones, at least one, such as ``"rank 1"``.
+    """
+
+    def __init__(self, names: list[str]):
+        super().__init__(f"{', '.join(names)} died; the others were put down. restart() brings all back")
+        self.names = names
+
+
+class FunctionFailed(LabError):
+    """A function raised on a process, or the processes did not do what they were asked to.
+
+    Attributes:
+        problems: by number of the process, the `dgc_lab.cluster.rank.Problem` with the exception's class, message, traceback.
+    """
+
+    def __init__(self, message: str, problems: dict[int, Problem] | None = None):
+        super().__init__(message)
+        self.problems = problems or {}
+
+
+class Call:
+    """A function on its way through the processes of a cluster; a subclass knows how it travels.
+
+    Args:
+        processes: where it runs: `dgc_lab.cluster.engines.Engines` or `dgc_lab.cluster.process_group.ProcessGroup`.
+        names: how messages call those that run it, in order.
+        grace: seconds that they get to follow a stop, or to come back when one of them has raised.
+
+    Attributes:
+        outcomes: by number, the `dgc_lab.cluster.rank.Outcome` of those that have ended.
+    """
+
+    failed: type[FunctionFailed] = FunctionFailed
+
+    def __init__(self, processes, names: list[str], grace: float):
+        self.processes, self.names, self.grace, self.outcomes = processes, names, grace, {}
+        self._stop_since = None
+
+    def finished(self) -> bool:
+        """Whether the function has ended everywhere."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Clear up behind the function."""
+
+    def _items(self) -> Iterator[Any]:
+        """What has been yielded since the last look."""
+        raise NotImplementedError
+
+    def _missing(self) -> int:
+        """How many batches of items are still under way when the function has ended."""
+        return 0
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for something to happen, no longer than that."""
+        raise NotImplementedError
+
+    def problems(self) -> dict[int, Problem]:
+        """What was raised, by number of the process."""
+        return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
+
+    def follow(self, deadline: float | None = None) -> Iterator[Any]:
+        """Yield the items until the function has ended everywhere, with an eye on death, failure and stop.
+
+        Args:
+            deadline: on the clock of ``time.monotonic``; after it the processes are put down.
+
+        Raises:
+            ProcessDied: a process ended.
+            FunctionFailed: a stop was asked for and not followed in time.
+            LabError: the deadline passed, items were lost, or another thread stopped the processes.
+        """
+        failed_since, finished_since, last_signal = None, None, time.monotonic()
+        while True:
+            yield from self._items()
+            finished = self.finished()  # before the look for the dead: a result can tell of a death first
+            self.processes.look_for_dead()
+            now = time.monotonic()
+            if finished:
+                if not self._missing():
+                    return
+                # A stream's items may travel apart from the results, and come after them.
+                finished_since = finished_since or now
+                if now > finished_since + SECONDS_FOR_LAST_ITEMS:
+                    raise LabError(f"{self._missing()} batches of {self.names[0]}'s items were lost")
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                continue
+            what = f"the {self.processes.what}"
+            if deadline and now > deadline:
+                self.processes.put_down(f"{what} were not ready in time and were put down")
+                raise LabError(f"{self.processes.broken}. restart() tries again")
+            failed_since = failed_since or (now if self.problems() else None)
+            if failed_since and now > failed_since + self.grace:
+                self.processes.put_down(f"one of {what} failed, the others did not come back and were put down")
+                return
+            if self._stop_since and now > self._stop_since + self.grace:
+                self.processes.put_down(f"{what} did not stop within {self.grace:g} s and were put down")
+                raise self.failed(f"{self.processes.broken}. restart() brings them back")
+            if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
+                self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
+                last_signal = now
+            self._wait(SECONDS_BETWEEN_LOOKS)
+
+    def request_stop(self) -> None:
+        """Ask the processes to stop; `follow` asks again and puts them down after the time of grace."""
+        if not self.finished():
+            self._stop_since = self._stop_since or time.monotonic()
+            self.processes.signal(STOP_SIGNAL)
+
+    def stop(self) -> None:
+        """Ask for a stop and wait for it; what the processes still yield or raise is not wanted any more."""
+        if self.processes.closed:
+            return  # all was stopped, as when the program ends with a stream open
+        try:
+            self.request_stop()
+            for _ in self.follow():
+                pass
+        except KeyboardInterrupt:
+            self.processes.put_down(f"the {self.processes.what} were interrupted twice and put down")
+            raise
+
+    def results(self) -> list[Any]:
+        """What the function returned, in the order of the processes, when it has ended everywhere.
+
+        Raises:
+            FunctionFailed: it raised on one.
+        """
+        if problems := self.problems():
+            after = f"\n{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
+            raise self.failed(explain(problems, self.names) + after, problems)
+        return [self.outcomes[number].value for number in range(len(self.names))]
+
+
+def explain(problems: dict[int, Problem], names: list[str]) -> str:
+    """Say which process raised what, with the last lines of the first one's traceback.
+
+    Args:
+        problems: by number of the process, at least one.
+        names: of all processes.
+
+    Example:
+        >>> same = Problem("ValueError", "steps must be at least 1, got 0", "...")
+        >>> explain({0: same, 1: same}, ["rank 0", "rank 1"])
+        'every rank raised ValueError: steps must be at least 1, got 0'
+    """
+    first, *others = problems.values()
+    if len(problems) == len(names) and all((p.kind, p.message) == (first.kind, first.message) for p in others):
+        who = f"every {names[0].split()[0]}" if len(names) > 1 else names[0]
+        return f"{who} raised {first.kind}: {first.message}"
+    lines = [f"{names[number]} raised {problem.kind}: {problem.message}" for number, problem in problems.items()]
+    trace = first.trace.strip().splitlines()[-TRACEBACK_LINES:]
+    return "\n".join([*lines, f"Last lines of the traceback on {names[min(problems)]}:", *trace])

@@ -1,0 +1,96 @@
+"""Horovod's own launcher, ``horovodrun``, on this machine, in a network that nobody else is on.
+
+While it runs, ``horovodrun`` listens on all interfaces, without a password. In a private network
+(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use it in a
+network that you trust.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+from dgc_lab.common import LabError, check_whole
+
+from dgc_lab.cluster.base import private_network
+from dgc_lab.install.build_horovod import require_horovod
+
+LAST_LINES = 20  # of what a failed command said
+
+
+def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool = False) -> list[str]:
+    """Run a command on several ranks of this machine, as ``horovodrun -np SIZE COMMAND...`` in a terminal does.
+
+    Args:
+        size: number of ranks, at least 1.
+        command: program and arguments, such as ``"python", "-m", "dgc_lab", "train"``.
+        timeout: seconds that it may take; horovodrun itself needs about 15 before the first line of the program runs.
+        reachable: consent to listen on all of this machine's addresses where it allows no private network.
+
+    Returns:
+        The lines that it printed; horovodrun marks each with its rank.
+
+    Raises:
+        ValueError: size is no whole number of at least 1, or there is no command.
+        LabError: Horovod is not built; there is no private network; the command failed (with its last lines), or took
+            too long. All ranks have ended by then.
+
+    Example:
+        >>> horovodrun(2, "python", "-m", "dgc_lab", "train", "--steps", "20")  # doctest: +SKIP
+        ['[1,0]<stderr>:step 20: accuracy 0.6833, ...
+    """
+    check_whole("size", size, 1)
+    if not command:
+        raise ValueError("command must name a program, got nothing")
+    require_horovod()
+    reason = private_network.why_not()
+    if reason and not reachable:
+        raise LabError(
+            f"this machine allows no private network ({reason}), and horovodrun would listen on all of its addresses, "
+            "with no password. reachable=True runs it so"
+        )
+    with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
+        guarded = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, "dgc_lab.cluster.horovodrun"]
+        whole = [*guarded, "open" if reason else "private", "-np", str(size), *command]
+        paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+        process = subprocess.Popen(
+            whole if reason else [*private_network.entrance(), *whole],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
+            raise
+    lines = said.replace("\r", "\n").splitlines()
+    if process.returncode:
+        last = "\n".join(lines[-LAST_LINES:])
+        raise LabError(f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}")
+    return lines
+
+
+def main() -> None:
+    """In the process beside the notebook: switch the private network on, then be horovodrun."""
+    from horovod.runner.launch import run_commandline
+
+    _, network, *arguments = sys.argv
+    if network == "private":
+        private_network.raise_loopback()
+        arguments = ["--network-interfaces", "lo", *arguments]
+    sys.argv = ["horovodrun", *arguments]
+    run_commandline()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Which way is the shorter one for a gradient: values and indices by allgather, or all of it by allreduce.
+
+Per worker, of N, with n elements of 4 bytes in the gradient and the share ``ratio`` of them selected:
+
+- a ring allreduce sends 2 (N - 1) / N times 4 n bytes, however many workers there are nearly the same;
+- an allgather hands (N - 1) messages of ``ratio`` x n x (bytes of an entry) on, so it grows with the workers.
+
+They are equal where ratio x N x (bytes of an entry) = 8: with a value and an int32 index, 8 bytes, where
+ratio x N = 1.
+
+Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgather of sparse gradients grows with N).
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+
+DENSE_ELEMENT = 4  # bytes of an element that is sent whole
+BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add up, and to hand round the sum
+# One hop takes as long to begin as this many bytes take to pass: 50 microseconds at 1 Gbit/s.
+BYTES_OF_A_HOP = 6250
+
+
+def dense_is_shorter(ratio, workers: int, entry_bytes: int = 8):
+    """Whether selected elements had better travel by allreduce, with zeros for what was not selected.
+
+    Args:
+        ratio: share of the elements that are selected, in [0, 1]; number or scalar tensor.
+        workers: N, at least 1.
+        entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
+
+    Returns:
+        bool, or a boolean scalar tensor where ratio is a tensor. True where both are equal, and at ratio 1 always.
+
+    Example:
+        >>> dense_is_shorter(0.25, 4), dense_is_shorter(0.25, 4, entry_bytes=6), dense_is_shorter(0.001, 256)
+        (True, False, False)
+    """
+    share = ratio * workers * entry_bytes
+    if isinstance(ratio, Real):
+        return bool(share >= BOTH_WAYS or ratio >= 1)
+    return (share >= BOTH_WAYS) | (ratio >= 1)
+
+
+def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
+    """The ratio from which on `dense_is_shorter`, at most 1.
+
+    Example:
+        >>> [break_even_ratio(workers) for workers in (1, 4, 32)], break_even_ratio(4, entry_bytes=4)
+        ([1.0, 0.25, 0.03125], 0.5)
+    """
+    return min(1.0, BOTH_WAYS / (workers * entry_bytes))
+
+
+def one_message_is_shorter(whole_bytes: int, workers: int) -> bool:
+    """Whether what is sent whole had better join the allgather's message, which spares the allreduce.
+
+    The allreduce would move 2 (N - 1) / N bytes for each of these and take 2 (N - 1) hops; in the message it is N - 1
+    bytes and no hop more. For two workers the bytes are the same.
+
+    Args:
+        whole_bytes: bytes of all tensors that are sent whole, biases for example.
+        workers: N, at least 1.
+
+    Example:
+        >>> one_message_is_shorter(216_480, 2), one_message_is_shorter(216_480, 4), one_message_is_shorter(4_520, 64)
+        (True, False, True)
+    """
+    # Both sides divided by N - 1.
+    return whole_bytes * (1 - 2 / workers) <= 2 * BYTES_OF_A_HOP

@@ -1,0 +1,208 @@
+"""What a worker's gradient looks like on the wire: run lengths of zeros in 16 bits, and one message for all tensors.
+
+Pure functions on tensors, of any length and inside ``tf.function``. All tensors that are sent in part are numbered
+through as one: the elements of the second follow those of the first. Of these numbers either the numbers themselves
+travel (int32), or how many elements lie between one that is sent and the next (uint16), the encoding of the paper's
+published sizes.
+
+A message is bytes, in this order, numbers as the processor stores them (little-endian on all that TensorFlow supports):
+
+| part | type | how many |
+|---|---|---|
+| counts: entries sent, and rows of each gradient of rows | int32 | 1 + gradients of rows |
+| notes: what else every worker tells all others | float32 | ``Layout.notes`` |
+| tensors that are sent whole | float32 | ``Layout.whole`` |
+| values and numbers of the rows | float32, int32 | by the counts |
+| values of the entries | ``Layout.values`` | entries |
+| where they stand | int32 or uint16 | entries |
+
+Sources: arXiv:1712.01887, section 3 (values of 32 bits, run lengths of zeros of 16); arXiv:1510.00149, section 2 (an
+entry of value zero where the distance does not fit).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tensorflow as tf
+from dgc_lab.common import check_choice
+
+VALUE_TYPES = ("float32", "float16")
+INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
+LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
+
+
+def run_lengths(indices, values):
+    """Where elements stand, as the number of elements between each and the one before it.
+
+    More than 65 535 of them do not fit: an entry of value 0 is put in, which stands for 65 535 skipped elements and
+    for itself. There is one for every 65 536 elements skipped.
+
+    Args:
+        indices: int32 tensor (k,), ascending, none twice.
+        values: tensor (k,) of any floating-point type.
+
+    Returns:
+        ``(runs, values)``: uint16 (m,) and the values' type (m,), with m - k entries put in.
+
+    Example:
+        >>> runs, values = run_lengths(tf.constant([3, 4, 70_000]), tf.constant([1.0, 2.0, 3.0]))
+        >>> runs.numpy().tolist(), values.numpy().tolist()
+        ([3, 0, 65535, 4459], [1.0, 2.0, 0.0, 3.0])
+    """
+    skipped = indices - tf.concat([[-1], indices[:-1]], axis=0) - 1
+    extra = skipped // (LONGEST_RUN + 1)
+
+    def fill_in():
+        places = (tf.range(tf.size(indices)) + tf.cumsum(extra))[:, None]
+        entries = tf.size(indices) + tf.reduce_sum(extra)
+        runs = tf.tensor_scatter_nd_update(tf.fill([entries], LONGEST_RUN), places, skipped % (LONGEST_RUN + 1))
+        # An update, not a sum: adding to 0.0 would turn -0.0 into 0.0.
+        spread = tf.tensor_scatter_nd_update(tf.zeros([entries], values.dtype), places, values)
+        return tf.cast(runs, tf.uint16), spread
+
+    return tf.cond(tf.reduce_any(extra > 0), fill_in, lambda: (tf.cast(skipped, tf.uint16), tf.identity(values)))
+
+
+def places(runs):
+    """The indices that `run_lengths` was made from, those of the entries put in among them.
+
+    Args:
+        runs: uint16 tensor (m,).
+
+    Returns:
+        int32 tensor (m,), ascending.
+
+    Example:
+        >>> places(tf.constant([3, 0, 65535, 4459], tf.uint16)).numpy().tolist()
+        [3, 4, 65540, 70000]
+    """
+    return tf.cumsum(tf.cast(runs, tf.int32) + 1) - 1
+
+
+class Content(NamedTuple):
+    """What one worker tells all others in a step.
+
+    Attributes:
+        notes: float32 (notes,).
+        whole: float32 (whole,), what is sent whole, one tensor after another.
+        rows: for each gradient of rows, its values, float32 (r, width), and row numbers, int32 (r,).
+        indices: int32 (k,), where the entries stand, ascending; all tensors numbered through.
+        values: (k,), what is sent for them.
+    """
+
+    notes: tf.Tensor
+    whole: tf.Tensor
+    rows: list[tuple[tf.Tensor, tf.Tensor]]
+    indices: tf.Tensor
+    values: tf.Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the messages of a step hold, known before it runs and the same for all workers.
+
+    Attributes:
+        values: type of the entries' values, ``"float32"`` or ``"float16"``.
+        indices: how it is told where they stand: ``"int32"`` or ``"run_lengths"``.
+        notes: numbers that every worker tells all others.
+        whole: elements that are sent whole.
+        rows: elements of a row, for each gradient of rows.
+
+    Raises:
+        ValueError: values or indices is none of those.
+
+    Example:
+        >>> Layout("float16", "run_lengths").element_bytes, Layout(rows=(3,)).header_bytes
+        (4, 8)
+    """
+
+    values: str = "float32"
+    indices: str = "int32"
+    notes: int = 0
+    whole: int = 0
+    rows: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        check_choice("values", self.values, VALUE_TYPES)
+        check_choice("indices", self.indices, INDEX_TYPES)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one entry."""
+        return tf.as_dtype(self.values).size + INDEX_TYPES[self.indices].size
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of counts and notes."""
+        return 4 * (1 + len(self.rows) + self.notes)
+
+
+def pack(content: Content, layout: Layout):
+    """One worker's message.
+
+    Args:
+        content: as `Content`; values of ``layout.values``.
+        layout: what there is to send.
+
+    Returns:
+        uint8 tensor (bytes,).
+
+    Example:
+        >>> nothing = tf.zeros([0])
+        >>> message = pack(Content(nothing, nothing, [], tf.constant([5]), tf.constant([0.5])), Layout())
+        >>> message.numpy().tolist()
+        [1, 0, 0, 0, 0, 0, 0, 63, 5, 0, 0, 0]
+    """
+    positions, values = content.indices, content.values
+    if layout.indices == "run_lengths":
+        positions, values = run_lengths(positions, values)
+    rows = [part for pair in content.rows for part in pair]
+    counts = tf.stack([tf.size(values), *(tf.size(numbers) for numbers in rows[1::2])])
+    return tf.concat([_bytes(part) for part in (counts, content.notes, content.whole, *rows, values, positions)], 0)
+
+
+def unpack(messages, layout: Layout, workers: int) -> list[Content]:
+    """What is in the messages of all workers, one after another as an allgather gives them.
+
+    Args:
+        messages: uint8 tensor (bytes,).
+        layout: the one that they were packed with.
+        workers: how many messages there are.
+
+    Returns:
+        A `Content` for each worker. Where run lengths travelled, entries of value 0 may be among the others
+        (`run_lengths`); adding them up changes nothing.
+
+    Example:
+        >>> nothing, layout = tf.zeros([0]), Layout("float16", "run_lengths", notes=1)
+        >>> values = tf.constant([0.5, 2.0], tf.float16)
+        >>> message = pack(Content(tf.constant([7.0]), nothing, [], tf.constant([5, 9]), values), layout)
+        >>> first, second = unpack(tf.concat([message, message], 0), layout, workers=2)
+        >>> len(message), second.indices.numpy().tolist(), second.values.numpy().tolist()
+        (16, [5, 9], [0.5, 2.0])
+    """
+    start, contents = tf.constant(0, tf.int64), []  # all messages together can be longer than int32 reaches
+
+    def take(dtype, *shape):
+        nonlocal start
+        dtype = tf.as_dtype(dtype)
+        end = start + math.prod(tf.cast(side, tf.int64) for side in shape) * dtype.size
+        part = tf.bitcast(tf.reshape(messages[start:end], [-1, dtype.size]), dtype)
+        start = end
+        return tf.reshape(part, shape)
+
+    for _ in range(workers):
+        entries, *rows = tf.unstack(take(tf.int32, 1 + len(layout.rows)))
+        notes, whole = take(tf.float32, layout.notes), take(tf.float32, layout.whole)
+        rows = [(take(tf.float32, r, width), take(tf.int32, r)) for r, width in zip(rows, layout.rows, strict=True)]
+        values, positions = take(layout.values, entries), take(INDEX_TYPES[layout.indices], entries)
+        indices = places(positions) if layout.indices == "run_lengths" else positions
+        contents.append(Content(notes, whole, rows, indices, values))
+    return contents
+
+
+def _bytes(tensor):
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])

@@ -1,0 +1,69 @@
+"""Batch normalization on several workers: one set of moving means and variances out of many.
+
+Each worker normalizes by its own batches and keeps moving statistics of them, which are no weights: no gradient and no
+optimizer touches them, so the workers' drift apart and each saves another model. All have seen as many batches, so the
+mean over the workers is what one worker would have that had seen all of them, but for how far the batches' means lie
+apart. (Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from dgc_lab.distributed.communicators import default_exchange
+
+
+def statistics_of(model) -> list[tf.Variable]:
+    """The model's untrained floating-point variables: moving means and variances; not the seeds of dropout.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+        >>> [tuple(variable.shape) for variable in statistics_of(model)]
+        [(2,), (2,)]
+    """
+    return [weight.value for weight in model.non_trainable_weights if tf.as_dtype(weight.dtype).is_floating]
+
+
+def average_statistics(model, exchange=None) -> None:
+    """Give all workers the mean of their moving statistics; every worker must call it.
+
+    Args:
+        model: a Keras model; one without such statistics is left alone.
+        exchange: who takes part (`dgc_lab.distributed.communicators`), each with a model of its own: Horovod's ranks if None.
+    """
+    exchange = (exchange or default_exchange()).each_rank
+    variables = statistics_of(model)
+    if not variables or exchange.size == 1:
+        return
+    # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth.
+    own = tf.concat([tf.reshape(tf.cast(variable, tf.float32), [-1]) for variable in variables], 0)
+    mean = exchange.allreduce([own] * exchange.local, "dgc_lab.statistics") / exchange.size
+    parts = tf.split(mean, [variable.shape.num_elements() for variable in variables])
+    for variable, part in zip(variables, parts, strict=True):
+        variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
+
+
+class AverageStatistics(keras.callbacks.Callback):
+    """Averages batch normalization's moving statistics over the ranks, before every validation and after every epoch.
+
+    Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
+
+    Args:
+        exchange: as in `dgc_lab.distributed.keras_optimizer.DistributedOptimizer`.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+        >>> model.compile("sgd", "mse")
+        >>> history = model.fit(tf.ones([8, 3]), tf.ones([8, 3]), verbose=0, callbacks=[AverageStatistics()])
+    """
+
+    def __init__(self, exchange=None):
+        super().__init__()
+        self.exchange = exchange
+
+    def on_test_begin(self, logs=None):
+        average_statistics(self.model, self.exchange)
+
+    def on_epoch_end(self, epoch, logs=None):
+        average_statistics(self.model, self.exchange)

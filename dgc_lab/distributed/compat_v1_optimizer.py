@@ -1,0 +1,171 @@
+"""The compat.v1 optimizer that compresses gradients, in both orders with Horovod's.
+
+    hvd.DistributedOptimizer(GradientCompressionOptimizer(GradientDescentOptimizer(0.1)))
+    GradientCompressionOptimizer(hvd.DistributedOptimizer(GradientDescentOptimizer(0.1)))
+
+Inside, it hands Horovod sparse gradients, which Horovod exchanges by allgather. Outside, it takes the exchange over and
+compresses first: Horovod's ``compute_gradients`` would reduce the dense gradients before anything could be saved.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from dgc_lab.common import LabError
+
+from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import ExchangedByHorovodsOptimizer, HorovodWorkers, default_exchange
+
+v1 = tf.compat.v1.train
+
+
+class GradientCompressionOptimizer(v1.Optimizer):
+    """Deep Gradient Compression around a ``tf.compat.v1.train.Optimizer``: eager, in ``tf.function``, in a session.
+
+    Args:
+        optimizer: applies the update: ``GradientDescentOptimizer``, or Horovod's ``DistributedOptimizer`` around one,
+            of which the exchange is taken over, with the recipe's ``reduction`` and ``values`` in place of Horovod's
+            ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
+            ``MomentumOptimizer`` is accepted where the recipe's momentum is 0.
+        recipe: the switches (`dgc_lab.dgc.config.Recipe`); the paper's algorithm at 0.1 % if None.
+        sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
+            they stay rows, duplicates merged.
+        exchange: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
+        name: of the optimizer.
+
+    Attributes:
+        compressor: the `dgc_lab.dgc.compressor.Compressor`, from the first ``compute_gradients`` on.
+
+    Raises:
+        ValueError: optimizer is none of those, or has momentum while the recipe has (it would be applied twice).
+
+    Example:
+        >>> weight = tf.Variable([[1.0, 2.0]])
+        >>> inner = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        >>> optimizer = GradientCompressionOptimizer(inner, Recipe(ratio=0.5, momentum=0.0, dense_below=0))
+        >>> _ = optimizer.minimize(lambda: tf.reduce_sum(weight * [[0.25, -0.5]]), var_list=[weight])
+        >>> weight.numpy().tolist(), optimizer.get_slot(weight, "residual").numpy().tolist()
+        ([[1.0, 2.5]], [[0.25, 0.0]])
+
+    Source: arXiv:1712.01887; ``horovod.tensorflow.DistributedOptimizer``.
+    """
+
+    def __init__(
+        self, optimizer, recipe: Recipe | None = None, sparse_to_dense=False, exchange=None, name="GradientCompression"
+    ):
+        super().__init__(use_locking=False, name=name)
+        self.recipe, self.sparse_to_dense = recipe or Recipe(), sparse_to_dense
+        around_horovod = is_horovods(optimizer)
+        if around_horovod:
+            check_horovods_options(optimizer)
+        self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod offers no public way to it
+        check_inner_optimizer(self.inner, self.recipe)
+        self.exchange = exchange or (HorovodWorkers() if around_horovod else None)
+        self.compressor = None
+        self._given_out = []
+
+    def compute_gradients(self, loss, var_list=None, **options):
+        """Gradients of a loss, compressed; where this optimizer exchanges, combined over all workers.
+
+        Args:
+            loss: a tensor, or a function without arguments in eager mode.
+            var_list: variables; all trainable ones if None.
+            options: as ``tf.compat.v1.train.Optimizer.compute_gradients`` takes them.
+
+        Returns:
+            List of (gradient, variable). Inside Horovod's optimizer, a gradient that is sent in part is a flat
+            ``tf.IndexedSlices``, one row an element, which `apply_gradients` brings back to its shape.
+        """
+        gradients, variables = zip(*self.inner.compute_gradients(loss, var_list, **options), strict=True)
+        if self.sparse_to_dense:
+            gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
+        if self.compressor is None:
+            with tf.init_scope():
+                outside = self.exchange is None
+                self.compressor = Compressor(self.recipe, variables, self.exchange or around_workers(), outside=outside)
+        if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
+            raise ValueError(
+                f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
+                f"{[variable.name for variable in variables]}. Use an optimizer for each list"
+            )
+        updates, _ = self.compressor([list(gradients)])
+        self._given_out = updates if self.exchange is None else []
+        return list(zip(updates, variables, strict=True))
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """Apply what `compute_gradients` returned, as it is or combined by Horovod.
+
+        Args:
+            grads_and_vars: list of (gradient, variable), in the order in which they were given out.
+            global_step: variable to count up by one.
+            name: of the operation.
+
+        Raises:
+            LabError: several ranks train, and nobody has exchanged the gradients.
+            tf.errors.InvalidArgumentError: a rank's gradient held NaN or infinity; on all ranks.
+        """
+        updates, variables = map(list, zip(*grads_and_vars, strict=True))
+        if self.exchange is None:
+            if around_workers().size > 1 and any(u is not None and u is g for u, g in zip(updates, self._given_out)):  # noqa: B905
+                raise LabError(
+                    f"{around_workers().size} ranks train, and nobody exchanged their gradients: put "
+                    "horovod.tensorflow.DistributedOptimizer around this optimizer, or this optimizer around it"
+                )
+            updates = self.compressor.after_exchange(updates)
+        return self.inner.apply_gradients(list(zip(updates, variables, strict=True)), global_step, name)
+
+    def get_slot(self, var, name):
+        """A variable's ``"velocity"`` or ``"residual"``, or the inner optimizer's slot; None where there is none."""
+        own = self._own_slots()
+        if name not in own:
+            return self.inner.get_slot(var, name)
+        places = [i for i, trained in enumerate(self.compressor.trained) if trained is var]
+        return own[name][places[0]] if places else None
+
+    def get_slot_names(self):
+        """Names that `get_slot` knows."""
+        return sorted({*self.inner.get_slot_names(), *self._own_slots()})
+
+    def variables(self):
+        """All state: the inner optimizer's, the step, velocities and residuals."""
+        return [*self.inner.variables(), *(self.compressor.state if self.compressor else [])]
+
+    def _own_slots(self):
+        if self.compressor is None:
+            return {}
+        return {"velocity": self.compressor.velocities[0], "residual": self.compressor.residuals[0]}
+
+
+def is_horovods(optimizer) -> bool:
+    """Whether it is what ``horovod.tensorflow.DistributedOptimizer`` makes of a compat.v1 optimizer."""
+    return type(optimizer).__module__.startswith("horovod.") and hasattr(optimizer, "_optimizer")
+
+
+def check_horovods_options(optimizer) -> None:
+    """A ValueError for options of Horovod's optimizer that would be lost when its exchange is taken over."""
+    if optimizer._agg_helper is not None:
+        raise ValueError("backward_passes_per_step must be 1 where GradientCompressionOptimizer wraps Horovod's")
+    if optimizer._local_vars:
+        raise ValueError("Horovod's optimizer must have no local variables where GradientCompressionOptimizer wraps it")
+    if optimizer.process_set.process_set_id:
+        raise ValueError("process_set must be the global one where GradientCompressionOptimizer wraps Horovod's")
+
+
+def around_workers():
+    """The ranks that a Horovod optimizer around this one exchanges with; one worker where Horovod is not started."""
+    exchange = default_exchange()
+    return ExchangedByHorovodsOptimizer() if isinstance(exchange, HorovodWorkers) else exchange
+
+
+def check_inner_optimizer(optimizer, recipe: Recipe) -> None:
+    """A ValueError for an optimizer that must not apply the compressed update."""
+    if type(optimizer) not in (v1.GradientDescentOptimizer, v1.MomentumOptimizer):
+        raise ValueError(
+            "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer (or MomentumOptimizer, where the recipe's "
+            f"momentum is 0), got {type(optimizer).__name__}: Deep Gradient Compression is defined for SGD alone"
+        )
+    if type(optimizer) is v1.MomentumOptimizer and recipe.momentum:
+        raise ValueError(
+            f"momentum must be 0 in the recipe when MomentumOptimizer applies the update, got {recipe.momentum}: "
+            "it would be applied twice"
+        )

@@ -1,0 +1,296 @@
+"""Keras 3 on Horovod: an optimizer that exchanges gradients in ``model.fit``, compressed or not, and what goes with it.
+
+Horovod's own wrapper was written for Keras 2; under Keras 3 it trains every rank alone and says nothing. This one
+overrides ``apply``, which ``fit`` and custom loops both call.
+
+    hvd.init()
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.001, momentum=0.9))
+    model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    x, y = shard(x_train, y_train)
+    model.fit(x, y, callbacks=[AverageMetrics(), *on_first_rank(keras.callbacks.ModelCheckpoint("model.keras"))])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import default_exchange
+
+UNCOMPRESSED = Recipe(
+    ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
+)
+
+
+@keras.saving.register_keras_serializable(package="dgc_lab")
+class DistributedOptimizer(keras.optimizers.Optimizer):
+    """A Keras optimizer whose gradients are averaged over all Horovod ranks before it applies them.
+
+    At the first step the trained variables and the inner optimizer's state are taken from rank 0. The learning rate,
+    schedules and callbacks that change it are the inner optimizer's. Saving the model saves the residuals and
+    velocities of the rank that saves: to resume, let every rank save and load its own file.
+
+    Args:
+        optimizer: the Keras optimizer that applies the update. With a recipe, SGD without momentum: the momentum is
+            the recipe's. Without one, any.
+        recipe: how to compress (`dgc_lab.dgc.config.Recipe`); None averages whole gradients.
+        exchange: who takes part (`dgc_lab.distributed.communicators`); Horovod's ranks if None, one worker where there are none.
+        name: of the optimizer.
+
+    Raises:
+        ValueError: optimizer is not a Keras optimizer; with a recipe, it is not SGD (Adam is outside the algorithm),
+            has momentum of its own (it would be applied twice), or weight decay (the recipe's comes before the
+            accumulation).
+        RanksDisagree: at the first step, on all ranks, when they differ in recipe, model or step.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.5, dense_below=0))
+        >>> model.compile(optimizer, loss="mse", jit_compile=False)
+        >>> history = model.fit(np.ones((8, 4)), np.ones((8, 2)), epochs=2, verbose=0)
+        >>> history.history["loss"][0] > history.history["loss"][1]
+        True
+
+    Source: arXiv:1712.01887; https://keras.io/api/optimizers (``apply``).
+    """
+
+    def __init__(self, optimizer, recipe: Recipe | None = None, exchange=None, name="distributed"):
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
+        if recipe is not None:
+            check_outer_optimizer(optimizer)
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner, self.recipe, self.exchange = optimizer, recipe, exchange
+        self.compressor = None
+        self._started = False
+
+    def build(self, variables):
+        """Create velocities, residuals and the inner optimizer's state; Keras calls it."""
+        if self.built:
+            return
+        self.exchange = self.exchange or default_exchange()
+        weights = [variable.value for variable in variables]
+        names = [variable.path for variable in variables]
+        with tf.init_scope():  # fit builds while it traces, and the first step wants their values
+            self.compressor = Compressor(self.recipe or UNCOMPRESSED, weights, self.exchange, names)
+            self.inner.build(variables)
+            super().build(variables)
+
+    def apply(self, grads, trainable_variables=None):
+        """Exchange the gradients, then let the inner optimizer apply the update; the same on all ranks.
+
+        Args:
+            grads: one gradient per variable: a tensor, ``tf.IndexedSlices`` or None.
+            trainable_variables: Keras variables; those that it was built with if None.
+
+        Raises:
+            ValueError: called inside ``jit_compile=True``: Horovod's collectives are no XLA operations; or inside a
+                ``LossScaleOptimizer``; or a variable is not among those that it was built with.
+            tf.errors.InvalidArgumentError: a rank's gradient holds NaN or infinity; on all ranks.
+        """
+        refuse_xla_and_loss_scaling()
+        if not self.built:
+            self.build(trainable_variables)
+        known = self._trainable_variables
+        given = known if trainable_variables is None else list(trainable_variables)
+        by_variable = {id(variable): gradient for variable, gradient in zip(given, grads, strict=True)}
+        unknown = [variable.path for variable in given if all(variable is not one for one in known)]
+        if unknown:
+            raise ValueError(
+                f"trainable_variables must be among those of the first call, got also {unknown}. After layers were "
+                "unfrozen, compile the model with a new optimizer"
+            )
+        self._start()
+        updates, _ = self.compressor([[by_variable.get(id(variable)) for variable in known]])
+        self.inner.apply(updates, known)
+
+    def _start(self):
+        """Before the first step: the same step and the same values on all ranks."""
+        if self._started:
+            return
+        with tf.init_scope():
+            self.exchange.agree(f"step {int(self.compressor.step)} (every rank must load its own state, or none)")
+            state = [variable.value for variable in (*self._trainable_variables, *self.inner.variables)]
+            self.exchange.broadcast(state)
+        self._started = True
+
+    @property
+    def variables(self):
+        return [*self._variables, *self.inner.variables]
+
+    @property
+    def learning_rate(self):
+        return self.inner.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.inner.learning_rate = learning_rate
+
+    @property
+    def iterations(self):
+        return self.inner.iterations
+
+    def finalize_variable_values(self, var_list):
+        self.inner.finalize_variable_values(var_list)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload that this rank has handed to the collectives since it was built, in bytes."""
+        return int(tf.reduce_sum(self.compressor.bytes_sent)) if self.built else 0
+
+    def scale_loss(self, loss):
+        return self.inner.scale_loss(loss)
+
+    def save_own_variables(self, store):
+        # Keras saves the inner optimizer by itself.
+        if self.built:
+            store["rank"] = np.array(self.exchange.first)
+            for number, variable in enumerate(self.compressor.state):
+                store[str(number)] = variable.numpy()
+
+    def load_own_variables(self, store):
+        if not store.keys():  # saved before it was built
+            return
+        saved, own = int(np.asarray(store["rank"])), self.exchange.first
+        if saved != own:
+            raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
+        if len(store.keys()) - 1 != len(self.compressor.state):
+            raise ValueError(
+                f"the file holds {len(store.keys()) - 1} of the {len(self.compressor.state)} state variables"
+            )
+        for number, variable in enumerate(self.compressor.state):
+            variable.assign(np.asarray(store[str(number)]))
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "optimizer": keras.saving.serialize_keras_object(self.inner),
+            "recipe": None if self.recipe is None else dataclasses.asdict(self.recipe),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
+        recipe = config["recipe"] and Recipe(**config["recipe"])
+        return cls(inner, recipe, name=config["name"])
+
+
+class AverageMetrics(keras.callbacks.Callback):
+    """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
+
+    Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
+    moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
+    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others. Batch norm's moments drift apart
+    afterwards: `dgc_lab.distributed.batch_norm.AverageStatistics` averages them.
+
+    Raises:
+        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
+
+    Args:
+        exchange: as in `DistributedOptimizer`.
+    """
+
+    def __init__(self, exchange=None):
+        super().__init__()
+        self.exchange = exchange
+
+    def on_train_begin(self, logs=None):
+        self.exchange = (self.exchange or default_exchange()).each_rank
+        # A rank with fewer batches would leave the others waiting in the last step.
+        self.exchange.agree(f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}")
+        # Not the seeds of dropout: each rank draws its own.
+        self.exchange.broadcast([variable.value for variable in self.model.non_trainable_weights])
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs:
+            names = sorted(logs)
+            total = self.exchange.allreduce([tf.constant([float(logs[name]) for name in names])], "dgc_lab.metrics")
+            logs.update(zip(names, (total / self.exchange.size).numpy().tolist(), strict=True))
+
+
+def on_first_rank(*callbacks, exchange=None) -> list:
+    """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
+
+    Example:
+        >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
+        1
+    """
+    return list(callbacks) if (exchange or default_exchange()).each_rank.first == 0 else []
+
+
+def shard(*arrays, exchange=None) -> tuple:
+    """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
+
+    Args:
+        arrays: arrays or tensors of the same length.
+
+    Returns:
+        As many arrays; what does not divide among the ranks is left out.
+
+    Raises:
+        ValueError: the lengths differ, or there are fewer examples than ranks.
+
+    Example:
+        >>> from dgc_lab.distributed.communicators import OneWorker
+        >>> shard(np.arange(3), exchange=OneWorker())[0].tolist()
+        [0, 1, 2]
+    """
+    exchange = (exchange or default_exchange()).each_rank
+    lengths = {len(array) for array in arrays}
+    if len(lengths) != 1 or min(lengths) < exchange.size:
+        raise ValueError(
+            f"arrays must have one length of at least {exchange.size}, the number of ranks, got lengths "
+            f"{[len(array) for array in arrays]}"
+        )
+    end = min(lengths) // exchange.size * exchange.size
+    return tuple(array[exchange.first : end : exchange.size] for array in arrays)
+
+
+def check_outer_optimizer(optimizer) -> None:
+    """A ValueError for a Keras optimizer that Deep Gradient Compression must not be joined with."""
+    if type(optimizer) is not keras.optimizers.SGD:
+        raise ValueError(
+            f"optimizer must be keras.optimizers.SGD with a recipe, got {type(optimizer).__name__}: Deep Gradient "
+            "Compression is defined for SGD alone. Without a recipe any optimizer is fine"
+        )
+    if optimizer.momentum:
+        raise ValueError(
+            f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the recipe has the momentum, "
+            "and it would be applied twice"
+        )
+    for name, instead in {
+        "weight_decay": "weight_decay",
+        "clipnorm": "clip_norm",
+        "global_clipnorm": "clip_norm",
+        "clipvalue": "clip_norm",
+    }.items():
+        if getattr(optimizer, name):
+            raise ValueError(
+                f"{name} must be given to the recipe, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
+                "it comes before the accumulation"
+            )
+
+
+def refuse_xla_and_loss_scaling() -> None:
+    """A clear ValueError for two surroundings that would fail later: XLA by an obscure message, the other by a hang."""
+    frame = inspect.currentframe()
+    while frame:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "the policy must not be mixed_float16: its LossScaleOptimizer leaves out a step on the rank whose "
+                "gradients overflow, and the others wait for it. Use mixed_bfloat16 or float32"
+            )
+        # TensorFlow tells a traced function nowhere that it is for XLA; the tf.function that is tracing it knows.
+        if getattr(caller, "_jit_compile", None) is True:
+            raise ValueError(
+                "jit_compile must be False, got True: Horovod's collectives are no XLA operations. "
+                "Say model.compile(..., jit_compile=False); on a GPU Keras may otherwise choose True by itself"
+            )
+        frame = frame.f_back

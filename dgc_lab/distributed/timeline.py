@@ -1,0 +1,88 @@
+"""What Horovod did and when: a reader of the timeline that Horovod writes.
+
+Horovod writes one when told to: by the environment variable ``HOROVOD_TIMELINE=FILE`` from the start on, or, started
+with ``HOROVOD_TIMELINE=DYNAMIC``, by ``hvd.start_timeline(FILE)`` and ``hvd.stop_timeline()`` in between. It is in
+the format of Chrome's trace viewer (chrome://tracing and https://ui.perfetto.dev show it): one "process" for each
+tensor, an event where each of its phases begins and one where it ends, and the moment at which each rank was ready.
+
+Source: https://horovod.readthedocs.io/en/stable/timeline.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+from dgc_lab.common import LabError
+
+READY = "rank {} ready"
+COLUMNS = ["tensor", "phase", "depth", "start ms", "ms"]
+
+
+class TimelineError(LabError):
+    """The file is no timeline of Horovod's; the message says why."""
+
+
+def read(file: str | os.PathLike) -> pd.DataFrame:
+    """The phases in a timeline file, in the order of their beginnings.
+
+    Args:
+        file: what Horovod wrote; also one that it is still writing, or that a killed rank left behind.
+
+    Returns:
+        One row per phase that has ended: ``tensor``, ``phase`` as Horovod names it, such as ``NEGOTIATE_ALLREDUCE``
+        (the ranks tell that they are ready) and ``ALLREDUCE``; ``depth``, 0 for a phase that is in no other one;
+        ``start ms`` since the first event, and ``ms``. That a rank was ready is a row of 0 ms.
+
+    Raises:
+        TimelineError: it is empty or in another format.
+        OSError: it cannot be read.
+    """
+    names, opened, rows = {}, {}, []
+    for event in events_in(Path(file).read_text()):
+        kind, tensor = event.get("ph"), names.get(event.get("pid"))
+        if kind == "M" and event.get("name") == "process_name":
+            names[event["pid"]] = event["args"].get("name")  # the first process is the clock, and has none
+        elif tensor is None or "ts" not in event:
+            continue  # sort indices, and marks of Horovod's cycles, which belong to no tensor
+        elif kind == "B":
+            opened.setdefault(tensor, []).append((event.get("name"), event["ts"]))
+        elif kind == "E" and opened.get(tensor):
+            phase, start = opened[tensor].pop()
+            rows.append((tensor, phase, len(opened[tensor]), start, event["ts"] - start))
+        elif kind == "X":
+            ready = READY.format(event["name"]) if str(event["name"]).isdigit() else event["name"]
+            rows.append((tensor, ready, len(opened.get(tensor, [])), event["ts"], event.get("dur", 0)))
+    if not rows:
+        raise TimelineError(f"{file} holds no phase: was anything exchanged between start_timeline and stop_timeline?")
+    frame = pd.DataFrame(rows, columns=COLUMNS).sort_values(["start ms", "depth"], ignore_index=True)
+    frame["start ms"] = (frame["start ms"] - frame["start ms"].min()) / 1000
+    frame["ms"] = frame["ms"] / 1000
+    return frame
+
+
+def events_in(text: str) -> list[dict]:
+    """The events of a file that need not be complete: Horovod closes its list only when the timeline is stopped."""
+    try:
+        whole = text[: text.rindex("}") + 1].strip()
+        events = json.loads(whole if whole.startswith("{") else whole + "]")
+    except ValueError as error:
+        raise TimelineError(f"this is no timeline of Horovod's: {error}") from None
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise TimelineError("this is no timeline of Horovod's: it must be a list of events")
+    return events
+
+
+def by_phase(frame: pd.DataFrame) -> pd.DataFrame:
+    """By phase: how often it ran, when the first began, when the last ended, and its time in all, in ms.
+
+    Args:
+        frame: what `read` gives.
+    """
+    ends = frame.assign(end=frame["start ms"] + frame["ms"])
+    table = ends.groupby("phase", sort=False).agg(
+        depth=("depth", "min"), times=("ms", "size"), begins=("start ms", "min"), ends=("end", "max"), ms=("ms", "sum")
+    )
+    return table.sort_values("begins")

@@ -1,0 +1,307 @@
+"""Build Horovod for the TensorFlow that is installed: ``python -m dgc_lab.install.build_horovod``.
+
+Horovod 0.28.1, its last release, does not compile against TensorFlow 2.19 or newer as it is. One file of it,
+optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped. This
+module fetches the release from PyPI, checks its hash, leaves that file out, builds with Gloo alone (no MPI), keeps
+the wheel in a cache and lets two processes add their numbers over the result.
+
+Needs g++, make and cmake; about two minutes on two cores. Uses the standard library alone, so that it runs before
+anything else of the lab is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from dgc_lab.common import LabError
+
+from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
+
+VERSION = "0.28.1"
+SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+XLA_SOURCE = "xla_mpi_ops.cc"
+BUILD_MODULES = {
+    "setuptools": "setuptools",
+    "wheel": "wheel",
+    "cffi": "cffi",
+    "cloudpickle": "cloudpickle",
+    "psutil": "psutil",
+    "yaml": "pyyaml",
+    "packaging": "packaging",
+}
+BUILD_OPTIONS = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    # CMake 4 refuses the bundled Gloo unless it is told that rules of version 3.5 will do.
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+}
+REBUILD = "python -m dgc_lab.install.build_horovod --force"
+RANK_PROGRAM = """
+import horovod.tensorflow as hvd, tensorflow as tf
+hvd.init()
+total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum)
+assert total.numpy().tolist() == [3.0], total
+"""
+
+
+class BuildError(LabError):
+    """The build cannot go on; the message says why and what to do."""
+
+
+def tensorflow_version() -> str:
+    """Version of the installed TensorFlow, found without importing it.
+
+    Raises:
+        BuildError: no TensorFlow is installed.
+    """
+    for package in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise BuildError("TensorFlow is not installed, and Horovod is built against it. Run: pip install tensorflow")
+
+
+def horovod_state() -> tuple[str | None, str | None]:
+    """Version of the installed Horovod and of the TensorFlow it was built for; None for what is not there.
+
+    Example:
+        >>> horovod_state()  # doctest: +SKIP
+        ('0.28.1', '2.21.0')
+    """
+    try:
+        files = importlib.metadata.distribution("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return None, None
+    metadata = Path(str(files.locate_file("horovod/metadata.json")))
+    # Horovod's build appends lines to this file and leaves a trailing comma, so it is not always valid JSON.
+    found = re.search(r'"tensorflow":\s*"([^"]+)"', metadata.read_text() if metadata.exists() else "")
+    return files.version, found.group(1) if found else None
+
+
+def require_horovod() -> None:
+    """Make sure that Horovod is here and built for the installed TensorFlow.
+
+    Raises:
+        LabError: it is not; the message holds the command that builds it.
+    """
+    version, built_for = horovod_state()
+    if version is None:
+        raise LabError("Horovod is not installed. Run: python -m dgc_lab build-horovod")
+    if built_for != tensorflow_version():
+        raise LabError(
+            f"Horovod was built for TensorFlow {built_for}, and {tensorflow_version()} is installed. "
+            "Run: python -m dgc_lab build-horovod --force"
+        )
+
+
+def cache_folder() -> Path:
+    """Folder for the built wheels: ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``."""
+    return Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
+
+
+def wheel_folder() -> Path:
+    """Where the wheel for this Python and this TensorFlow is kept.
+
+    pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
+    """
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return cache_folder() / "horovod" / f"{VERSION}-{python}-tf{tensorflow_version()}"
+
+
+def tool_path() -> str:
+    """PATH with this Python's own programs first: cmake from PyPI lies there."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def check_tools() -> None:
+    """Raise a BuildError that names everything missing for the build, with the command that brings it."""
+    missing = []
+    if not any(shutil.which(name, path=tool_path()) for name in ("g++", "c++", "clang++")):
+        missing.append("a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)")
+    if not shutil.which("make", path=tool_path()):
+        missing.append("make (Debian, Ubuntu: apt-get install make)")
+    if not shutil.which("cmake", path=tool_path()):
+        missing.append(f"cmake ({sys.executable} -m pip install 'cmake<4')")
+    modules = [package for name, package in BUILD_MODULES.items() if importlib.util.find_spec(name) is None]
+    if modules:
+        missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(modules)})")
+    if missing:
+        raise BuildError("Horovod cannot be built, these are missing:\n  - " + "\n  - ".join(missing))
+
+
+def fetch(folder: Path) -> Path:
+    """Download the pinned source into ``folder`` through pip, check its SHA-256, and return its path."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
+    command += ["--no-build-isolation", "--dest", str(folder), f"horovod=={VERSION}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    source = folder / f"horovod-{VERSION}.tar.gz"
+    if done.returncode or not source.exists():
+        raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
+    found = hashlib.sha256(source.read_bytes()).hexdigest()
+    if found != SHA256:
+        raise BuildError(f"{source.name} has SHA-256 {found}, expected {SHA256}: not built")
+    return source
+
+
+def unpack_without_xla(source: Path, folder: Path) -> Path:
+    """Unpack the source and take the XLA file off the list of what TensorFlow's part is compiled from."""
+    with tarfile.open(source) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+        archive.extractall(folder)
+    tree = folder / f"horovod-{VERSION}"
+    cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
+    lines = cmake_lists.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if XLA_SOURCE not in line]
+    if len(kept) != len(lines) - 1:
+        raise BuildError(f"{cmake_lists} names {XLA_SOURCE} {len(lines) - len(kept)} times, expected once")
+    cmake_lists.write_text("".join(kept))
+    return tree
+
+
+def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
+    """Build the wheel into ``folder``, printing the compiler's own percentage; the full output goes to ``log``."""
+    command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
+    command += ["--no-cache-dir", "--wheel-dir", str(folder), str(tree)]
+    environment = {**os.environ, **BUILD_OPTIONS, "PATH": tool_path()}
+    # Under make the variable is there and empty, and Horovod then starts 8 compilers; each can take a gigabyte.
+    if not environment.get("MAKEFLAGS"):
+        environment["MAKEFLAGS"] = f"-j{min(os.cpu_count() or 1, 4)}"
+    shown = -10
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+        )
+        for line in process.stdout:
+            out.write(line)
+            percent = re.match(r"\s*\[\s*(\d+)%\]", line)
+            if percent and int(percent.group(1)) >= shown + 10:
+                shown = int(percent.group(1))
+                say(f"      {shown:3d} % compiled")
+    wheels = list(folder.glob("horovod-*.whl"))
+    if process.wait() or not wheels:
+        tail = "".join(log.read_text().splitlines(keepends=True)[-60:])
+        raise BuildError(f"The build failed. Its last lines, the whole output is in {log}:\n{tail}")
+    return wheels[0]
+
+
+def verify(timeout: float = 120) -> None:
+    """Start two ranks on the loopback interface and let them add 1 and 2 with a real allreduce.
+
+    Args:
+        timeout: seconds to wait for both.
+
+    Raises:
+        BuildError: a rank failed or did not end in time; the message holds what it printed.
+    """
+    ranks = []
+    with rendezvous() as port:
+        try:
+            for variables in rank_variables(["127.0.0.1"] * 2):
+                environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+                environment |= variables | meeting_variables(port)
+                command = [sys.executable, "-c", RANK_PROGRAM]
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+                ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+            end = time.monotonic() + timeout
+            for number, rank in enumerate(ranks):
+                try:
+                    printed, _ = rank.communicate(timeout=max(1, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise BuildError(f"rank {number} did not finish its allreduce in {timeout:.0f} s") from None
+                if rank.returncode:
+                    raise BuildError(f"rank {number} failed:\n{printed[-2000:]}")
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+
+def say(text: str) -> None:
+    """Print at once: a notebook cell and a log both show the progress while it happens."""
+    print(text, flush=True)
+
+
+def build(force: bool = False) -> None:
+    """Fetch, build, install and verify Horovod; what is already built for this TensorFlow is taken from the cache.
+
+    Args:
+        force: build again even when a wheel is in the cache.
+
+    Raises:
+        BuildError: something is missing or failed.
+    """
+    tensorflow, wheels, start = tensorflow_version(), wheel_folder(), time.monotonic()
+    if not force and horovod_state() == (VERSION, tensorflow):
+        say(f"Horovod {VERSION} for TensorFlow {tensorflow} is installed already.")
+        return
+    wheel = None if force else next(iter(wheels.glob("horovod-*.whl")), None)
+    if wheel:
+        say(f"[1/3] found a wheel for TensorFlow {tensorflow}: {wheel}")
+        install_and_verify(wheel)
+    else:
+        check_tools()
+        wheels.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
+            tree = unpack_without_xla(fetch(Path(scratch)), Path(scratch))
+            wheel = compile_wheel(tree, Path(scratch) / "wheel", wheels / "build.log")
+            install_and_verify(wheel)
+            shutil.move(wheel, wheels / wheel.name)  # only what works is kept
+    say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
+
+
+def install_and_verify(wheel: Path) -> None:
+    """Install a wheel and let two ranks add up; a Horovod that cannot do that is taken off again."""
+    say(f"[2/3] install {wheel.name}")
+    pip = [sys.executable, "-m", "pip"]
+    command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}")
+    say("[3/3] verify with an allreduce over two ranks")
+    importlib.invalidate_caches()
+    try:
+        verify()
+    except BuildError as error:
+        subprocess.run([*pip, "uninstall", "--quiet", "--yes", "horovod"], capture_output=True)
+        raise BuildError(f"{error}\nHorovod was taken off again. To build anew: {REBUILD}") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line of this module; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dgc_lab.install.build_horovod", description=__doc__.split("\n")[0])
+    parser.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
+    parser.add_argument("--verify", action="store_true", help="only let two ranks of the installed Horovod add up")
+    options = parser.parse_args(arguments)
+    try:
+        if options.verify:
+            if horovod_state()[0] is None:
+                raise BuildError("Horovod is not installed. Run: python -m dgc_lab.install.build_horovod")
+            verify()
+            say("Two ranks added up: Horovod works.")
+        else:
+            build(force=options.force)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""``python -m dgc_lab doctor``: what is installed here, and the remedy for what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgc_lab import __version__
+from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
+from dgc_lab.install.build_horovod import horovod_state
+
+# name on PyPI: oldest version that the lab works with, and whether every lesson needs it
+PACKAGES = {
+    "keras": ("3.13", True),
+    "numpy": ("2.0", True),
+    "pandas": ("2.2", True),
+    "matplotlib": ("3.10", True),
+    "pillow": ("11", True),
+    "psutil": ("5.9", True),
+    "scikit-learn": ("1.6", True),
+    "ipywidgets": ("7.7", True),
+    "ipykernel": ("6.17", True),
+    "jupyterlab": ("4.4", False),
+}
+OLDEST_TENSORFLOW = "2.20"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        found: what is there, in words.
+        remedy: what to do; empty where all is well.
+        needed: whether lessons fail without it.
+    """
+
+    name: str
+    found: str
+    remedy: str = ""
+    needed: bool = True
+
+
+def examine() -> list[Finding]:
+    """Look at Python, packages, Horovod, GPUs, cores, memory and data. Starts TensorFlow to ask it for GPUs.
+
+    Example:
+        >>> examine()[0].name
+        'dgc_lab'
+    """
+    findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding()]
+    findings += [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
+    findings += [
+        horovod_finding(),
+        gpu_finding(),
+        Finding("processor cores", str(os.cpu_count()), needed=False),
+        memory_finding(),
+        mnist_finding(),
+    ]
+    return findings
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings as a table of text; what lessons need and do not have is marked with an exclamation mark."""
+    lines = [("", "what", "found", "remedy")]
+    for finding in findings:
+        mark = "!" if finding.remedy and finding.needed else "-" if finding.remedy else "ok"
+        lines.append((mark, finding.name, finding.found, finding.remedy))
+    # No pandas here: the doctor must also speak where it is missing.
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def installed(package: str) -> str | None:
+    """Version of an installed package, None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def older(version: str, least: str) -> bool:
+    """Whether a version is older than another, by its first two numbers.
+
+    Example:
+        >>> older("2.9.1", "2.20"), older("2.20.0", "2.20")
+        (True, False)
+    """
+    return [int(part) for part in version.split(".")[:2]] < [int(part) for part in least.split(".")[:2]]
+
+
+def python_finding() -> Finding:
+    """Python's version; the lab runs on 3.11 to 3.13."""
+    fine = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Finding("python", platform.python_version(), "" if fine else "use Python 3.11, 3.12 or 3.13")
+
+
+def package_finding(name: str, least: str, needed: bool) -> Finding:
+    """Version of a package, with a remedy when it is missing or older than the lab works with."""
+    version = installed(name)
+    remedy = f"pip install '{name}>={least}'" if version is None or older(version, least) else ""
+    return Finding(name, version or "not installed", remedy, needed)
+
+
+def tensorflow_finding() -> Finding:
+    """TensorFlow under either of its names."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        if installed(name):
+            return package_finding(name, OLDEST_TENSORFLOW, True)
+    return Finding("tensorflow", "not installed", f"pip install 'tensorflow>={OLDEST_TENSORFLOW}'")
+
+
+def horovod_finding() -> Finding:
+    """Whether Horovod is built, and for the TensorFlow that is installed."""
+    version, built_for = horovod_state()
+    tensorflow = installed("tensorflow") or installed("tensorflow-cpu")
+    remedy = "python -m dgc_lab.install.build_horovod (for lessons with several workers)"
+    if version is None:
+        return Finding("horovod", "not built", remedy, needed=False)
+    found = f"{version} for TensorFlow {built_for or 'unknown'}"
+    return Finding("horovod", found, "" if (version, built_for) == (HOROVOD_VERSION, tensorflow) else remedy, False)
+
+
+def gpu_finding() -> Finding:
+    """The GPUs that TensorFlow sees."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        return Finding("GPUs", f"unknown, TensorFlow does not start: {error}", needed=False)
+    gpus = tf.config.list_physical_devices("GPU")
+    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    return Finding("GPUs", ", ".join(names) or "none, the lessons run on the CPU", needed=False)
+
+
+def memory_finding() -> Finding:
+    """Free and whole memory."""
+    try:
+        import psutil
+    except ImportError:
+        return Finding("memory", "unknown, psutil is not installed", needed=False)
+    memory = psutil.virtual_memory()
+    return Finding("memory", f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free", needed=False)
+
+
+def mnist_finding() -> Finding:
+    """Where MNIST would come from."""
+    given = os.environ.get("DGC_LAB_DATA")
+    if given:
+        file = Path(given).expanduser()
+        file = file / "mnist.npz" if file.is_dir() else file
+        remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, and there is no file {file}"
+        return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
+    cached = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / "mnist.npz"
+    found = f"{cached}" if cached.is_file() else "not here; downloaded when a lesson asks for it (11 MB)"
+    return Finding("MNIST", found, needed=False)

@@ -1,0 +1,105 @@
+"""Synchronous training without servers: ``MultiWorkerMirroredStrategy``, whose workers average by allreduce.
+
+    with MultiWorkerMirrored(2) as workers:
+        events = list(workers.stream(train_mirrored, task, settings))
+
+The same batches go into the same updates as in synchronous training on parameter servers (`dgc_lab.parameter_server.training_loop`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster.rank import stop_requested
+from dgc_lab.parameter_server.checkpoint import order
+from dgc_lab.parameter_server.schedule import Gradient
+from dgc_lab.parameter_server.server import sleep
+from dgc_lab.parameter_server.training_loop import Finished, Score, Settings
+from dgc_lab.parameter_server.worker import delay, now
+
+
+def train_mirrored(task, settings: Settings) -> Iterator:
+    """Train on the workers of a `dgc_lab.cluster.public.MultiWorkerMirrored`; runs in each of them.
+
+    Args:
+        task, settings: as in `dgc_lab.parameter_server.training_loop.train`; the mode has to be synchronous.
+
+    Yields:
+        Each worker a `Gradient` for each of its batches; waiting for the others lies before ``done`` here, inside the
+        allreduce. The first worker also a `Score` in the beginning and in the end, and `Finished`.
+
+    Raises:
+        ValueError: another mode, or settings that do not fit the number of workers.
+    """
+    workers, worker = roles.number_of("worker"), roles.own_number()
+    settings.check(workers)
+    if settings.schedule.mode != "synchronous":
+        raise ValueError(f"schedule must be synchronous, got {settings.schedule.mode!r}")
+    strategy = roles.mirrored()
+    weights = task.initial_weights()
+    with strategy.scope():
+        weights = [tf.Variable(weight) for weight in weights]
+        velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
+    step = mirrored_step(strategy, task, settings, workers, worker, weights, velocities)
+    places = order(len(task.examples[0]), settings)
+
+    def batch(number):
+        return [tf.constant(array[places[number]]) for array in task.examples]
+
+    def agree(value: float) -> float:
+        """The mean over the workers; they wait for each other."""
+        return float(strategy.run(lambda: all_reduce_mean(tf.constant(value, tf.float64))))
+
+    step.get_concrete_function(tf.constant(0), *batch(worker))  # traced before the clock runs
+    if worker == 0:
+        yield Score(0, 0.0, task.score([weight.numpy() for weight in weights]))
+    began = agree(time.time())
+    began = agree(time.time())  # all have arrived; their clock is the same
+    updates = 0
+    for update in range(settings.gradients // workers):
+        if agree(float(stop_requested())):  # all leave at the same step
+            break
+        number = update * workers + worker
+        *times, loss = (float(value) for value in step(tf.constant(number), *batch(number)))
+        start, computed, done = (moment - began for moment in times)
+        yield Gradient(worker, number, start, start, computed, done, update, update, loss)
+        updates += 1
+    if worker == 0:
+        final = [weight.numpy() for weight in weights]
+        yield Score(updates * workers, time.time() - began, task.score(final))
+        yield Finished(final, updates, updates * workers)
+
+
+def all_reduce_mean(values):
+    """The mean over all replicas, called inside ``strategy.run``."""
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
+
+
+def mirrored_step(strategy, task, settings: Settings, workers: int, worker: int, weights, velocities):
+    """One update of this worker's copy of the weights: a ``tf.function``.
+
+    Returns:
+        A function of the batch's number and its arrays that gives float64 (4,): when it began, when it had its
+        gradient, when it was done, as seconds since 1970, and the loss.
+    """
+
+    def on_replica(number, *batch):
+        began = now()
+        with tf.control_dependencies([began]):
+            batch = [tf.identity(array) for array in batch]
+        seed = tf.stack([settings.seed, number])
+        loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
+        computed = now(sleep(delay(settings.schedule, workers, worker, seed, now(*gradients) - began)))
+        with tf.control_dependencies([computed]):
+            gradients = [tf.identity(gradient) for gradient in gradients]
+        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
+            velocity.assign(settings.momentum * velocity + mean)
+            weight.assign_sub(settings.learning_rate * workers * velocity)
+        done = now(*[weight.read_value() for weight in weights])
+        return tf.stack([began, computed, done, tf.cast(loss, tf.float64)])
+
+    return tf.function(lambda *arguments: strategy.run(on_replica, arguments))

@@ -1,0 +1,173 @@
+"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+from dgc_lab.common import LabError
+
+from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster.rank import stop_requested
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, Gradient, Schedule
+from dgc_lab.parameter_server.server import SharedModel
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
+
+
+class Watch:
+    """Looks for workers that died, and says whether the schedule can do without them.
+
+    Args:
+        schedule: which mode.
+        workers: how many there are.
+    """
+
+    def __init__(self, schedule: Schedule, workers: int):
+        self.schedule, self.workers, self._dead = schedule, workers, set()
+
+    def look(self) -> list[int]:
+        """Numbers of the workers that have died since the last look.
+
+        Raises:
+            LabError: too many have.
+        """
+        dead = set(roles.dead_workers())
+        spare = {"asynchronous": self.workers - 1, "backup workers": self.schedule.backup}.get(self.schedule.mode, 0)
+        if len(dead) > spare:
+            names = " and ".join(f"worker {number}" for number in sorted(dead))
+            raise LabError(
+                f"{names} died, and {self.schedule.mode} training cannot go on without: the others wait. "
+                "restart_worker() brings it back, a checkpoint keeps what was learnt"
+            )
+        new, self._dead = dead - self._dead, dead
+        return sorted(new)
+
+
+class Made:
+    """Holds records back until the update is made that their gradients are in.
+
+    Args:
+        needed: gradients in an update.
+    """
+
+    def __init__(self, needed: int):
+        self._needed, self._open = needed, {}
+
+    def add(self, record: Gradient) -> list[Gradient]:
+        """The records that can be told now: those of a full update, or a dropped one."""
+        if record.update == DROPPED:
+            return [record]
+        members = self._open.setdefault(record.update, [])
+        members.append(record)
+        return self._open.pop(record.update) if len(members) == self._needed else []
+
+    def unfinished(self) -> list[Gradient]:
+        """Those that are still held back."""
+        return [record for members in self._open.values() for record in members]
+
+
+class Hands:
+    """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
+
+    Args:
+        coordinator: TensorFlow's ``ClusterCoordinator``.
+        shared: the model.
+        step: of `dgc_lab.parameter_server.worker.worker_step`.
+        examples: arrays that batches are cut from.
+        places: int array (batches, examples of each): which examples.
+        batches: numbers of the batches to hand out, in order.
+
+    Attributes:
+        left: how many of them have not been worked off.
+    """
+
+    def __init__(self, coordinator, shared: SharedModel, step, examples, places, batches):
+        self._coordinator, self._shared, self._step = coordinator, shared, step
+        self._examples, self._places = examples, places
+        self.left, self._next = len(batches), iter(batches)
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._results, self._threads = queue.Queue(), []
+
+    def start(self, number: int) -> None:
+        """Start that many threads."""
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def events(self, watch: Watch) -> Iterator[Gradient | int]:
+        """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
+        last_look = time.monotonic()
+        while self.left and not stop_requested():
+            try:
+                result = self._results.get(timeout=SECONDS_BETWEEN_LOOKS)
+            except queue.Empty:
+                result = None
+            if isinstance(result, Exception):
+                raise result
+            if result is not None:
+                self.left -= 1
+                yield result
+            elif not any(thread.is_alive() for thread in self._threads) and self._results.empty():
+                raise LabError(f"{self.left} batches came back without a gradient, and nobody works on them")
+            if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
+                yield from watch.look()
+                last_look = time.monotonic()
+
+    def stop(self) -> None:
+        """Hand out no more batches, and wait for those that are out."""
+        self._stopping.set()
+        self._shared.stopped.assign(True)
+        end, workers = time.monotonic() + SECONDS_FOR_LAST_GRADIENTS, roles.number_of("worker")
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+            if len(roles.dead_workers()) == workers:
+                return  # nobody is left to do them
+            time.sleep(0.01)
+
+    def rest(self) -> Iterator[Gradient]:
+        """What became of the batches that were out when the training was stopped."""
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, Exception):
+                raise result
+            self.left -= 1
+            yield result
+
+    def _work(self):
+        try:
+            first = True
+            while True:
+                with self._lock:  # so that batches go out in order
+                    number = next(self._next, None)
+                    if number is None or self._stopping.is_set():
+                        return
+                    result, again = self._hand_out(number, first)
+                first = False
+                values = None
+                while values is None:
+                    try:
+                        values = np.asarray(result.fetch()).tolist()
+                    except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                        # Its worker died when the batch was done and before it could tell. The servers take none twice.
+                        result = again()
+                worker, began, read, computed, done, version, update, loss = values
+                if update != NOT_YET:
+                    self._results.put(
+                        Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
+                    )
+        except Exception as error:  # it is raised where the events are read
+            self._results.put(error)
+
+    def _hand_out(self, number, first):
+        """Schedule a batch; returns what will be its result, and a function that schedules it again."""
+        # As tensors of this process: arrays would be made into tensors on the worker, one by one.
+        batch = [tf.constant(array[self._places[number]]) for array in self._examples]
+        arguments = (tf.constant([number, first], tf.int64), *batch)
+        again = functools.partial(self._coordinator.schedule, self._step, args=arguments)
+        return again(), again

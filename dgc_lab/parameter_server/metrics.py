@@ -1,0 +1,176 @@
+"""What the records of a training say: staleness, throughput, and what each worker did with its time.
+
+Measured records (`dgc_lab.parameter_server.training_loop`) and simulated ones (`dgc_lab.parameter_server.simulation`) are read alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+import pandas as pd
+from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.parameter_server.schedule import DROPPED, Gradient
+
+
+def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
+    """Staleness of gradients, counted from the order of events alone.
+
+    Args:
+        events: in the order in which the servers served them: ``("read", name)`` when the weights for the gradient of
+            that name were read, ``("update", name, ...)`` when an update with one or more gradients was applied.
+
+    Returns:
+        By name of each gradient in an update: how many updates stand between its reading and its own update.
+
+    Raises:
+        ValueError: an event is neither, a gradient is read or applied twice, or applied and not read.
+
+    Example:
+        Two workers, a and b; a's second gradient misses b's first update:
+
+        >>> count_staleness([("read", "a1"), ("read", "b1"), ("update", "a1"), ("read", "a2"), ("update", "b1"),
+        ...                  ("update", "a2")])
+        {'a1': 0, 'b1': 1, 'a2': 1}
+    """
+    updates, version, staleness = 0, {}, {}
+    for kind, *names in events:
+        check_choice("event", kind, ("read", "update"))
+        for name in names:
+            if kind == "read":
+                if name in version:
+                    raise ValueError(f"events must read for each gradient once, got {name!r} again")
+                version[name] = updates
+            elif name not in version:
+                raise ValueError(f"events must read for a gradient before its update, got {name!r}")
+            elif name in staleness:
+                raise ValueError(f"events must apply each gradient once, got {name!r} again")
+            else:
+                staleness[name] = updates - version[name]
+        updates += kind == "update"
+    return staleness
+
+
+def events_in_order(records: list[Gradient]) -> list[tuple]:
+    """Reads and updates in the order of their times, as `count_staleness` takes them; a gradient's name is its place.
+
+    An update happens when the last of its gradients is done. Times that are measured where a worker is, not where the
+    variables are, can swap two events that lie closer together than a message takes.
+
+    Example:
+        >>> events_in_order([Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
+        [('read', 0), ('update', 0)]
+    """
+    times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
+    for members in _updates(records).values():
+        times.append((max(records[place].done for place in members), 0, ("update", *members)))
+    return [event for _, _, event in sorted(times)]
+
+
+def updates(records: list[Gradient]) -> list[tuple[float, int]]:
+    """When each update happened, in seconds, and how many gradients it took, in their order.
+
+    Example:
+        >>> updates([Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
+        [(0.3, 1)]
+    """
+    members = _updates(records)
+    return [(max(records[place].done for place in members[update]), len(members[update])) for update in sorted(members)]
+
+
+def _updates(records) -> dict[int, list[int]]:
+    """By the number of an update, the places of its gradients."""
+    members = defaultdict(list)
+    for place, record in enumerate(records):
+        if record.update != DROPPED:
+            members[record.update].append(place)
+    return members
+
+
+def summary(runs: dict[str, list[Gradient]], batch_size: int) -> pd.DataFrame:
+    """A row per run.
+
+    Args:
+        runs: records by the name of the run.
+        batch_size: examples in a mini-batch.
+
+    Returns:
+        A table with a row per run: ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last
+        gradient was taken; ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went
+        into an update; ``mean staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers
+        (see `by_worker`).
+
+    Raises:
+        ValueError: there is no run, a run has no record, or batch_size is not positive.
+
+    Example:
+        >>> run = [Gradient(0, n, n, n + 0.1, n + 0.9, n + 1.0, version=n, update=n, loss=2.3) for n in range(4)]
+        >>> summary({"one worker": run}, batch_size=32)["samples/s"].to_dict()
+        {'one worker': 32.0}
+    """
+    check_runs(runs)
+    check_count("batch_size", batch_size, 1, 1_000_000_000)
+    return pd.DataFrame({name: figures(records, batch_size) for name, records in runs.items()}).T.astype(
+        dict.fromkeys(("gradients", "updates", "dropped", "max staleness"), int)
+    )
+
+
+def figures(records: list[Gradient], batch_size: int) -> dict[str, float]:
+    """One run's row of `summary`."""
+    applied = [record.staleness for record in records if record.update != DROPPED]
+    seconds = max(record.done for record in records)
+    updated = len(_updates(records))
+    return {
+        "gradients": len(records),
+        "updates": updated,
+        "dropped": len(records) - len(applied),
+        "seconds": seconds,
+        "gradients/s": len(records) / seconds,
+        "updates/s": updated / seconds,
+        "samples/s": len(applied) * batch_size / seconds,
+        "mean staleness": sum(applied) / len(applied) if applied else 0.0,
+        "max staleness": max(applied, default=0),
+        "idle share": float(by_worker(records)["idle share"].mean()),
+    }
+
+
+def by_worker(records: list[Gradient]) -> pd.DataFrame:
+    """What each worker did until the run's last gradient was taken.
+
+    Returns:
+        A table with a row per worker: ``gradients`` computed and ``dropped``; seconds ``computing`` (a straggler's
+        delay included), ``waiting`` for its turn and for the weights, and ``exchanging`` gradients; ``idle``, all
+        seconds in which it did not compute: these two, and those without a batch; and ``idle share`` of all seconds.
+
+    Raises:
+        ValueError: there is no record.
+
+    Example:
+        >>> by_worker([Gradient(0, 0, 0.0, 0.25, 0.75, 1.0, version=0, update=0, loss=2.3)])["idle share"].item()
+        0.5
+    """
+    check_runs({"records": records})
+    frame = pd.DataFrame([vars(record) for record in records])
+    table = pd.DataFrame(
+        {
+            "worker": frame["worker"],
+            "gradients": 1,
+            "dropped": (frame["update"] == DROPPED).astype(int),
+            "computing": frame["computed"] - frame["read"],
+            "waiting": frame["read"] - frame["began"],
+            "exchanging": frame["done"] - frame["computed"],
+        }
+    )
+    table = table.groupby("worker").sum()
+    seconds = frame["done"].max()
+    return table.assign(idle=seconds - table["computing"], **{"idle share": 1 - table["computing"] / seconds})
+
+
+def check_runs(runs: dict[str, list[Gradient]]) -> None:
+    """A ValueError where there is no run, or a run without a record."""
+    if not runs:
+        raise ValueError("runs must name at least one run, got none")
+    for name, records in runs.items():
+        if not len(records):
+            raise ValueError(f"runs must hold at least one gradient each, got none for {name!r}")

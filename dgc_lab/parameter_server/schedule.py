@@ -1,0 +1,164 @@
+"""Who computes when: the schedules of workers that share a model, and the record of every gradient that they computed.
+
+Training on a real cluster (`dgc_lab.parameter_server.training_loop`) and simulation (`dgc_lab.parameter_server.simulation`) take the same
+`Schedule` and give the same records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dgc_lab.common import check_choice, check_count
+
+MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
+DROPPED = -1  # the number of the update that a gradient went into, where it went into none
+NOT_YET = -2  # the same, where it has not been handed in
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A worker that is slower than the others.
+
+    Attributes:
+        worker: its number, from 0.
+        slowdown: its computing time is this many times as long, at least 1.
+        delay: seconds added to each gradient, at least 0.
+        tail: None for the same delay every time; a number above 1 for a random one with a heavy tail: Pareto's
+            distribution with this exponent and with mean ``delay``.
+
+    Raises:
+        ValueError: an attribute is not as said above.
+
+    Example:
+        >>> Straggler(1, slowdown=5)
+        Straggler(worker=1, slowdown=5, delay=0.0, tail=None)
+    """
+
+    worker: int
+    slowdown: float = 1.0
+    delay: float = 0.0
+    tail: float | None = None
+
+    def __post_init__(self):
+        check_count("worker", self.worker, 0, 1023)
+        if not 1 <= self.slowdown < float("inf"):
+            raise ValueError(f"slowdown must be at least 1 and finite, got {self.slowdown!r}")
+        if not 0 <= self.delay < float("inf"):
+            raise ValueError(f"delay must be at least 0 seconds and finite, got {self.delay!r}")
+        if self.tail is not None and not 1 < self.tail < float("inf"):
+            raise ValueError(f"tail must be above 1 and finite, or None, got {self.tail!r}")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When workers wait for each other.
+
+    Attributes:
+        mode: one of `MODES`.
+
+            - synchronous: every update is the mean of as many gradients as there are workers, in the order of batches;
+              who is ready waits for the others.
+            - asynchronous: every gradient is an update; nobody waits.
+            - bounded staleness: every gradient is an update; a worker waits that is more than ``bound`` gradients ahead
+              of the slowest (Ho et al. 2013, "stale synchronous parallel").
+            - backup workers: an update is the mean of the first ``workers - backup`` gradients; those that come later
+              are dropped (Chen et al. 2016).
+        bound: for bounded staleness, at least 0.
+        backup: for backup workers: how many of the slowest are dropped at each update, at least 1.
+        stragglers: slower workers.
+
+    Raises:
+        ValueError: an attribute is not as said above.
+
+    Example:
+        >>> Schedule("asynchronous", stragglers=(Straggler(1, slowdown=5),)).mode
+        'asynchronous'
+    """
+
+    mode: str = "synchronous"
+    bound: int = 2
+    backup: int = 1
+    stragglers: tuple[Straggler, ...] = ()
+
+    def __post_init__(self):
+        check_choice("mode", self.mode, MODES)
+        check_count("bound", self.bound, 0, 1_000_000)
+        check_count("backup", self.backup, 1, 1023)
+        slow = [straggler.worker for straggler in self.stragglers]
+        if len(set(slow)) < len(slow):
+            raise ValueError(f"stragglers must name each worker once, got {slow}")
+
+    def gradients_an_update(self, workers: int) -> int:
+        """How many gradients are averaged in one update.
+
+        Raises:
+            ValueError: no gradient is left, or a straggler is none of the workers.
+
+        Example:
+            >>> Schedule("backup workers").gradients_an_update(4)
+            3
+        """
+        for straggler in self.stragglers:
+            if straggler.worker >= workers:
+                raise ValueError(f"stragglers must be among workers 0 to {workers - 1}, got {straggler.worker}")
+        if self.mode == "synchronous":
+            return workers
+        if self.mode == "backup workers":
+            if self.backup >= workers:
+                raise ValueError(f"backup must be below the {workers} workers, got {self.backup}")
+            return workers - self.backup
+        return 1
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began.
+
+    Attributes:
+        worker: number of the worker.
+        batch: number of the mini-batch.
+        began: when the worker had the batch; it then waits for its turn.
+        read: when it began to compute, with the weights that it had read.
+        computed: when it had the gradient; a straggler's delay is before it.
+        done: when the servers had taken the gradient.
+        version: number of updates in the weights that it read.
+        update: number, from 0, of the update that the gradient went into; `DROPPED` where it came too late.
+        loss: mean loss of the batch at the weights that it read; NaN in a simulation.
+    """
+
+    worker: int
+    batch: int
+    began: float
+    read: float
+    computed: float
+    done: float
+    version: int
+    update: int
+    loss: float
+
+    @property
+    def staleness(self) -> int:
+        """Updates applied between the reading of the weights and the update with this gradient.
+
+        Example:
+            >>> Gradient(0, 7, 0.0, 0.1, 0.2, 0.3, version=3, update=5, loss=2.3).staleness
+            2
+        """
+        return self.update - self.version
+
+
+def draw_delay(straggler: Straggler, random) -> float:
+    """Seconds that a straggler adds to its next gradient.
+
+    Args:
+        straggler: its ``delay`` is the mean, its ``tail`` the exponent of Pareto's distribution.
+        random: ``numpy.random.Generator``; unused without a tail.
+
+    Example:
+        >>> draw_delay(Straggler(0, delay=0.5), random=None)
+        0.5
+    """
+    if straggler.tail is None:
+        return straggler.delay
+    # Pareto's mean is tail / (tail - 1) times its least value; numpy's pareto() starts at 0 instead of that value.
+    return float(straggler.delay * (straggler.tail - 1) / straggler.tail * (1 + random.pareto(straggler.tail)))

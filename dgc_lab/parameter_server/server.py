@@ -1,0 +1,236 @@
+"""A model on parameter servers that workers share: they read its weights, and submit gradients that become updates.
+
+All four modes of `dgc_lab.parameter_server.schedule` run the same code. They differ in two things: how many gradients make an update,
+and when a worker has to wait before it reads.
+
+| mode | gradients an update | a worker waits while |
+|---|---|---|
+| synchronous | as many as workers | its batch belongs to a later update |
+| backup workers | the first workers - backup | it has a gradient in the update to come |
+| bounded staleness | 1 | it is more than bound gradients ahead of the slowest |
+| asynchronous | 1 | never |
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, Schedule
+
+POLL_SECONDS = 0.001
+
+
+def sleep(seconds) -> tf.Tensor:
+    """Sleep inside a graph, on the device that runs it, without using its processor.
+
+    tf.data has such an operation, `SleepDataset`; Python's sleep cannot run on a remote worker.
+
+    Args:
+        seconds: float scalar, at least 0.
+
+    Returns:
+        An int32 scalar that is there when the time is over; make others depend on it.
+    """
+    nothing = {"output_types": [tf.int32], "output_shapes": [[]]}
+    one = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
+    slept = tf.raw_ops.SleepDataset(
+        input_dataset=one, sleep_microseconds=tf.cast(1e6 * tf.cast(seconds, tf.float64), tf.int64), **nothing
+    )
+    # Without the limit it would sleep a second time, to see that no element follows.
+    once = tf.raw_ops.TakeDataset(input_dataset=slept, count=tf.constant(1, tf.int64), **nothing)
+    return tf.raw_ops.DatasetToSingleElement(dataset=once, **nothing)[0]
+
+
+class SharedModel:
+    """Weights and the state of a schedule, on the parameter servers; its methods are called inside a ``tf.function``.
+
+    Args:
+        strategy: ``tf.distribute.ParameterServerStrategy``.
+        servers: number of parameter servers; each holds an equal part of the weights.
+        schedule: when workers wait, and how many gradients make an update.
+        workers: how many.
+        weights: list of float32 arrays.
+        velocities: as ``weights``.
+        updates: int array (batches,): the update that each batch went into, `DROPPED`, or `NOT_YET`.
+        version: number of updates made.
+        learning_rate: for one worker's gradient. An update of k gradients takes k times that, so that the same
+            batches move the weights as far in every mode (Goyal et al. 2017, "linear scaling rule").
+        momentum: of the servers, in [0, 1): v = momentum v + g, w = w - rate v.
+        staleness_aware: divide the rate by the staleness, where that is above 1 (Zhang et al. 2016).
+    """
+
+    def __init__(
+        self, strategy, servers, schedule: Schedule, workers, weights, velocities, updates, version, learning_rate,
+        momentum, staleness_aware=False,
+    ):  # fmt: skip
+        self.schedule, self.workers, self.staleness_aware = schedule, workers, staleness_aware
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.needed = schedule.gradients_an_update(workers)
+        self.starters = min(workers, int(np.sum(np.asarray(updates) == NOT_YET)))
+        self._shapes = [np.shape(weight) for weight in weights]
+        # One long vector, cut into a part for each server: few messages, and large ones.
+        parts = [np.array_split(flat(arrays), servers) for arrays in (weights, velocities)]
+        with strategy.scope():  # puts one on each server in turn
+            self.weights = [tf.Variable(part) for part in parts[0]]
+        self.velocities, self.sums = [], []
+        for weight, velocity in zip(self.weights, parts[1], strict=True):
+            with strategy.scope(), strategy.extended.colocate_vars_with(weight):
+                self.velocities.append(tf.Variable(velocity))
+                self.sums.append(tf.Variable(tf.zeros_like(velocity)))
+        # One server keeps the books, and the lock. A worker that dies inside the lock loses it.
+        with tf.device(self.weights[0].device):
+            none = tf.zeros([workers], tf.int64)
+            self.version = tf.Variable(version, dtype=tf.int64)
+            self.updates = tf.Variable(updates, dtype=tf.int64)
+            self.versions = tf.Variable(tf.zeros_like(updates), dtype=tf.int64)  # that each batch's gradient is of
+            self.count = tf.Variable(0, dtype=tf.int64)  # gradients in the sums
+            self.arrived = tf.Variable(none)  # 1: has its first batch
+            self.waiting = tf.Variable(none)  # 1: has a batch and waits for its turn
+            self.submitted = tf.Variable(none)  # gradients so far
+            self.contributed = tf.Variable(none - 1)  # the last version that it gave a gradient to
+            self.stopped = tf.Variable(False)
+            self.lock = tf.CriticalSection(name="shared_model")
+
+    def wait_for_start(self, worker) -> tf.Tensor:
+        """Wait until every worker has its first batch: training begins for all at once."""
+        self.arrived.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
+        return self._wait_while(lambda: (tf.reduce_sum(self.arrived) < self.starters) & ~self.stopped)
+
+    def wait_for_turn(self, worker, batch) -> tf.Tensor:
+        """Wait until the schedule lets the worker read the weights for that batch."""
+        if self.schedule.mode == "asynchronous":
+            return tf.constant(0)
+        self.waiting.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
+        with tf.control_dependencies([self._wait_while(lambda: self._blocked(worker, batch))]):
+            self.waiting.scatter_update(tf.IndexedSlices(tf.constant(0, tf.int64), worker))
+            return tf.constant(0)
+
+    def _blocked(self, worker, batch):
+        wait = self._not_its_turn(worker, batch)
+        # Nobody can end the wait when all batches that are left are held by those who wait.
+        left = tf.reduce_sum(tf.cast(tf.equal(self.updates, NOT_YET), tf.int64))
+        return wait & (tf.reduce_sum(self.waiting) < left) & ~self.stopped
+
+    def _not_its_turn(self, worker, batch):
+        if self.schedule.mode == "synchronous":
+            return batch // self.needed > self.version
+        if self.schedule.mode == "backup workers":
+            return tf.equal(self.contributed[worker], self.version)
+        if self.schedule.mode == "bounded staleness":
+            return self.submitted[worker] - tf.reduce_min(self.submitted) > self.schedule.bound
+        return tf.constant(False)
+
+    def _wait_while(self, condition):
+        def body(times):
+            with tf.control_dependencies([sleep(POLL_SECONDS)]):
+                return times + 1
+
+        def on_server(_):
+            with tf.device(self.version.device):  # where all that it looks at is
+                return condition()
+
+        return tf.while_loop(on_server, body, [tf.constant(0)])[0]
+
+    def read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """The version, and the weights of that version: nobody updates them meanwhile."""
+        version, *parts = self.lock.execute(
+            lambda: [tf.identity(variable.read_value()) for variable in (self.version, *self.weights)]
+        )
+        return version, self._apart(parts)
+
+    def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
+        """Hand in the gradient of a batch.
+
+        Args:
+            worker: int scalar.
+            batch: number of the batch.
+            version: that of the weights that it was computed with.
+            gradients: as the weights.
+
+        Returns:
+            int64 scalars: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is
+            refused, because the training was stopped while the worker waited for its turn. And the version that it was
+            computed with. A batch that was submitted before is not taken twice, and its first gradient is told of: a
+            worker can die between the update and the word of it.
+        """
+        sizes = [part.shape[0] for part in self.weights]
+        parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
+        with tf.device(self.version.device):
+            return self.lock.execute(lambda: self._take(worker, batch, version, parts))
+
+    def _take(self, worker, batch, version, parts):
+        current, before = self.version.read_value(), self.updates[batch]
+        known = tf.not_equal(before, NOT_YET)
+        late = tf.not_equal(version, current) if self.schedule.mode == "backup workers" else tf.constant(False)
+        if self.schedule.mode == "synchronous":
+            refused = tf.not_equal(version, batch // self.needed)
+        else:
+            refused = self.stopped & self._not_its_turn(worker, batch)
+
+        def add():
+            added = []
+            for total, part in zip(self.sums, parts, strict=True):
+                with tf.device(total.device):
+                    added.append(total.assign_add(part, read_value=False))
+            with tf.control_dependencies(added):
+                full = self.count.assign_add(1) >= self.needed
+            return tf.cond(full, lambda: self._update(current - version), lambda: current)
+
+        counts = ~(known | refused)
+        with tf.control_dependencies([tf.cond(counts & ~late, add, lambda: current)]):
+            last = tf.where(counts, version, self.contributed[worker])
+            self.contributed.scatter_update(tf.IndexedSlices(last, worker))
+            self.submitted.scatter_add(tf.IndexedSlices(tf.cast(counts, tf.int64), worker))
+            own = tf.where(counts, version, self.versions[batch])
+            self.versions.scatter_update(tf.IndexedSlices(own, batch))
+            update = tf.where(counts, tf.where(late, tf.cast(DROPPED, tf.int64), current), before)
+            self.updates.scatter_update(tf.IndexedSlices(update, batch))
+            return tf.identity(update), tf.identity(own)
+
+    def _update(self, staleness):
+        rate = tf.constant(self.learning_rate * self.needed)
+        if self.staleness_aware:
+            rate = rate / tf.cast(tf.maximum(staleness, 1), tf.float32)
+        for weight, velocity, total in zip(self.weights, self.velocities, self.sums, strict=True):
+            with tf.device(weight.device):  # the arithmetic is the servers', not the worker's
+                new = self.momentum * velocity + total / self.needed
+                velocity.assign(new)
+                weight.assign_sub(rate * new)
+                total.assign(tf.zeros_like(total))
+        self.count.assign(0)
+        return self.version.assign_add(1)
+
+    def forget(self, worker: int) -> None:
+        """Go on without a worker that died."""
+        self.arrived.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
+        self.waiting.scatter_update(tf.IndexedSlices(tf.constant(0, tf.int64), worker))
+
+    @tf.function
+    def _snapshot(self):
+        everything = [self.version, self.updates, *self.weights, *self.velocities]
+        return self.lock.execute(lambda: [tf.identity(variable.read_value()) for variable in everything])
+
+    def snapshot(self) -> dict:
+        """Version, updates, weights and velocities, all of one moment, as arrays; called outside a graph."""
+        version, updates, *parts = [tensor.numpy() for tensor in self._snapshot()]
+        weights, velocities = parts[: len(self.weights)], parts[len(self.weights) :]
+        apart = {"weights": self._apart(weights), "velocities": self._apart(velocities)}
+        arrays = {name: [tensor.numpy() for tensor in tensors] for name, tensors in apart.items()}
+        return arrays | {"version": int(version), "updates": updates}
+
+    def _apart(self, parts) -> list[tf.Tensor]:
+        """The parts of the long vector as tensors of the weights' shapes."""
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        pieces = tf.split(tf.concat(parts, 0), sizes)
+        return [tf.reshape(piece, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+
+def flat(arrays) -> np.ndarray:
+    """Arrays as one long float32 vector.
+
+    Example:
+        >>> flat([np.eye(2), np.ones(1)])
+        array([1., 0., 0., 1., 1.], dtype=float32)
+    """
+    return np.concatenate([np.ravel(array) for array in arrays]).astype(np.float32)

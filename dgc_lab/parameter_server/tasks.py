@@ -1,0 +1,94 @@
+"""What is trained on parameter servers: first weights, examples, a loss and its gradients, a score.
+
+A task travels to other processes, so it holds arrays and functions, and makes models where it is used. `Classifier` is
+one; `dgc_lab.workloads.gan` has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from dgc_lab.common import LabError
+
+from dgc_lab.workloads.data import Dataset
+
+
+class Classifier:
+    """Images into classes, by a Keras model and the mean cross-entropy of a batch.
+
+    Args:
+        build: returns a new Keras model that gives logits, the same at every call.
+        data: the examples.
+
+    Attributes:
+        examples: tuple of the arrays that a batch is cut from: images and labels.
+
+    Example:
+        >>> from dgc_lab.workloads.data import load
+        >>> from dgc_lab.workloads.models import digits_cnn
+        >>> len(Classifier(digits_cnn, load("digits")).initial_weights())
+        8
+    """
+
+    def __init__(self, build: Callable, data: Dataset):
+        self.build, self.data = build, data
+        self.examples = (data.x_train, data.y_train)
+        self._model = None
+
+    def model(self):
+        """The Keras model of this process; its own weights are not used.
+
+        Raises:
+            LabError: the model has variables that are not trained by gradients. Keras 3 would update them in place on
+                the worker that computes, and the parameter servers would never know.
+        """
+        if self._model is None:
+            model = self.build()
+            if state := [variable.path for variable in model.non_trainable_variables]:
+                raise LabError(
+                    "the model must hold nothing but weights that gradients train, got "
+                    f"{', '.join(state)}: Keras 3 keeps such state (batch normalization, dropout) on the worker"
+                )
+            self._model = model
+        return self._model
+
+    def __getstate__(self):
+        return self.__dict__ | {"_model": None}
+
+    def initial_weights(self) -> list[np.ndarray]:
+        """First weights: float32 arrays."""
+        return [variable.numpy() for variable in self.model().trainable_variables]
+
+    def gradients(self, weights, seed, images, labels):
+        """Mean loss of a batch, and its gradients. Called inside a ``tf.function``.
+
+        Args:
+            weights: list of float32 tensors.
+            seed: int32 (2,), the batch's own, for random operations; there are none here.
+            images: float32 (batch, height, width, 1).
+            labels: int32 (batch,).
+
+        Returns:
+            float32 scalar, and a list of tensors like ``weights``.
+        """
+        import tensorflow as tf
+
+        from dgc_lab.training.masking_trainer import cross_entropy
+
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            logits, _ = self.model().stateless_call(weights, [], images, training=True)
+            loss = tf.reduce_mean(cross_entropy(labels, logits))
+        return loss, tape.gradient(loss, weights)
+
+    def score(self, weights) -> dict[str, float]:
+        """Loss and accuracy on the test examples."""
+        import tensorflow as tf
+
+        from dgc_lab.training.masking_trainer import cross_entropy
+
+        logits, _ = self.model().stateless_call(weights, [], self.data.x_test, training=False)
+        right = np.argmax(logits, axis=1) == self.data.y_test
+        loss = tf.reduce_mean(cross_entropy(self.data.y_test, logits))
+        return {"loss": float(loss), "accuracy": float(np.mean(right))}

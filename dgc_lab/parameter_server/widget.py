@@ -1,0 +1,257 @@
+"""The widget of lesson 3: workers on real parameter servers, one of them slow, in four modes, live."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import ipywidgets
+
+from dgc_lab.install.launch_env import cores
+from dgc_lab.parameter_server.live_figure import StragglerPicture
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient, Schedule, Straggler
+from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+
+REDRAW_SHARE = 0.02  # of one core's time goes into drawing frames
+ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
+COLUMNS = (
+    *("run", "mode", "workers", "slowdown", "rate", "gradients/s", "mean staleness", "max staleness"),
+    *("idle share", "loss", "accuracy", "gradients"),
+)
+
+
+class StragglerLab(LiveRun):
+    """Train on parameter servers in one of four modes with the last worker slowed down, and watch it live.
+
+    Run starts the servers if they are not there (some seconds, once for each number of workers), trains, and adds a
+    row. Stop ends the training and keeps what there is of it as a row. Clear empties picture and table. ``run()`` does
+    what Run does and waits for the end; ``close()`` ends the servers.
+
+    Args:
+        task: what is trained, as `dgc_lab.parameter_server.training_loop.train` takes it; digits by `dgc_lab.workloads.models.wide_digits_cnn` if
+            None.
+        reachable: as in `dgc_lab.cluster.public.ParameterServers`, for machines that allow no private network.
+        settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
+            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in `dgc_lab.parameter_server.training_loop.Settings` and
+            `dgc_lab.parameter_server.schedule.Schedule`.
+
+    Attributes:
+        rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
+            of `dgc_lab.parameter_server.metrics.figures`. ``loss`` and ``accuracy`` are those on the test examples at the end.
+        records: by the name of the run, the list of its `dgc_lab.parameter_server.schedule.Gradient`.
+        servers: the `ParameterServers`; None before the first run.
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+
+    Example:
+        >>> lab = StragglerLab(mode="asynchronous", slowdown=5)
+        >>> lab.settings().schedule.stragglers
+        (Straggler(worker=1, slowdown=5.0, delay=0.0, tail=None),)
+    """
+
+    def __init__(self, task=None, *, reachable: bool = False, **settings):
+        self.task, self.reachable, self.servers = task, reachable, None
+        super().__init__(**settings)
+
+    def _columns(self):
+        self.mode = wide(ipywidgets.Dropdown, options=MODES, description="Mode")
+        self.workers = wide(ipywidgets.IntSlider, value=2, min=1, max=4, description="Workers")
+        self.slowdown = wide(
+            ipywidgets.FloatSlider, value=1, min=1, max=10, step=0.5, readout_format=".1f", description="Last worker ×"
+        )
+        self.bound = wide(ipywidgets.IntText, value=2, description="Bound")
+        self.backup = wide(ipywidgets.IntText, value=1, description="Backup")
+        self.learning_rate = wide(ipywidgets.FloatText, value=0.05, description="Learning rate")
+        self.momentum = wide(ipywidgets.FloatText, value=0, description="Momentum")
+        self.staleness_aware = wide(
+            ipywidgets.Checkbox, indent=False, value=False, description="Staleness-aware learning rate"
+        )
+        self.batch = wide(ipywidgets.IntText, value=128, description="Batch")
+        self.gradients = wide(ipywidgets.IntText, value=240, description="Gradients")
+        self.seed = wide(ipywidgets.IntText, value=0, description="Seed")
+        self.mode.observe(lambda _: self._show_what_the_mode_has(), "value")
+        self._show_what_the_mode_has()
+        return [
+            [self.mode, self.workers, self.slowdown, self.bound, self.backup],
+            [self.learning_rate, self.momentum, self.staleness_aware],
+            [self.batch, self.gradients, self.seed],
+        ]
+
+    def _show_what_the_mode_has(self):
+        for name, mode in ONLY_IN.items():
+            getattr(self, name).layout.display = None if self.mode.value == mode else "none"
+
+    def _new_curves(self):
+        self.records = {}
+        return StragglerPicture()
+
+    def settings(self):
+        """The controls as `dgc_lab.parameter_server.training_loop.Settings`; a ValueError names what is wrong."""
+        from dgc_lab.parameter_server.training_loop import Settings
+
+        values = {name: control.value for name, control in self.controls.items()}
+        workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
+        # What the mode does not have is not shown, and not checked.
+        own = {name: values.pop(name) for name in ONLY_IN}
+        own = {name: value for name, value in own.items() if ONLY_IN[name] == mode}
+        stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
+        schedule = Schedule(mode, stragglers=stragglers, **own)
+        settings = Settings(schedule, score_every=max(1, values["gradients"]), **values)
+        settings.check(workers)
+        return settings
+
+    def frame(self):
+        """The rows as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=COLUMNS)
+
+    # The work ----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop: end the training within a second or so, once the servers are up. A second call changes nothing."""
+        super().stop()
+        if (servers := self.servers) is not None:  # the thread that trains may change them
+            servers.request_stop()
+
+    def _job(self):
+        self._say("Starting.")
+        return self.settings(), self.workers.value
+
+    def _train(self, failures, settings, workers):
+        from dgc_lab.parameter_server.training_loop import train
+
+        self.progress.value = 0
+        self._start_servers(workers)
+        if self._stopping.is_set():
+            return "Stopped before the training began. The servers are up."
+        label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}"
+        if settings.schedule.stragglers:
+            label += f", {self._slowdown(settings):g}x"
+        self.curves.begin(label, workers)
+        self._say("Building the model on the servers.")
+        self._draw()  # axes and legend are drawn while the servers build
+        try:
+            with contextlib.closing(self.servers.stream(train, self._task(), settings)) as events:
+                return self._follow(events, settings, workers, label)
+        except BaseException:
+            self.curves.rename(f"{label} (broken off)")
+            raise
+
+    def _start_servers(self, workers):
+        """Servers for that many workers: those that are there, or new ones where they do not fit or have died."""
+        from dgc_lab.cluster.public import ParameterServers
+        from dgc_lab.cluster.tensorflow_roles import dead_workers
+
+        if self.servers is not None and self.servers.workers != workers:
+            self.servers.stop()
+            self.servers = None
+        if self.servers is None:
+            self.servers = ParameterServers(
+                workers, reachable=self.reachable, progress=lambda text: self._say(f"Parameter servers: {text}.")
+            )
+        # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
+        if not self.servers.ready or self.servers.run(dead_workers):
+            self.servers.restart()
+
+    def _task(self):
+        if self.task is None:
+            from dgc_lab.parameter_server.tasks import Classifier
+            from dgc_lab.workloads.data import load
+            from dgc_lab.workloads.models import wide_digits_cnn
+
+            self.task = Classifier(wide_digits_cnn, load("digits"))
+        return self.task
+
+    def _slowdown(self, settings) -> float:
+        return max((straggler.slowdown for straggler in settings.schedule.stragglers), default=1.0)
+
+    def _follow(self, events, settings, workers, label) -> str:
+        """Show the events of a training as they come, and keep what it was; returns the last message."""
+        from dgc_lab.parameter_server.training_loop import Training
+
+        training, asked = Training(), False
+        who = f"{workers} {'worker' if workers == 1 else 'workers'}"
+        who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
+        if settings.schedule.stragglers:
+            who += f", worker {workers - 1} slowed {self._slowdown(settings):g} times"
+        next_message, redraws = 0.0, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
+        for event in events:
+            if self._stopping.is_set() and not asked:  # a word from `stop` can come before the training hears it
+                asked = True
+                self.servers.request_stop()
+            training.take(event)
+            if isinstance(event, Gradient):
+                self.curves.add(event)
+                redraws.draw_if_due()
+            now = time.monotonic()
+            if training.records and now >= next_message:
+                self.progress.value = len(training.records) / settings.gradients
+                self._say(f"{who}: {in_words(training, settings.gradients)}")
+                next_message = now + MESSAGE_EVERY
+        records = training.records
+        if not records:
+            self.curves.rename(f"{label} (stopped)")
+            return "Stopped before the first gradient."
+        stopped = len(records) < settings.gradients
+        if stopped:
+            label += " (stopped)"
+            self.curves.rename(label)
+        self.progress.value = len(records) / settings.gradients
+        self.records[label] = records
+        self.rows.append(self._row(label, settings, workers, training))
+        return f"{'Stopped' if stopped else 'Done'}: {who}: {in_words(training, settings.gradients)}"
+
+    def _row(self, label, settings, workers, training) -> dict:
+        from dgc_lab.parameter_server.metrics import figures
+
+        schedule = settings.schedule
+        own = [f", {name} {getattr(schedule, name)}" for name, mode in ONLY_IN.items() if schedule.mode == mode]
+        rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
+        rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
+        stopped = ", stopped" * (len(training.records) < settings.gradients)
+        return {
+            **figures(training.records, settings.batch),
+            "run": label.split()[0] + stopped,
+            "name": label,
+            "mode": "".join([schedule.mode, *own]),
+            "workers": workers,
+            "slowdown": self._slowdown(settings),
+            "rate": rate,
+            "batch": settings.batch,
+            "seed": settings.seed,
+            "loss": training.scores[-1].values["loss"],
+            "accuracy": training.scores[-1].values["accuracy"],
+        }
+
+    def close(self):
+        """End the training, the servers that the widget started, and the widget."""
+        self.stop()
+        self.wait()
+        if self.servers is not None:
+            self.servers.stop()
+        super().close()
+
+
+def in_words(training, total: int) -> str:
+    """How far a training is, how quick, how stale its gradients are, and who died.
+
+    Args:
+        training: `dgc_lab.parameter_server.training_loop.Training` with at least one record.
+        total: gradients that it is to have.
+
+    Example:
+        >>> from dgc_lab.parameter_server.training_loop import Training, WorkerDied
+        >>> one = Gradient(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
+        >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
+        '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
+    """
+    records = training.records
+    stale = [record.staleness for record in records if record.update != DROPPED]
+    dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
+    deaths = "".join(f" Worker {death.worker} died; the others went on." for death in training.deaths)
+    return (
+        f"{len(records)} of {total} gradients{dropped}, {len(records) / records[-1].done:.1f} gradients/s, "
+        f"mean staleness {sum(stale) / max(len(stale), 1):.2f}.{deaths}"
+    )

@@ -1,0 +1,68 @@
+"""What a worker of parameter servers does with a batch, and how it is slowed down. Runs on remote workers."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.parameter_server.schedule import Schedule, Straggler
+from dgc_lab.parameter_server.server import SharedModel, sleep
+
+
+def worker_step(shared: SharedModel, task, seed: int):
+    """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
+
+    Returns:
+        A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
+        tensors. It gives float64 (8,): worker, the four times of a `dgc_lab.parameter_server.schedule.Gradient` as seconds since 1970,
+        version, update, loss.
+    """
+
+    @tf.function
+    def step(which, *batch):
+        number, first = which[0], which[1] > 0
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        own_seed = tf.stack([seed, tf.cast(number, tf.int32)])
+        began = now(tf.cond(first, lambda: shared.wait_for_start(worker), lambda: tf.constant(0)))
+        with tf.control_dependencies([began]):
+            turn = shared.wait_for_turn(worker, number)
+        with tf.control_dependencies([turn]):
+            version, weights = shared.read()
+        read = now(*weights)
+        with tf.control_dependencies([read]):
+            weights = [tf.identity(weight) for weight in weights]
+        loss, gradients = task.gradients(weights, own_seed, *batch)
+        computed = now(sleep(delay(shared.schedule, shared.workers, worker, own_seed, now(*gradients) - read)))
+        with tf.control_dependencies([computed]):
+            update, version = shared.submit(worker, number, version, gradients)
+        done = now(update)
+        return tf.stack([tf.cast(x, tf.float64) for x in (worker, began, read, computed, done, version, update, loss)])
+
+    return step
+
+
+def now(*after) -> tf.Tensor:
+    """Seconds since 1970, float64, when those tensors are there."""
+    with tf.control_dependencies(after):
+        return tf.timestamp()
+
+
+def delay(schedule: Schedule, workers: int, worker, seed, computing) -> tf.Tensor:
+    """Seconds that a worker is to wait because it is a straggler.
+
+    Args:
+        schedule: who is slow, and how.
+        workers: how many there are.
+        worker: int scalar.
+        seed: int32 (2,), for the random delay.
+        computing: float64 scalar, seconds that it has computed.
+    """
+    slow = {straggler.worker: straggler for straggler in schedule.stragglers}
+    each = [slow.get(number, Straggler(number)) for number in range(workers)]
+    slowdown = tf.gather(tf.constant([straggler.slowdown for straggler in each], tf.float64), worker)
+    seconds = tf.gather(tf.constant([straggler.delay for straggler in each], tf.float64), worker)
+    tail = tf.gather(tf.constant([straggler.tail or np.inf for straggler in each], tf.float64), worker)
+    # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
+    uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
+    random = (1 - 1 / tail) * uniform ** (-1 / tail)
+    return (slowdown - 1) * computing + random * seconds

@@ -1,0 +1,266 @@
+"""Real replicas: a variable that has a copy on each of several devices, and how per-replica values become one.
+
+``tf.distribute.MirroredStrategy`` on logical CPU devices, or on the GPUs where there are two or more. Logical devices
+can be made only before TensorFlow starts, so call `start_devices` first, before any tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from dgc_lab.common import LabError, check_choice, check_count
+
+from dgc_lab.training.masking_trainer import grow_gpu_memory
+
+MOST_REPLICAS = 8
+AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
+SYNCHRONIZATIONS = ("AUTO", "ON_WRITE", "ON_READ", "NONE")
+ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
+
+
+class TooLate(LabError):
+    """TensorFlow has started with fewer devices than are asked for; the message says to restart the kernel."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a variable that each replica assigned its own value.
+
+    Attributes:
+        before: the copies' values before, one float per replica; empty where the variable could not be made.
+        after: the copies' values afterwards; empty where an error came first.
+        read: what a read outside the replicas gives; None where that is an error.
+        stage: where it failed: ``"create"``, ``"assign"`` or ``"read"``; None where all went well.
+        error: TensorFlow's own words, first line; None where all went well.
+    """
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    read: float | None
+    stage: str | None = None
+    error: str | None = None
+
+
+def start_devices(count: int = 4) -> list[str]:
+    """Make ``count`` devices for replicas: the GPUs where there are that many, logical CPU devices elsewhere.
+
+    A second call that asks for no more than are there changes nothing.
+
+    Args:
+        count: 2 to 8.
+
+    Returns:
+        Names of the devices, such as ``["CPU:0", "CPU:1"]``.
+
+    Raises:
+        ValueError: count is not a whole number from 2 to 8.
+        TooLate: TensorFlow has started already, with fewer devices.
+
+    Example, in a new kernel::
+
+        from dgc_lab.replicas.mirrored_variable import start_devices
+        start_devices(4)  # before anything else that uses TensorFlow
+    """
+    check_count("replicas", count, 2, MOST_REPLICAS)
+    grow_gpu_memory()
+    if len(tf.config.list_physical_devices("GPU")) >= count:
+        return [f"GPU:{place}" for place in range(count)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or [None]) < count:
+        try:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        except RuntimeError:
+            there = len(tf.config.list_logical_devices("CPU"))
+            raise TooLate(
+                f"replicas: TensorFlow has started with {there} CPU {'device' if there == 1 else 'devices'}, and "
+                f"{count} are asked for. Restart the kernel (menu Kernel > Restart; Runtime > Restart session on "
+                "Colab) and call start_devices before anything else that uses TensorFlow."
+            ) from None
+    return [f"CPU:{place}" for place in range(count)]
+
+
+def mirrored(replicas: int = 4, cross_device_ops=None):
+    """A ``tf.distribute.MirroredStrategy`` on that many devices, which `start_devices` makes where it still can.
+
+    Args:
+        replicas: 1 to 8.
+        cross_device_ops: how the replicas' tensors are added up, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
+            None is ``NcclAllReduce`` on GPUs and ``ReductionToOneDevice`` on CPU devices. TensorFlow's own choice for
+            the latter, collective operations, numbers its groups anew in each strategy: a second strategy with
+            another number of replicas ends in "is joining a group with size 4, but that group has size 2", until
+            the kernel is restarted.
+
+    Raises:
+        ValueError: replicas is not a whole number from 1 to 8.
+        TooLate: there are fewer devices, and TensorFlow has started. Without this check TensorFlow would put several
+            replicas on one device without a word.
+    """
+    check_count("replicas", replicas, 1, MOST_REPLICAS)
+    devices = start_devices(replicas) if replicas > 1 else ["CPU:0"]
+    if cross_device_ops is None:
+        on_gpus = devices[0].startswith("GPU")
+        cross_device_ops = tf.distribute.NcclAllReduce() if on_gpus else tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=cross_device_ops)
+
+
+def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronization="AUTO"):
+    """A float32 ``tf.Variable`` with a copy on each replica.
+
+    Raises:
+        ValueError: unknown aggregation or synchronization, or a pair that TensorFlow refuses.
+    """
+    check_choice("aggregation", aggregation, AGGREGATIONS)
+    check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
+    with strategy.scope():
+        return tf.Variable(
+            initial,
+            dtype=tf.float32,
+            aggregation=tf.VariableAggregation[aggregation],
+            synchronization=tf.VariableSynchronization[synchronization],
+        )
+
+
+def copies(strategy, variable) -> tuple[float, ...]:
+    """The value of each replica's own copy of a scalar variable, whatever its aggregation."""
+    return tuple(float(copy.numpy()) for copy in strategy.experimental_local_results(variable))
+
+
+def check_values(strategy, values) -> None:
+    """A ValueError unless there is one finite number per replica."""
+    replicas = strategy.num_replicas_in_sync
+    if len(values) != replicas:
+        raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
+    for place, value in enumerate(values):
+        if not math.isfinite(value):
+            raise ValueError(f"values must be finite numbers, got {value!r} for replica {place}")
+
+
+def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
+    """Let replica i assign ``values[i]`` to the variable; TensorFlow aggregates as the variable says.
+
+    Args:
+        strategy: of `mirrored`, the one that the variable was made under.
+        variable: of `per_replica_variable`.
+        values: one number per replica.
+        how: ``"assign"``, ``"assign_add"`` or ``"assign_sub"``.
+
+    Raises:
+        ValueError: unknown ``how``, a wrong number of values, or what TensorFlow refuses.
+    """
+    check_choice("how", how, ASSIGNMENTS)
+    check_values(strategy, values)
+    mine = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(values[context.replica_id_in_sync_group], tf.float32)
+    )
+    strategy.run(lambda value: getattr(variable, how)(value), args=(mine,))
+
+
+def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> Outcome:
+    """Make a variable, assign per replica, read: what happened, errors of TensorFlow included.
+
+    Args:
+        strategy: of `mirrored`.
+        values: one number per replica.
+        aggregation, synchronization, how: names from `AGGREGATIONS`, `SYNCHRONIZATIONS`, `ASSIGNMENTS`.
+        initial: value of every copy before.
+
+    Raises:
+        ValueError: an unknown name or a wrong number of values; what TensorFlow refuses is in the `Outcome`.
+
+    Example, which gives ``(2.5, 2.5, 2.5, 2.5)``::
+
+        try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after
+    """
+    check_choice("aggregation", aggregation, AGGREGATIONS)
+    check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
+    check_choice("how", how, ASSIGNMENTS)
+    check_values(strategy, values)
+    before, after, stage = (), (), "create"
+    try:
+        variable = per_replica_variable(strategy, initial, aggregation, synchronization)
+        before, stage = copies(strategy, variable), "assign"
+        assign_on_replicas(strategy, variable, values, how)
+        after, stage = copies(strategy, variable), "read"
+        return Outcome(before, after, float(variable.read_value().numpy()))
+    except (ValueError, NotImplementedError, tf.errors.OpError) as error:
+        return Outcome(before, after, None, stage, str(error).splitlines()[0])
+
+
+def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
+    """`try_pair` for every synchronization with every aggregation: one dict per pair, made by running it.
+
+    Returns:
+        Dicts with ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it
+        failed and why, or an empty string.
+    """
+    rows = []
+    for synchronization in SYNCHRONIZATIONS:
+        for aggregation in AGGREGATIONS:
+            outcome = try_pair(strategy, values, aggregation, synchronization, how, initial)
+            rows.append(
+                {
+                    "synchronization": synchronization,
+                    "aggregation": aggregation,
+                    "copies": list(outcome.after),
+                    "read": outcome.read,
+                    "fails": f"{outcome.stage}: {outcome.error}" if outcome.error else "",
+                }
+            )
+    return rows
+
+
+def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
+    """Reduce one array per replica to what every replica then holds, by the strategy's ``cross_device_ops``.
+
+    Args:
+        strategy: a ``tf.distribute`` strategy.
+        arrays: one array or tensor per replica, all of one shape and dtype.
+        operation: ``"SUM"`` or ``"MEAN"``.
+
+    Returns:
+        One numpy array per replica.
+
+    Raises:
+        ValueError: another operation, or not one array per replica.
+    """
+    check_choice("operation", operation, ("SUM", "MEAN"))
+    replicas = strategy.num_replicas_in_sync
+    if len(arrays) != replicas:
+        raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
+    own = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.convert_to_tensor(arrays[context.replica_id_in_sync_group])
+    )
+
+    def on_replica(array):
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp[operation], array)
+
+    reduced = strategy.run(on_replica, args=(own,))
+    return [array.numpy() for array in strategy.experimental_local_results(reduced)]
+
+
+def through_checkpoint(strategy, variable) -> dict:
+    """Save the variable, overwrite every copy with -1, restore: what of a per-replica variable a checkpoint holds.
+
+    Returns:
+        ``before`` (tuple of the copies), ``saved`` (the number in the file), ``restored`` (tuple of the copies) and
+        ``elsewhere`` (an ordinary variable restored from the same file).
+
+    Raises:
+        ValueError: TensorFlow cannot save the variable (ON_READ with NONE).
+    """
+    before = copies(strategy, variable)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = tf.train.Checkpoint(variable=variable)
+        path = checkpoint.save(Path(folder) / "checkpoint")
+        saved = float(tf.train.load_variable(path, "variable/.ATTRIBUTES/VARIABLE_VALUE"))
+        for copy in strategy.experimental_local_results(variable):
+            copy.assign(-1.0)
+        checkpoint.restore(path).assert_consumed()
+        ordinary = tf.Variable(0.0)
+        tf.train.Checkpoint(variable=ordinary).restore(path).expect_partial()
+        elsewhere = float(ordinary.numpy())
+    return {"before": before, "saved": saved, "restored": copies(strategy, variable), "elsewhere": elsewhere}

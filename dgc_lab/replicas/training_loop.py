@@ -1,0 +1,222 @@
+"""Train a model on replicas with a loop written out: each replica's gradient, the exchange, each replica's update.
+
+What the replicas exchange, and by what the loss is divided, are arguments, so that the wrong choices can be tried too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.training.masking_trainer import cross_entropy
+
+EXCHANGES = ("MEAN", "SUM", "NONE")
+DIVISORS = ("replica batch", "global batch")
+NORMALIZATIONS = ("local", "synchronized")
+
+
+def dense_network(seed: int = 0, normalization: str | None = None):
+    """A dense network for 8x8 digits, with or without batch normalization: dense 64, ReLU, dense 10.
+
+    Args:
+        seed: integer from which first weights are drawn.
+        normalization: None, ``"local"`` (each replica normalizes by the moments of its own part of the batch) or
+            ``"synchronized"`` (by those of the whole batch).
+
+    Returns:
+        ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
+
+    Raises:
+        ValueError: another normalization.
+
+    Example:
+        >>> dense_network().count_params()
+        4810
+    """
+    import keras
+
+    if normalization is not None:
+        check_choice("normalization", normalization, NORMALIZATIONS)
+    starts = [keras.initializers.GlorotUniform(seed=1000 * seed + place) for place in range(2)]
+    between = [keras.layers.BatchNormalization(synchronized=normalization == "synchronized")] if normalization else []
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, kernel_initializer=starts[0]),
+            *between,
+            keras.layers.Activation("relu"),
+            keras.layers.Dense(10, kernel_initializer=starts[1]),
+        ]
+    )
+
+
+def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False, seed: int = 0):
+    """Which examples each replica sees in each step.
+
+    Args:
+        examples: how many there are.
+        steps: number of updates.
+        batch: examples per step over all replicas; a multiple of ``replicas``.
+        replicas: how many share the batch.
+        own_slices: False: each step's batch is drawn from all examples, the same for any number of replicas, and cut
+            up. True: replica i only ever sees examples i, i + replicas, i + 2 replicas and so on.
+        seed: integer.
+
+    Returns:
+        int32 array (steps, replicas, batch / replicas) of places in the training set.
+
+    Raises:
+        ValueError: a batch that cannot be shared evenly or has no example for each replica, or numbers out of bounds.
+
+    Example:
+        >>> batch_order(examples=100, steps=3, batch=8, replicas=4).shape
+        (3, 4, 2)
+    """
+    check_count("replicas", replicas, 1, 64)
+    check_count("examples", examples, replicas, 2**31 - 1)
+    check_count("steps", steps, 1, 1_000_000)
+    check_count("batch", batch, replicas, 2**20)
+    if batch % replicas:
+        raise ValueError(f"batch must be a multiple of the {replicas} replicas, got {batch}")
+    random = np.random.default_rng(seed)
+    if not own_slices:
+        return random.integers(0, examples, (steps, batch)).reshape(steps, replicas, -1).astype(np.int32)
+    places = random.integers(0, examples // replicas, (steps, replicas, batch // replicas))
+    return (places * replicas + np.arange(replicas)[:, None]).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training left behind.
+
+    Attributes:
+        losses: float32 (steps, replicas): each replica's mean loss on its part of the batch.
+        weights: per replica, its own copies of the model's variables as numpy arrays.
+        build: what made the model.
+    """
+
+    losses: np.ndarray
+    weights: list[list[np.ndarray]]
+    build: Callable
+
+    def score(self, images, labels, weights=None) -> tuple[float, float]:
+        """Accuracy and mean loss of a model with these weights (replica 0's, unless others are given)."""
+        model = self.build()
+        model.set_weights(self.weights[0] if weights is None else weights)
+        logits = model(tf.constant(images), training=False)
+        accuracy = np.mean(np.argmax(logits, axis=1) == labels)
+        return float(accuracy), float(tf.reduce_mean(cross_entropy(labels, logits)))
+
+    def spread(self) -> float:
+        """The largest difference between two replicas' copies of any weight: 0 when all hold the same model."""
+        return max(float(np.ptp(np.stack(copies), axis=0).max()) for copies in zip(*self.weights, strict=True))
+
+
+def train(
+    strategy,
+    build: Callable,
+    images,
+    labels,
+    order,
+    learning_rate: float = 0.1,
+    momentum: float = 0.0,
+    exchange: str = "MEAN",
+    divide_by: str = "replica batch",
+) -> Trained:
+    """Train one model per replica; with an exchange they stay the same model.
+
+    Each replica works out the gradient of its loss, its examples' losses summed and divided as ``divide_by`` says. The
+    replicas exchange gradients as ``exchange`` says. Each then updates its own copy of the weights with momentum,
+    ``v = momentum v + g``, ``w = w - learning_rate v``.
+
+    Args:
+        strategy: of `dgc_lab.replicas.mirrored_variable.mirrored`.
+        build: returns a new Keras model, the same at every call.
+        images, labels: the training set.
+        order: int array (steps, replicas, examples each), as `batch_order` makes it.
+        learning_rate: above 0.
+        momentum: in [0, 1).
+        exchange: ``"MEAN"``, ``"SUM"`` or ``"NONE"``.
+        divide_by: ``"replica batch"`` or ``"global batch"``.
+
+    Raises:
+        ValueError: an argument is outside what is said above, or ``order`` is for another number of replicas.
+    """
+    check_choice("exchange", exchange, EXCHANGES)
+    check_choice("divide_by", divide_by, DIVISORS)
+    replicas = strategy.num_replicas_in_sync
+    if np.ndim(order) != 3 or np.shape(order)[1] != replicas:
+        raise ValueError(f"order must have shape (steps, {replicas}, examples), got {np.shape(order)}")
+    if not 0 < learning_rate < float("inf"):
+        raise ValueError(f"learning_rate must be above 0, got {learning_rate!r}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
+    images, labels = tf.constant(images), tf.constant(labels)
+    divisor = np.shape(order)[2] * (replicas if divide_by == "global batch" else 1)
+    with strategy.scope():
+        model = build()
+        # Keras 3 wraps each tf.Variable; .value is the variable itself, with a copy on each replica.
+        weights = [variable.value for variable in model.trainable_variables]
+        velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
+
+    def on_replica(places):
+        context = tf.distribute.get_replica_context()
+        mine = places[context.replica_id_in_sync_group]
+        with tf.GradientTape() as tape:
+            losses = cross_entropy(tf.gather(labels, mine), model(tf.gather(images, mine), training=True))
+            loss = tf.reduce_sum(losses) / divisor
+        gradients = tape.gradient(loss, weights)
+        if exchange != "NONE":
+            gradients = context.all_reduce(tf.distribute.ReduceOp[exchange], gradients)
+        for weight, velocity, gradient in zip(weights, velocities, gradients, strict=True):
+            velocity.assign(momentum * velocity + gradient)
+            weight.assign_sub(learning_rate * velocity)
+        return tf.reduce_mean(losses)
+
+    @tf.function
+    def step(places):
+        return strategy.experimental_local_results(strategy.run(on_replica, args=(places,)))
+
+    losses = [[float(loss) for loss in step(tf.constant(places))] for places in order]
+    every = [strategy.experimental_local_results(variable.value) for variable in model.variables]
+    copies = [[copy.numpy() for copy in own] for own in zip(*every, strict=True)]
+    return Trained(np.array(losses, np.float32), copies, build)
+
+
+def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
+    """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
+
+    Args:
+        strategy: as in `train`.
+        weights: per replica a list of arrays, such as `Trained.weights`.
+        aggregation: ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: another aggregation, or not one list per replica.
+    """
+    check_choice("aggregation", aggregation, ("MEAN", "SUM", "ONLY_FIRST_REPLICA"))
+    if len(weights) != strategy.num_replicas_in_sync:
+        raise ValueError(f"weights must be of {strategy.num_replicas_in_sync} replicas, got {len(weights)}")
+    combined = []
+    for arrays in zip(*weights, strict=True):
+        with strategy.scope():
+            variable = tf.Variable(tf.zeros(arrays[0].shape), aggregation=tf.VariableAggregation[aggregation])
+        own = strategy.experimental_distribute_values_from_function(
+            lambda context, arrays=arrays: tf.constant(arrays[context.replica_id_in_sync_group])
+        )
+        strategy.run(variable.assign, args=(own,))
+        combined.append(variable.numpy())
+    return combined
+
+
+def largest_difference(one, other) -> float:
+    """The largest absolute difference between two lists of arrays."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))

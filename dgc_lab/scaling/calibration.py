@@ -1,0 +1,150 @@
+"""The link's figures in the cost model, from exchanges that were timed, and how far the model is off on others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from dgc_lab.common import check_choice, check_whole
+
+from dgc_lab.scaling.network import COLLECTIVES, Link
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An exchange that was timed.
+
+    Attributes:
+        collective: how it went (`dgc_lab.scaling.network.COLLECTIVES`).
+        workers: how many took part.
+        handed: bytes that each of them handed over.
+        bandwidth: of the link, bytes a second; infinity where nothing limited it.
+        seconds: what it took: a step with it less a step without any exchange, and less the selection.
+        source: ``"measured"``.
+        beside: seconds of the step that the exchange was a part of and that it did not take. Errors are shares of
+            the whole step: a clock cannot tell a short exchange from the rest of a long step.
+
+    Raises:
+        ValueError: the collective is none of those, or workers, bandwidth, seconds or beside is out of range.
+    """
+
+    collective: str
+    workers: int
+    handed: float
+    bandwidth: float
+    seconds: float
+    source: str = "measured"
+    beside: float = 0.0
+
+    def __post_init__(self):
+        check_choice("collective", self.collective, COLLECTIVES)
+        check_whole("workers", self.workers, 2)
+        for name in ("bandwidth", "seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if not self.beside >= 0:
+            raise ValueError(f"beside must be at least 0, got {self.beside!r}")
+
+    @property
+    def step(self) -> float:
+        """Seconds of the whole step."""
+        return self.seconds + self.beside
+
+    @property
+    def hops_and_bytes(self) -> tuple[float, float]:
+        """Hops, and bytes that passed a link one after another."""
+        return COLLECTIVES[self.collective](self.workers, self.handed)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was found from measurements, and how good it is.
+
+    Attributes:
+        latency: seconds to begin a hop.
+        efficiency: share of a link's bandwidth that payload gets.
+        per_byte: seconds a byte takes at either end, however fast the link is.
+        errors: of each row that was left out, (modelled - measured) / measured, of the whole step.
+        rows: how many were fitted.
+    """
+
+    latency: float
+    efficiency: float
+    per_byte: float
+    errors: tuple[float, ...]
+    rows: int
+
+    def link(self, bandwidth: float) -> Link:
+        """A link of some bandwidth with what was found."""
+        return Link(bandwidth, self.latency, self.efficiency, self.per_byte)
+
+    @property
+    def largest_error(self) -> float:
+        """The largest of the errors without its sign, as a share; NaN where no row was left out."""
+        return max(map(abs, self.errors), default=math.nan)
+
+    def __str__(self):
+        figures = f"{self.latency * 1e6:.0f} us a hop, {self.efficiency:.0%} of the bandwidth"
+        figures += f", {self.per_byte * 1e9:.2f} ns a byte beside it; {self.rows} rows fitted"
+        if not self.errors:
+            return f"{figures}, none left out to check"
+        return f"{figures}, off by {self.largest_error:.1%} at most on {len(self.errors)} left out"
+
+
+def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
+    """Latency, efficiency and time per byte that make the model's times come nearest to the measured ones.
+
+    Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
+    (all on one bandwidth, for example), the one that explains more gets all.
+
+    Args:
+        rows: what to fit; at least 2.
+        left_out: what to check on, and not to fit.
+
+    Raises:
+        ValueError: there are fewer than 2 rows, or a row that is fitted is among those left out.
+
+    Example:
+        >>> link = Link(1e6, latency=0.001, efficiency=0.8)
+        >>> rows = [Measured("ring", 2, size, 1e6, link.seconds(2, size)) for size in (1e3, 1e5, 1e6)]
+        >>> print(fit(rows[:2], rows[2:]))
+        1000 us a hop, 80% of the bandwidth, 0.00 ns a byte beside it; 2 rows fitted, off by 0.0% at most on 1 left out
+    """
+    if len(rows) < 2:
+        raise ValueError(f"rows must be at least 2, got {len(rows)}")
+    if set(rows) & set(left_out):
+        raise ValueError("left_out must hold none of the rows that are fitted")
+    steps = np.array([row.step for row in rows])
+    terms = np.array([_terms(row) for row in rows]) / steps[:, None]
+    latency, inverse, per_byte = _without_negatives(terms, np.array([row.seconds for row in rows]) / steps)
+    found = Fit(latency, 1 / inverse if inverse else math.inf, per_byte, (), len(rows))
+    errors = [(found.link(row.bandwidth).seconds(*row.hops_and_bytes) - row.seconds) / row.step for row in left_out]
+    return Fit(found.latency, found.efficiency, found.per_byte, tuple(errors), found.rows)
+
+
+def _terms(row):
+    """What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange."""
+    hops, size = row.hops_and_bytes
+    return hops, size / row.bandwidth, size
+
+
+def _without_negatives(terms, goal):
+    """The factors, none below zero, whose sums over the terms come nearest to the goal: the best of all subsets'."""
+    best, least = np.zeros(terms.shape[1]), np.sum(goal**2)
+    scale = np.abs(terms).max(axis=0)
+    scale[scale == 0] = 1
+    for size in range(1, terms.shape[1] + 1):
+        for chosen in itertools.combinations(range(terms.shape[1]), size):
+            part = (terms / scale)[:, chosen]
+            if np.linalg.matrix_rank(part) < size:
+                continue
+            factors = np.linalg.lstsq(part, goal, rcond=None)[0]
+            squares = np.sum((part @ factors - goal) ** 2)
+            # A figure more must explain something: rounding alone would find one.
+            if np.all(factors >= 0) and squares < least - 1e-12:
+                best, least = np.zeros(terms.shape[1]), squares
+                best[list(chosen)] = factors
+    return tuple(float(factor) for factor in best / scale)

@@ -1,0 +1,194 @@
+"""How long a step takes with N workers, by a model of the network: when does sending less pay?
+
+The model has two terms for the network, a latency for each hop and a time for each byte on the busiest link, and takes
+from measurements what the workers themselves need. What it leaves out makes networks look better or worse than they
+are: the exchange does not overlap the backward pass, links are equal, and nobody else uses them.
+
+What comes from it says ``source="modelled"``; `dgc_lab.scaling.calibration.Measured` says ``source="measured"``.
+
+`dgc_lab.scaling.network` has the links and the collectives, `dgc_lab.scaling.calibration` finds a link's figures from measurements.
+
+Source: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from dgc_lab.common import check_choice, check_whole
+
+from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
+from dgc_lab.scaling.named_shapes import SHAPES
+from dgc_lab.scaling.network import COLLECTIVES, Link, allgather, parameter_server, ring
+
+ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # of all trained parameters
+METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
+DENSE_METHODS = {"dense": DENSE_ELEMENT, "float16": 2}  # bytes an element
+MESSAGE_HEADER = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a worker does in a step, in times that were measured for it.
+
+    Attributes:
+        elements: of the gradients that are sent in part.
+        compute: seconds of the forward and backward pass and the update.
+        selection: seconds to accumulate, select, pack and clear; only where gradients are sent in part.
+        adding: seconds to unpack and add up one received entry.
+        whole: elements of the gradients that are sent whole.
+        entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
+
+    Raises:
+        ValueError: compute is not above 0, or another figure is below 0.
+
+    Example:
+        >>> Workload(1000, compute=0)
+        Traceback (most recent call last):
+        ValueError: compute must be above 0, got 0
+    """
+
+    elements: int
+    compute: float
+    selection: float = 0.0
+    adding: float = 0.0
+    whole: int = 0
+    entry_bytes: int = 8
+
+    def __post_init__(self):
+        if not 0 < self.compute < math.inf:
+            raise ValueError(f"compute must be above 0, got {self.compute!r}")
+        for name in ("elements", "selection", "adding", "whole", "entry_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A step as the model has it.
+
+    Attributes:
+        method, workers, ratio, bandwidth: what it is of.
+        seconds: of a step.
+        handed: bytes that a worker hands to the collectives.
+        passed: bytes that pass the busiest link one way, one after another.
+        speed_up: examples a second over those of one worker alone; N would be ideal.
+        source: ``"modelled"``.
+    """
+
+    method: str
+    workers: int
+    ratio: float
+    bandwidth: float
+    seconds: float
+    handed: float
+    passed: float
+    speed_up: float
+    source: str = "modelled"
+
+
+def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0, by: str = "ring") -> Estimate:
+    """A step of N workers.
+
+    Args:
+        workload: what each of them computes and has to send.
+        link: what they are connected by.
+        workers: N, at least 1.
+        method: ``"no exchange"``; ``"dense"``, whole gradients in 4 bytes an element, or in 2 as ``"float16"``;
+            ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
+            `dgc_lab.dgc.break_even.dense_is_shorter`, what this lab's compressor does.
+        ratio: share of the elements that is sent, in [0, 1].
+        by: how dense gradients travel: ``"ring"``, ``"tree"`` or ``"parameter server"``. Sparse ones travel by
+            allgather, or by the parameter server: it answers with all elements that anybody sent, here as many as
+            workers would name that choose independently.
+
+    Raises:
+        ValueError: an argument is none of those.
+
+    Example:
+        >>> from dgc_lab.scaling.network import GBIT
+        >>> resnet, link = Workload(25_557_032, compute=0.3), Link(GBIT)
+        >>> [round(step(resnet, link, 8, method, 0.001).speed_up, 1) for method in ("dense", "switching")]
+        [1.4, 7.7]
+    """
+    check_choice("method", method, METHODS)
+    check_choice("by", by, ("ring", "tree", "parameter server"))
+    check_whole("workers", workers, 1)
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
+    way, seconds, handed, parts = method, workload.compute, 0.0, []
+    if method == "switching":
+        way = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
+    if method in ("sparse", "switching"):
+        seconds += workload.selection  # what is not sent is kept, whichever way the rest travels
+    if way in DENSE_METHODS:
+        handed = DENSE_METHODS[way] * (workload.elements + workload.whole)
+        parts = [COLLECTIVES[by](workers, handed)]
+    elif way == "sparse":
+        parts, handed = _sparse(workload, workers, ratio, by)
+        seconds += workload.adding * workload.elements * ratio * workers
+    hops, passed = (sum(part) for part in zip(*parts, strict=True)) if parts else (0, 0.0)
+    seconds += link.seconds(hops, passed)
+    speed_up = workers * workload.compute / seconds
+    return Estimate(method, workers, ratio, link.bandwidth, seconds, handed, passed, speed_up)
+
+
+def _sparse(workload, workers, ratio, by):
+    """(hops, bytes) of each collective of a step that sends entries, and the bytes handed over."""
+    entries, whole = workload.entry_bytes * workload.elements, DENSE_ELEMENT * workload.whole
+    message = ratio * entries + MESSAGE_HEADER
+    if by == "parameter server":
+        answer = min(entries * (1 - (1 - ratio) ** workers), DENSE_ELEMENT * workload.elements)
+        return [parameter_server(workers, message + whole, answer + whole)], message + whole
+    if one_message_is_shorter(whole, workers):
+        return [allgather(workers, message + whole)], message + whole
+    return [allgather(workers, message), COLLECTIVES[by](workers, whole)], message + whole
+
+
+def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:
+    """How many times as fast a step is as the dense one; below 1 where compression does not pay. By the model.
+
+    Example:
+        >>> from dgc_lab.scaling.network import GBIT
+        >>> slow, fast = Link(GBIT / 10), Link(100 * GBIT)
+        >>> resnet = Workload(25_557_032, compute=0.3, selection=0.05)
+        >>> gain(resnet, slow, 8, 0.001) > 20, gain(resnet, fast, 8, 0.001) < 1
+        (True, True)
+    """
+    return step(workload, link, workers, "dense").seconds / step(workload, link, workers, method, ratio).seconds
+
+
+def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: float) -> float:
+    """The bandwidth in bytes a second above which dense steps are faster than sparse ones, by the model.
+
+    Returns:
+        Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where they are sparse ones
+        *above* some bandwidth: more bytes, and fewer hops. ``link`` gives all but the bandwidth.
+
+    Example:
+        >>> from dgc_lab.scaling.network import GBIT
+        >>> resnet = Workload(25_557_032, compute=0.3, selection=0.05)
+        >>> round(break_even_bandwidth(resnet, Link(GBIT), 8, 0.001) / GBIT)
+        29
+    """
+    at_once = dataclasses.replace(link, bandwidth=math.inf)
+    sparse, dense = (step(workload, at_once, workers, method, ratio) for method in ("sparse", "dense"))
+    spared = (dense.passed - sparse.passed) / link.efficiency
+    longer = sparse.seconds - dense.seconds  # with all bytes for nothing
+    if spared <= 0:
+        return math.nan if longer < 0 else 0.0
+    return spared / longer if longer > 0 else math.inf
+
+
+def bytes_against_dense(workers: int, ratio: float, entry_bytes: int = 8) -> float:
+    """Bytes that pass a link by allgather of the entries, over those of the ring allreduce of all; 1 is break-even.
+
+    Example:
+        >>> [bytes_against_dense(4, ratio) for ratio in (0.25, 0.001)]
+        [1.0, 0.004]
+    """
+    _, sparse = allgather(workers, ratio * entry_bytes)
+    _, dense = ring(workers, DENSE_ELEMENT)
+    return sparse / dense if dense else math.nan

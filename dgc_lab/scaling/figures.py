@@ -1,0 +1,206 @@
+"""Figures of lesson 6: speed-up and bytes by workers, gain by bandwidth, workers' accuracy, ages; each with words.
+
+What a model computed is drawn as a line and called modelled, what was timed as a mark and called measured.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dgc_lab.aggregation.figures import MARKERS
+from dgc_lab.dgc.break_even import break_even_ratio
+from dgc_lab.scaling.network import GBIT
+from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+
+# Lines that lie on each other stay visible: the later one is thinner.
+LOOKS = {
+    "no exchange": {"color": GREY, "linestyle": ":", "linewidth": 1.5},
+    "dense": {"color": PALETTE[1], "linewidth": 2.6},
+    "float16": {"color": PALETTE[3], "linewidth": 2, "linestyle": "-."},
+    "sparse": {"color": PALETTE[0], "linewidth": 3.2},
+    "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
+}
+MARKS = {"no exchange": "v", "dense": "s", "float16": "D", "sparse": "o", "switching": "o"}
+POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
+
+
+def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_bytes: int) -> Picture:
+    """Speed-up and bytes of a step by number of workers, and where entries are shorter than whole gradients.
+
+    Args:
+        curves: by method, a list of `dgc_lab.scaling.cost_model.Estimate` with rising numbers of workers.
+        points: estimates whose ``source`` is ``"measured"``.
+        workers, ratio: where the user stands.
+        entry_bytes: bytes of an entry.
+    """
+    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
+    speed, size, plane = figure.subplots(1, 3)
+    for method, estimates in curves.items():
+        numbers = [estimate.workers for estimate in estimates]
+        speed.plot(numbers, [estimate.speed_up for estimate in estimates], **LOOKS[method])
+        sent = [(estimate.workers, estimate.passed / 1e6) for estimate in estimates if estimate.passed > 0]
+        if sent:
+            size.plot(*zip(*sent, strict=True), **LOOKS[method])
+    for point in points:
+        look = {"color": LOOKS[point.method]["color"], "marker": MARKS[point.method], "markeredgecolor": "black"}
+        speed.plot([point.workers], [point.speed_up], linestyle="", markersize=7, zorder=3, **look)
+    numbers = [estimate.workers for estimate in next(iter(curves.values()))]
+    ratios = [break_even_ratio(number, entry_bytes) for number in numbers]
+    plane.plot(numbers, ratios, color="black", linewidth=1.5)
+    plane.fill_between(numbers, ratios, 1, color=PALETTE[1], alpha=0.25, linewidth=0)
+    plane.fill_between(numbers, 1e-5, ratios, color=PALETTE[0], alpha=0.25, linewidth=0)
+    plane.text(0.95, 0.93, "whole gradients shorter", transform=plane.transAxes, ha="right", va="top", fontsize=8)
+    plane.text(0.05, 0.05, "values and indices shorter", transform=plane.transAxes, fontsize=8)
+    plane.plot([workers], [max(ratio, 1e-5)], **POINT)
+    titles = ("speed-up over one worker", "MB past a link a step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
+    for axes, title in zip((speed, size, plane), titles, strict=True):
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"], fontsize=8)
+        axes.minorticks_off()
+        axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("workers", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+    plane.set_ylim(1e-5, 1)
+    handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
+    for method in dict.fromkeys(point.method for point in points):
+        look = {"color": LOOKS[method]["color"], "marker": MARKS[method], "markeredgecolor": "black"}
+        handles.append(Line2D([], [], linestyle="", label=f"{method}, measured", **look))
+    handles.append(Line2D([], [], label="where you are", **POINT))
+    figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
+    return Picture(figure, f"Speed-up, bytes and break-even by workers. {scale_in_words(curves, points, workers)}")
+
+
+def scale_in_words(curves: dict, points: list, workers: int) -> str:
+    """What `scale_curves` shows, as sentences."""
+    said = []
+    for method, estimates in curves.items():
+        shown = [estimate for estimate in estimates if estimate.workers in (workers, estimates[-1].workers)]
+        words = ", ".join(
+            f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB past a link with {e.workers}" for e in shown
+        )
+        said.append(f"{method}, modelled: {words}")
+    said += [f"{p.method}, measured: speed-up {p.speed_up:.3g} with {p.workers}" for p in points]
+    return "; ".join(said) + "."
+
+
+def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
+    """Lines of what was modelled and marks of what was measured, on two logarithmic axes.
+
+    Args:
+        frame: columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``.
+        xlabel, ylabel: what x and y are.
+        break_even: where to draw a horizontal line, if anywhere.
+
+    Raises:
+        ValueError: the table is empty, or a source is neither.
+    """
+    if frame.empty:
+        raise ValueError("frame must hold at least one row, got none")
+    if set(frame["source"]) - {"modelled", "measured"}:
+        raise ValueError(f"source must be modelled or measured, got {sorted(set(frame['source']))}")
+    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
+    axes, said = figure.subplots(), []
+    for number, (curve, rows) in enumerate(frame.groupby("curve", sort=False)):
+        for source, points in rows.sort_values("x").groupby("source", sort=False):
+            look = {"color": PALETTE[number % len(PALETTE)]}
+            if source == "measured":
+                look |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
+            axes.plot(points["x"], points["y"], label=f"{curve}, {source}", **look)
+            told = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(points["x"], points["y"], strict=True))
+            said.append(f"{curve}, {source}: {told}")
+    if break_even is not None:
+        axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
+
+
+def errors_by_workers(frame) -> Picture:
+    """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
+
+    Args:
+        frame: of `dgc_lab.scaling.worker_sweep.table`; seeds are averaged.
+
+    Raises:
+        ValueError: the table is empty.
+    """
+    if frame.empty:
+        raise ValueError("frame must hold at least one row, got none")
+    figure = Figure(figsize=(8, 3.4), dpi=90, layout="constrained")
+    axes, said = figure.subplots(), []
+    for number, ((ratio, clipping), rows) in enumerate(frame.groupby(["ratio", "clipping"], sort=False)):
+        error = 1 - rows.groupby("workers")["accuracy"].mean()
+        label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
+        # No error at all has no place on a logarithmic axis.
+        axes.plot(
+            error.index, error.clip(lower=1e-3), marker=MARKERS[number % len(MARKERS)], label=label, **style(number)
+        )
+        said.append(f"{label}: " + ", ".join(f"{share:.3f} with {n}" for n, share in error.items()))
+    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (1 - accuracy)")
+    workers = sorted(set(frame["workers"]))
+    axes.set_xticks(workers, [str(n) for n in workers])
+    shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if share >= 0.8 * axes.get_ylim()[0]]
+    axes.set_yticks(shares, [f"{share:g}" for share in shares])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return Picture(figure, "Test error by number of workers, measured. " + "; ".join(said) + ".")
+
+
+def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
+    """How old elements are when they are sent, in classes of age that double: one panel per ratio, a line per N.
+
+    Args:
+        rows: of `dgc_lab.scaling.worker_sweep.train_runs`, ratios below 1.
+        kind: ``"sent"``, or ``"waiting"`` for what is still there after the last step.
+
+    Raises:
+        ValueError: there are no rows, or kind is neither.
+    """
+    if kind not in ("sent", "waiting"):
+        raise ValueError(f"kind must be sent or waiting, got {kind!r}")
+    if not rows:
+        raise ValueError("rows must hold at least one row, got none")
+    ratios = sorted({row["ratio"] for row in rows}, reverse=True)
+    figure = Figure(figsize=(9, 3.3), dpi=90, layout="constrained")
+    panels, said = figure.subplots(1, len(ratios), squeeze=False, sharey=True)[0], []
+    for axes, ratio in zip(panels, ratios, strict=True):
+        own = sorted((row for row in rows if row["ratio"] == ratio), key=lambda row: row["workers"])
+        for number, row in enumerate(own):
+            classes = row[f"{kind} by age"]
+            counts = np.array([count for _, _, count in classes], float)
+            shares = counts / max(counts.sum(), 1)
+            label = f"{row['workers']} worker{'s' * (row['workers'] > 1)}"
+            axes.plot(range(len(shares)), shares, marker=MARKERS[number % 7], label=label, **style(number))
+            mean = row["mean age"] if kind == "sent" else row["mean age waiting"]
+            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {_most(classes)}")
+        names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
+        axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
+        axes.set_title(f"ratio {ratio:g}", fontsize=9)
+        axes.set_xlabel("age in steps", fontsize=9)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f"share of what {'was sent' if kind == 'sent' else 'still waits'}", fontsize=9)
+    panels[0].set_ylim(0, None)
+    panels[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    return Picture(figure, f"Ages of what {'was sent' if kind == 'sent' else 'waits'}, measured. {'; '.join(said)}.")
+
+
+def _most(classes) -> str:
+    first, last, _ = max(classes, key=lambda each: each[2])
+    return f"{first} to {last}"
+
+
+def bandwidth_label(bandwidth: float) -> str:
+    """A bandwidth in bytes a second, as it is sold.
+
+    Example:
+        >>> bandwidth_label(GBIT / 10), bandwidth_label(25 * GBIT)
+        ('100 Mbit/s', '25 Gbit/s')
+    """
+    gbit = bandwidth / GBIT
+    return f"{gbit:.4g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:.4g} Mbit/s"

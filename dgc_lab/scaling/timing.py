@@ -1,0 +1,196 @@
+"""What a worker needs for a step without any network: measured on this machine, scaled from that, or assumed.
+
+The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says with each of them where it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+
+from dgc_lab.common import check_choice, check_whole
+
+from dgc_lab.scaling.cost_model import ELEMENTS, Workload
+from dgc_lab.scaling.named_shapes import SHAPES
+
+MEASURED, SCALED, ASSUMED = "measured here", "scaled from mnist_cnn measured here", "assumed"
+# Seconds of forward and backward pass on an accelerator of the day of 2103.00543; nobody measured them here.
+ASSUMED_COMPUTE = {"ResNet-50": 0.1, "BERT-base": 0.2}
+ENTRIES = (4096, 262_144)  # received entries whose adding up is timed
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Times of one worker, and where they come from.
+
+    Attributes:
+        compute: seconds of forward and backward pass and update.
+        selection: seconds to accumulate, select, pack and clear, and to unpack its own entries.
+        adding: seconds to unpack and add up an entry of another worker.
+        compute_is, selection_is: where they come from: ``"measured here"``, ``"assumed"``, and so on.
+    """
+
+    compute: float
+    selection: float
+    adding: float
+    compute_is: str = ASSUMED
+    selection_is: str = ASSUMED
+
+
+def measured(batch: int = 50, ratio: float = 0.001, rounds: int = 9) -> StepTimes:
+    """Time the parts of a step of ``mnist_cnn`` on this machine, in a few seconds; medians.
+
+    Args:
+        batch: examples of the step; random ones, for what they are does not change the time.
+        ratio: share that is selected.
+        rounds: how often each part is timed, at least 3.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> times = measured(batch=2, rounds=3)
+        >>> times.compute > 0, times.compute_is
+        (True, 'measured here')
+    """
+    check_whole("batch", batch, 1)
+    check_whole("rounds", rounds, 3)
+    if not 0 < ratio < 1:
+        raise ValueError(f"ratio must be above 0 and below 1, got {ratio!r}")
+    few, many = (median_seconds(adding(entries), rounds) for entries in ENTRIES)
+    return StepTimes(
+        compute=median_seconds(training_step(batch), rounds),
+        selection=median_seconds(compression_step(ratio), rounds),
+        adding=max(0.0, (many - few) / (ENTRIES[1] - ENTRIES[0])),
+        compute_is=MEASURED,
+        selection_is=MEASURED,
+    )
+
+
+def median_seconds(call, rounds: int) -> float:
+    """Median time of a call, after two that are not counted.
+
+    Example:
+        >>> median_seconds(lambda: time.sleep(0.01), rounds=3) >= 0.01
+        True
+    """
+    seconds = []
+    for number in range(-2, rounds):
+        start = time.perf_counter()
+        call()
+        if number >= 0:
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def training_step(batch: int):
+    """A function without arguments: one step of ``mnist_cnn`` on random images, with plain SGD."""
+    import tensorflow as tf
+
+    from dgc_lab.training.masking_trainer import cross_entropy
+    from dgc_lab.workloads.models import mnist_cnn
+
+    model = mnist_cnn()
+    weights = [variable.value for variable in model.trainable_variables]
+    images = tf.random.stateless_uniform([batch, 28, 28, 1], (0, 0))
+    labels = tf.zeros([batch], tf.int32)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(cross_entropy(labels, model(images, training=True)))
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.001 * gradient)
+        return loss
+
+    return lambda: step().numpy()
+
+
+def compression_step(ratio: float):
+    """A function without arguments: one step of this lab's compressor on gradients of ``mnist_cnn``'s shapes."""
+    import tensorflow as tf
+
+    from dgc_lab.dgc.compressor import Compressor
+    from dgc_lab.dgc.config import Recipe
+    from dgc_lab.distributed.communicators import OneWorker
+
+    variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES["mnist_cnn"]()]
+    gradients = [tf.random.stateless_normal(variable.shape, (0, i)) for i, variable in enumerate(variables)]
+    compressor = Compressor(Recipe(ratio), variables, OneWorker())
+
+    @tf.function(autograph=False)  # no Python to convert, and trying to warns
+    def step():
+        updates, _ = compressor([gradients])
+        return tf.add_n([tf.reshape(update, [-1])[0] for update in updates])  # all of them have to be there
+
+    return lambda: step().numpy()
+
+
+def adding(entries: int):
+    """A function without arguments: unpack one message of so many entries and add them up."""
+    import tensorflow as tf
+
+    from dgc_lab.dgc.flat_index import add_up
+    from dgc_lab.dgc.wire_format import Content, Layout, pack, unpack
+
+    sizes = [math.prod(shape) for shape in SHAPES["mnist_cnn"]() if len(shape) > 1]
+    places = tf.sort(tf.random.stateless_uniform([entries], (0, 1), maxval=sum(sizes), dtype=tf.int32))
+    message = pack(Content(tf.zeros([0]), tf.zeros([0]), [], places, tf.ones([entries])), Layout())
+
+    @tf.function
+    def step(message):
+        [content] = unpack(message, Layout(), workers=1)
+        return tf.add_n([tensor[0] for tensor in add_up(content.indices, content.values, sizes)])
+
+    return lambda: step(message).numpy()
+
+
+def times_of(model: str, here: StepTimes) -> StepTimes:
+    """Times of a named network: of ``mnist_cnn`` those that were measured, of others an assumption.
+
+    Selecting is taken to need the same time for each element as in ``mnist_cnn`` here; computing is assumed.
+
+    Args:
+        model: ``"mnist_cnn"``, ``"ResNet-50"`` or ``"BERT-base"``.
+        here: from `measured`.
+
+    Example:
+        >>> times_of("ResNet-50", StepTimes(0.05, 0.01, 1e-8)).compute_is
+        'assumed'
+    """
+    check_choice("model", model, SHAPES)
+    if model == "mnist_cnn":
+        return here
+    share = ELEMENTS[model] / ELEMENTS["mnist_cnn"]
+    return StepTimes(ASSUMED_COMPUTE[model], here.selection * share, here.adding, ASSUMED, SCALED)
+
+
+def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
+    """What the cost model has to know of a named network, sent as `dgc_lab.dgc.config.Recipe` does it.
+
+    Args:
+        model: as in `times_of`.
+        times: of one worker.
+        values, indices: what entries travel as (`dgc_lab.dgc.wire_format.Layout`).
+
+    Example:
+        >>> work = workload("ResNet-50", StepTimes(0.1, 0.05, 1e-8), "float32", "run_lengths")
+        >>> work.elements, work.whole, work.entry_bytes
+        (25502912, 54120, 6)
+    """
+    from dgc_lab.dgc.config import Recipe
+    from dgc_lab.dgc.wire_format import Layout
+
+    check_choice("model", model, SHAPES)
+    recipe = Recipe(values=values, indices=indices)
+    whole = sum(math.prod(shape) for shape in SHAPES[model]() if recipe.is_dense(shape))
+    return Workload(
+        ELEMENTS[model] - whole,
+        times.compute,
+        times.selection,
+        times.adding,
+        whole,
+        Layout(values, indices).element_bytes,
+    )

@@ -1,0 +1,161 @@
+"""The widget of lesson 6: when does gradient compression pay, by workers, link, model and ratio? Nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import ipywidgets
+
+from dgc_lab.dgc.break_even import break_even_ratio
+from dgc_lab.scaling.cost_model import METHODS, Estimate, break_even_bandwidth, step
+from dgc_lab.scaling.figures import bandwidth_label, scale_curves
+from dgc_lab.scaling.network import GBIT, Link
+from dgc_lab.scaling.tables import timed_steps
+from dgc_lab.ui.explorer import WIDE, Explorer, columns, set_control
+
+WORKERS = tuple(2**power for power in range(11))
+BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
+RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
+ENDS = ("cost nothing", "as fitted here")
+SET_BY_YOU = "set by you"
+AT = (4, 32, 256, 1024)  # workers whose speed-up is in the table
+
+
+class ScaleExplorer(Explorer):
+    """Choose workers, link, model and what is sent; speed-up, bytes and break-even are drawn at once, as modelled.
+
+    Every curve is labelled modelled; steps that were timed are marks, labelled measured. The message says of every time
+    whether it was measured, scaled, assumed, or set by the user.
+
+    Args:
+        here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some seconds, if
+            None.
+        fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can cost what
+            they cost there, and payload get as much of it. Its latency is not taken over: between two ranks most of it
+            is no property of the link.
+        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.link_table.link_rows`); drawn where
+            bandwidth, ratio, values and indices are theirs.
+        settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
+            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+
+    Example:
+        >>> from dgc_lab.scaling.timing import StepTimes
+        >>> explorer = ScaleExplorer(StepTimes(0.05, 0.01, 1e-8), model="ResNet-50", workers=32)
+        >>> explorer.frame["method"].tolist()
+        ['no exchange', 'dense', 'float16', 'sparse', 'switching']
+    """
+
+    def __init__(self, here=None, fit=None, link_rows=(), **settings):
+        from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES
+        from dgc_lab.scaling.named_shapes import SHAPES
+        from dgc_lab.scaling.timing import measured, times_of
+
+        here = measured() if here is None else here
+        self.fit, self.link_rows = fit, list(link_rows)
+        self.times = {model: times_of(model, here) for model in SHAPES}
+        bandwidths = [(bandwidth_label(bandwidth), bandwidth) for bandwidth in BANDWIDTHS]
+        slider, dropdown, number = ipywidgets.SelectionSlider, ipywidgets.Dropdown, ipywidgets.FloatText
+        controls = {
+            "model": dropdown(options=list(SHAPES), description="Model", **WIDE),
+            "workers": slider(options=WORKERS, value=8, description="Workers", **WIDE),
+            "bandwidth": slider(options=bandwidths, value=GBIT, description="Bandwidth", **WIDE),
+            "latency": number(value=50.0, description="Latency, µs a hop", **WIDE),
+            "ends": dropdown(options=ENDS[: 1 if fit is None else 2], description="Ends of a link", **WIDE),
+            "ratio": slider(options=[(f"{r:.4g}", r) for r in RATIOS], value=0.001, description="Ratio", **WIDE),
+            "values": dropdown(options=VALUE_TYPES, description="Values", **WIDE),
+            "indices": dropdown(options=list(INDEX_TYPES), description="Indices", **WIDE),
+            "compute": number(description="Compute, ms", **WIDE),
+            "selection": number(description="Selection, ms", **WIDE),
+        }
+        if "model" in settings:  # first, for the times go with it
+            set_control("model", controls["model"], settings["model"])
+        self._fill_in_times(controls)
+        controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
+        super().__init__(controls, [columns(controls, 5)], settings)
+
+    def _fill_in_times(self, controls):
+        times = self.times[controls["model"].value]
+        controls["compute"].value = round(1e3 * times.compute, 3)
+        controls["selection"].value = round(1e3 * times.selection, 3)
+
+    def result(self, model, workers, bandwidth, latency, ends, ratio, values, indices, compute, selection):
+        """What the cost model says of these values; nothing is trained or timed."""
+        import pandas as pd
+
+        from dgc_lab.scaling.timing import workload
+
+        for name, value, least in (("latency", latency, "at least 0 µs"), ("selection", selection, "at least 0 ms")):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be {least}, got {value:g}")
+        if not 0 < compute < float("inf"):
+            raise ValueError(f"compute must be above 0 ms, got {compute:g}")
+        times = dataclasses.replace(self.times[model], compute=compute / 1e3, selection=selection / 1e3)
+        work = workload(model, times, values, indices)
+        link = Link(bandwidth, latency / 1e6)
+        if ends == ENDS[1]:
+            link = dataclasses.replace(link, efficiency=self.fit.efficiency, per_byte=self.fit.per_byte)
+        curves = {method: [step(work, link, number, method, ratio) for number in WORKERS] for method in METHODS}
+        timed = timed_steps(self.link_rows, values, indices) if model == "mnist_cnn" else []
+        points = [point for point in timed if belongs(point, bandwidth, ratio)]
+        here = {method: next(e for e in estimates if e.workers == workers) for method, estimates in curves.items()}
+        rows = [row(here[method], curves[method]) for method in METHODS]
+        rows += [row(point, []) for point in points]
+        picture = scale_curves(curves, points, workers, ratio, work.entry_bytes)
+        return picture, pd.DataFrame(rows), self._said(model, work, link, here, ratio)
+
+    def _said(self, model, work, link, here, ratio) -> str:
+        """The numbers that matter most, and where the times come from."""
+        switching, dense = here["switching"], here["dense"]
+        turn = break_even_bandwidth(work, link, switching.workers, ratio)
+        if turn != turn:
+            faster = "sparse steps have more bytes and fewer hops: they are faster on fast links, if anywhere"
+        elif turn == 0:
+            faster = "sparse steps are faster on no link"
+        elif turn == float("inf"):
+            faster = "sparse steps are faster on every link"
+        else:
+            faster = f"sparse steps are faster than dense ones on links below {bandwidth_label(turn)}"
+        compute_is, selection_is = self._where_from(model, work)
+        shorter = break_even_ratio(switching.workers, work.entry_bytes)
+        return (
+            f"Modelled: {model}, {switching.workers} workers, {bandwidth_label(link.bandwidth)}, ratio {ratio:g}. "
+            f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
+            f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
+            f"Compute {1e3 * work.compute:.4g} ms: {compute_is}. "
+            f"Selection {1e3 * work.selection:.4g} ms: {selection_is}."
+        )
+
+    def _where_from(self, model, work) -> tuple[str, str]:
+        """Where compute and selection come from: as `times_of` says, unless the user has changed them."""
+        times = self.times[model]
+        found = []
+        for own, now, known in (
+            (times.compute, work.compute, times.compute_is),
+            (times.selection, work.selection, times.selection_is),
+        ):
+            found.append(known if round(1e3 * own, 3) == round(1e3 * now, 3) else SET_BY_YOU)
+        return tuple(found)
+
+
+def belongs(point: Estimate, bandwidth: float, ratio: float) -> bool:
+    """Whether a step that was timed belongs to what is drawn: the ratio counts only where it was sent in part."""
+    return math.isclose(point.bandwidth, bandwidth) and (point.method != "sparse" or point.ratio == ratio)
+
+
+def row(estimate: Estimate, curve: list[Estimate]) -> dict:
+    """A line of the table: an estimate, and the speed-up of the same curve with other numbers of workers."""
+    speed_ups = {f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in AT}
+    return {
+        "method": estimate.method,
+        "source": estimate.source,
+        "workers": estimate.workers,
+        "ms a step": 1e3 * estimate.seconds,
+        "speed-up": estimate.speed_up,
+        "MB handed over": estimate.handed / 1e6,
+        "MB past a link": estimate.passed / 1e6,
+        **speed_ups,
+    }

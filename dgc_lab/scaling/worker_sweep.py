@@ -1,0 +1,235 @@
+"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
+
+All runs see the same batches of 128 examples, step by step; with N workers each of them computes 128 / N. Without
+compression that makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient
+of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dgc_lab.common import check_choice
+
+from dgc_lab.training.sweep import RowEnded, RowFailed, RowStarted, append_row, configuration, read_rows, sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLES_A_STEP = 128
+WORKERS = (1, 2, 4, 8, 16, 32)
+RATIOS = (0.01, 0.001)
+CLIPPINGS = ("none", "by workers", "the same")
+STEPS = 200
+LEARNING_RATE = 0.2  # with momentum 0.9 so high that clipping matters
+CLIP_NORM = 1.0  # of the gradient over all workers
+DENSE_WORKERS = (1, 32)  # the same training for every number: two are enough to see that
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of the table.
+
+    Attributes:
+        workers: N; a divisor of 128.
+        ratio: share that a worker sends; 1 is training without compression, with momentum.
+        clipping: of the local gradients: ``"none"``; ``"by workers"``, to `CLIP_NORM` times the root of N as
+            `dgc_lab.dgc.algorithm.clip_locally` does it; or ``"the same"``, to `CLIP_NORM` whatever N is.
+        seed: integer for first weights and order of the examples.
+
+    Raises:
+        ValueError: workers does not divide 128, ratio is outside (0, 1], or clipping is none of those.
+    """
+
+    workers: int
+    ratio: float
+    clipping: str = "none"
+    seed: int = 0
+
+    def __post_init__(self):
+        check_choice("clipping", self.clipping, CLIPPINGS)
+        allowed = [n for n in range(1, EXAMPLES_A_STEP + 1) if EXAMPLES_A_STEP % n == 0]
+        if self.workers not in allowed:
+            raise ValueError(f"workers must be one of {', '.join(map(str, allowed))}, got {self.workers!r}")
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio!r}")
+
+    def settings(self, steps: int, learning_rate: float):
+        """As `dgc_lab.training.distributed_trainer.DistributedSettings`."""
+        from dgc_lab.training.distributed_trainer import DistributedSettings
+
+        # The limit grows with the root of N; divided by it, it is the same for all.
+        clip_norm = {"none": None, "by workers": CLIP_NORM, "the same": CLIP_NORM / self.workers**0.5}[self.clipping]
+        return DistributedSettings(
+            steps=steps,
+            batch=EXAMPLES_A_STEP // self.workers,
+            learning_rate=learning_rate,
+            rule="exact",
+            seed=self.seed,
+            evaluations=1,
+            workers=self.workers,
+            factor_masking=self.ratio < 1,  # where everything is sent it would leave no momentum
+            clip_norm=clip_norm,
+        )
+
+
+def table_runs(workers=WORKERS, ratios=RATIOS, clippings=("none", "by workers"), seeds=(0,), dense=DENSE_WORKERS):
+    """The runs of the table: each number of workers with each clipping and ratio; for a few of them dense, too.
+
+    Runs that differ in the ratio alone follow each other: they share one trace of the step.
+
+    Example:
+        >>> runs = table_runs(workers=(1, 4), ratios=(0.01,), clippings=("none",), dense=(1,))
+        >>> [(run.workers, run.ratio) for run in runs]
+        [(1, 1.0), (1, 0.01), (4, 0.01)]
+    """
+    every = itertools.product(workers, seeds, clippings)
+    return [
+        Run(number, ratio, clipping, seed)
+        for number, seed, clipping in every
+        for ratio in ((1.0, *ratios) if number in dense else ratios)
+    ]
+
+
+def train_runs(
+    runs, steps: int = STEPS, learning_rate: float = LEARNING_RATE, out: str | os.PathLike | None = None
+) -> Iterator:
+    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep.sweep` does.
+
+    The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
+
+    Args:
+        runs: `Run` objects, none twice.
+        steps: updates of each.
+        learning_rate: of each.
+        out: file for the finished rows; a row that is there already is not made again.
+
+    Yields:
+        `RowStarted`, with the number of the run; `dgc_lab.training.masking_trainer.Step` and `Evaluation`; `RowEnded` or `RowFailed`.
+        Beside a sweep's columns, rows hold the ages of what was sent (`dgc_lab.scaling.residual_staleness`).
+
+    Raises:
+        ValueError: there are no runs, one is there twice, or steps or learning_rate is none that can be.
+
+    Example:
+        >>> events = train_runs([Run(2, 0.01)], steps=3)
+        >>> [event.row["workers"] for event in events if isinstance(event, RowEnded)]
+        [2]
+    """
+    from dgc_lab.workloads.data import load
+
+    runs = list(runs)
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    for run in runs:
+        if runs.count(run) > 1:
+            raise ValueError(f"runs must differ from each other, got {run} more than once")
+    every = [(run.settings(steps, learning_rate), run.ratio) for run in runs]
+    for settings, ratio in every:
+        settings.check_ratios([ratio])
+    return _train(every, load("digits"), out)
+
+
+def _train(every, data, out):
+    trainer = None
+    for number, (settings, ratio) in enumerate(every):
+        same = {**configuration(settings, data), "ratio": ratio}
+        finished = read_rows(out, same) if out is not None else []
+        if finished:
+            yield RowStarted(number, ratio)
+            yield RowEnded(number, finished[0], from_file=True)
+            continue
+        if trainer is None or trainer.settings != settings:
+            trainer = None  # lets go of the old one's memory first
+            trainer = watched_trainer(settings, data)
+        for event in sweep(settings, [ratio], data=data, trainer=trainer):
+            if isinstance(event, RowEnded):
+                event = RowEnded(number, {**event.row, **ages_of(trainer.compressor)}, from_file=False)
+                if out is not None:
+                    append_row(out, event.row)
+            elif isinstance(event, RowStarted | RowFailed):
+                event = dataclasses.replace(event, number=number)
+            yield event
+
+
+def watched_trainer(settings, data=None):
+    """A `dgc_lab.training.distributed_trainer.DistributedTrainer` of simulated workers whose residuals' ages are kept."""
+    from dgc_lab.distributed.communicators import SimulatedWorkers
+    from dgc_lab.scaling.residual_staleness import WatchedCompressor
+    from dgc_lab.training.distributed_trainer import DistributedTrainer
+
+    trainer = DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
+    own = trainer.compressor
+    trainer.compressor = WatchedCompressor(own.recipe, own.trained, own.exchange, own.names, settings.steps)
+    return trainer
+
+
+def ages_of(compressor) -> dict:
+    """What a row says of the ages: of what was sent, and of what still waits after the last step, by doubling."""
+    from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, quantile
+
+    sent, waiting = compressor.sent_ages.numpy(), compressor.waiting_ages()
+    return {
+        "mean age": round(mean_age(sent), 3),
+        "median age": quantile(sent, 0.5),
+        "sent by age": [list(each) for each in by_doubling(sent)],
+        "mean age waiting": round(mean_age(waiting), 3) if waiting.any() else None,  # where all is sent, nothing waits
+        "waiting by age": [list(each) for each in by_doubling(waiting)],
+    }
+
+
+def clipping_of(row: dict) -> str:
+    """Which of `CLIPPINGS` a row was made with.
+
+    Raises:
+        ValueError: it has another norm.
+    """
+    if row["clip_norm"] is None:
+        return "none"
+    if row["clip_norm"] == CLIP_NORM:
+        return "by workers"
+    if row["clip_norm"] == CLIP_NORM / row["workers"] ** 0.5:
+        return "the same"
+    raise ValueError(f"clip_norm must be None, {CLIP_NORM:g} or that over the root of workers, got {row['clip_norm']}")
+
+
+def table(rows: list[dict]) -> pd.DataFrame:
+    """The rows as a table: workers, ratio, clipping, seed, accuracy, loss, kB a step and worker, and ages in steps.
+
+    Fewest workers first, largest ratio first.
+    """
+    import pandas as pd
+
+    lines = [
+        {
+            "workers": row["workers"],
+            "ratio": row["ratio"],
+            "clipping": clipping_of(row),
+            "seed": row["seed"],
+            "accuracy": row["accuracy"],
+            "loss": row["loss"],
+            "kB a step": row["bytes a step"] / 1000,
+            "mean age": row["mean age"],
+            "median age": row["median age"],
+            "mean age waiting": row["mean age waiting"],
+        }
+        for row in rows
+    ]
+    frame = pd.DataFrame(lines)
+    if not lines:
+        return frame
+    order = ["workers", "clipping", "ratio", "seed"]
+    frame = frame.sort_values(order, ascending=[True, False, False, True], kind="stable", ignore_index=True)
+    return frame if frame["seed"].nunique() > 1 else frame.drop(columns="seed")
+
+
+def worker_rows() -> list[dict]:
+    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``."""
+    from dgc_lab.training.published_tables import results_file
+
+    return read_rows(results_file("workers.jsonl"), {})

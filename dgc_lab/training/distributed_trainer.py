@@ -1,0 +1,335 @@
+"""Several workers train one model: the loop that runs on every Horovod rank, or for simulated workers in one process.
+
+Like `dgc_lab.training.masking_trainer`, the loop is a generator of what happens in it and knows neither widget nor file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from dgc_lab.common import LabError, check_choice, check_whole, give_back
+
+from dgc_lab.dgc.algorithm import PAPER_WARM_UP, Recipe, geometric_warm_up
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.training.masking_trainer import (
+    Evaluation,
+    Settings,
+    Step,
+    Trainer,
+    TrainingDiverged,
+    cross_entropy,
+    pick_batch,
+    plain,
+)
+from dgc_lab.workloads.data import Dataset, load
+
+WARM_UPS = {
+    "none": lambda ratio: (),
+    "paper": lambda ratio: tuple(stage for stage in PAPER_WARM_UP if stage > ratio),
+    "geometric": lambda ratio: geometric_warm_up(ratio) if 0 < ratio < 1 else (),
+    "dense": lambda ratio: (1.0,) if ratio < 1 else (),
+}
+
+
+@dataclass(frozen=True)
+class DistributedSettings(Settings):
+    """Everything that fixes a run of several workers, but for the ratio: `dgc_lab.training.masking_trainer.Settings` and the switches.
+
+    Attributes:
+        batch: examples per update and worker.
+        workers: number of them.
+        warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
+        warm_up_steps: updates in each stage.
+        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.config.Recipe`.
+
+    Raises:
+        ValueError: a value is outside what is allowed; the message names it.
+    """
+
+    workers: int = 2
+    nesterov: bool = False
+    accumulate: bool = True
+    momentum_correction: bool = True
+    factor_masking: bool = True
+    clip_norm: float | None = None
+    weight_decay: float = 0.0
+    warm_up: str = "none"
+    warm_up_steps: int = 50
+    values: str = "float32"
+    indices: str = "int32"
+    switch_to_dense: bool = True
+    dense_vectors: bool = True
+    dense_below: int = 1024
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.rule == "off":
+            raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
+        check_choice("warm_up", self.warm_up, WARM_UPS)
+        check_whole("workers", self.workers, 1)
+        self.recipe(1.0)
+
+    def recipe(self, ratio: float) -> Recipe:
+        """The switches as a `dgc_lab.dgc.config.Recipe` at one ratio."""
+        same = {field.name for field in dataclasses.fields(Recipe)} & {field.name for field in dataclasses.fields(self)}
+        switches = {name: getattr(self, name) for name in same - {"warm_up"}}
+        return Recipe(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)
+
+
+@dataclass(frozen=True)
+class DistributedStep(Step):
+    """What one update of all workers did.
+
+    Attributes:
+        loss: mean over all workers.
+        kept, kept_overall: mean over the workers of this process.
+        bytes_sent: payload that a worker handed to the collectives, bytes.
+        dense_bytes: what sending the whole gradient in float32 would have been.
+        ratio: the ratio of this step, by the warm-up.
+    """
+
+    dense_bytes: int = 0
+    ratio: float = 1.0
+
+
+class DistributedTrainer(Trainer):
+    """One process's part in a run: its model, its workers' data and state, and one traced step for every ratio.
+
+    Args:
+        settings: what to train, the same on all ranks.
+        exchange: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
+        data: the data set, when it is loaded already.
+
+    Raises:
+        ValueError: the exchange has another number of workers than the settings.
+        RanksDisagree: ranks have different settings.
+
+    Example:
+        >>> from dgc_lab.distributed.communicators import SimulatedWorkers
+        >>> settings = DistributedSettings(steps=4, evaluations=1)
+        >>> events = list(DistributedTrainer(settings, SimulatedWorkers(2)).run(ratio=0.01))
+        >>> events[0].bytes_sent < events[0].dense_bytes / 10
+        True
+    """
+
+    def __init__(self, settings: DistributedSettings, exchange=None, data: Dataset | None = None):
+        self.exchange = exchange or OneWorker()
+        if self.exchange.each_rank is not self.exchange:
+            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+        if settings.workers != self.exchange.size:
+            raise ValueError(f"workers must be {self.exchange.size}, as many as there are, got {settings.workers}")
+        self.exchange.agree(str(settings))
+        super().__init__(settings, data)
+        self.ratio = None  # of the run
+        self.compressor = Compressor(settings.recipe(1.0), self.weights, self.exchange, self.names)
+        # Every worker's every step draws its own dropout, whoever computed before it: set from (seed, step, worker).
+        layers = [layer for layer in self.model.layers if hasattr(layer, "seed_generator")]
+        self.dropout_states = [layer.seed_generator.state for layer in layers]
+
+    def reset(self) -> None:
+        """Back to the first weights and an empty state."""
+        super().reset()
+        self.compressor.reset()
+
+    def run(self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False) -> Iterator:
+        """Train at one ratio.
+
+        Args:
+            ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
+            stop: asked before every step; when it says True on any rank, all end after the same step.
+            go_on: from the present state, as after `restore`, in place of the first weights.
+
+        Yields:
+            A `DistributedStep` after every update, and on the first rank an `Evaluation` now and then.
+
+        Raises:
+            ValueError: ratio outside [0, 1], or another one than the run had that goes on.
+            RanksDisagree: another rank was given another ratio.
+            TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
+        """
+        settings, recipe = self.settings, self.settings.recipe(ratio)
+        if go_on and self.ratio not in (None, ratio):
+            raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
+        self.ratio = ratio
+        self.exchange.agree(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
+        if not self.traces:  # tracing is no part of a run's time; a step at learning rate 0, and its state thrown away
+            before = [variable.numpy() for variable in (*self.model.variables, *self.compressor.state)]
+            self._update(0, ratio, self._inputs(0, 1.0, False, learning_rate=0.0))
+            for variable, value in zip((*self.model.variables, *self.compressor.state), before, strict=True):
+                variable.assign(value)
+        if not go_on:
+            self.reset()
+        seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
+        for step in range(self.steps_done + 1, settings.steps + 1):
+            start = time.perf_counter()
+            now = recipe.ratio_at(step - 1)
+            loss, stopping, report = self._update(step, ratio, self._inputs(step - 1, now, stop()))
+            seconds += time.perf_counter() - start
+            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
+            overall = float(kept.sum() / self.sizes.sum())
+            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
+            if stopping:
+                return
+            if settings.evaluates_after(step) and self.exchange.first == 0:
+                accuracy, loss = self.evaluate()
+                yield Evaluation(step, float(accuracy), float(loss))
+
+    @property
+    def steps_done(self) -> int:
+        """Updates since the first weights."""
+        return int(self.compressor.step)
+
+    def save(self, folder) -> None:
+        """Keep weights, and this rank's velocities and residuals, in ``folder``; the save before this one stays.
+
+        A run that dies while some ranks have saved and others have not still has a step that all of them have.
+        """
+        file = self._file(folder, self.steps_done)
+        self._checkpoint().write(str(file))
+        file.with_suffix(".json").write_text(json.dumps({**dataclasses.asdict(self.settings), "ratio": self.ratio}))
+        for step in self._saved_steps(folder)[:-2]:
+            for old in Path(folder).glob(f"{self._file(folder, step).name}.*"):
+                old.unlink()
+
+    def restore(self, folder) -> bool:
+        """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
+
+        Returns:
+            Whether there was anything to take up.
+
+        Raises:
+            LabError: what was saved had other settings (more steps or evaluations are fine); the message names them.
+        """
+        steps = self._saved_steps(folder)
+        newest = tf.constant([steps[-1] if steps else 0])
+        step = int(tf.reduce_min(self.exchange.allgather([newest] * self.exchange.local, "dgc_lab.saved")))
+        if step == 0:
+            return False
+        if step not in steps:
+            raise LabError(
+                f"{folder} holds steps {steps} of rank {self.exchange.first}, and another rank has step {step}"
+            )
+        file = self._file(folder, step)
+        saved = json.loads(file.with_suffix(".json").read_text())
+        self.ratio = saved.pop("ratio")
+        now = dataclasses.asdict(self.settings)
+        differing = [name for name in now if saved.get(name) != now[name] and name not in ("steps", "evaluations")]
+        if differing:
+            told = ", ".join(f"{name} {saved.get(name)} (now {now[name]})" for name in differing)
+            raise LabError(f"{folder} was saved by a run with {told}")
+        self._checkpoint().read(str(file)).assert_consumed()
+        return True
+
+    def _saved_steps(self, folder) -> list[int]:
+        """Steps of this rank's saves in a folder, the last one last."""
+        files = Path(folder).glob(f"rank_{self.exchange.first}_step_*.json")
+        return sorted(int(file.stem.rpartition("_")[2]) for file in files)
+
+    def _file(self, folder, step) -> Path:
+        return Path(folder) / f"rank_{self.exchange.first}_step_{step}"
+
+    def _checkpoint(self):
+        return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)
+
+    def _inputs(self, step, ratio, stopping, learning_rate=None):
+        """A step's inputs as tensors, so that no value of them makes TensorFlow trace anew."""
+        rate = self.settings.learning_rate if learning_rate is None else learning_rate
+        return tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(rate), tf.constant(float(stopping))
+
+    def _update(self, step, ratio, inputs):
+        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
+        try:
+            report = self.train_step(*inputs)
+        except tf.errors.InvalidArgumentError as error:
+            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
+        losses, stopping = report.told.numpy().T
+        return float(losses.mean()), bool(stopping.any()), report
+
+    def _train_step(self, step, ratio, learning_rate, stopping):
+        """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
+        self.traces += 1  # Python runs only while TensorFlow traces
+        settings, exchange = self.settings, self.exchange
+        gradients, told = [], []
+        for worker in range(exchange.first, exchange.first + exchange.local):
+            turn = step * exchange.size + worker  # the workers walk through one order of the examples, batch by batch
+            images, labels = pick_batch(*self.train, turn, settings.batch, tf.constant(settings.seed))
+            for number, state in enumerate(self.dropout_states):
+                state.assign(tf.cast(tf.stack([settings.seed + number, turn]), state.dtype))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
+            gradients.append(tape.gradient(loss, self.weights))
+            told.append(tf.stack([loss, stopping]))
+        return self.compressor.train(gradients, learning_rate, ratio, told)
+
+
+class TrainerOnRanks:
+    """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweep` takes as a trainer.
+
+    Args:
+        ranks: started `dgc_lab.cluster.public.HorovodRanks`.
+        settings: what to train, with ``workers`` as many as there are ranks.
+        data: the data set, when it is loaded already; the ranks load their own.
+        path: where it is (`dgc_lab.workloads.data.load`), here and on every rank.
+
+    Raises:
+        ValueError: there are more or fewer ranks than ``settings.workers``.
+    """
+
+    own_masks = False
+
+    def __init__(self, ranks, settings: DistributedSettings, data: Dataset | None = None, path=None):
+        if settings.workers != ranks.size:
+            raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
+        self.ranks, self.settings = ranks, settings
+        self.path = path and str(Path(path).resolve())
+        self.data = data or load(settings.dataset, path)
+        self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        self.tensorflow = tf.__version__
+
+    def run(self, ratio: float) -> Iterator:
+        """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them.
+
+        Raises:
+            TrainingDiverged: a worker's gradient held NaN or infinity.
+            LabError: a rank failed or died, or somebody else stopped the ranks.
+        """
+        from dgc_lab.cluster.public import RankFailed
+
+        step = 0
+        try:
+            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path):
+                step = event.step
+                yield event
+        except RankFailed as error:
+            diverged = [p.message for p in error.problems.values() if p.kind == TrainingDiverged.__name__]
+            if diverged:
+                raise TrainingDiverged(diverged[0]) from error
+            raise
+        if step < self.settings.steps:
+            raise LabError(f"the ranks were stopped after step {step} of {self.settings.steps}")
+
+
+def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None = None) -> Iterator:
+    """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
+    from dgc_lab.cluster.public import stop_requested
+
+    trainer = trainer_on_rank(settings, path)
+    give_back()  # the trainer before goes ahead of this one's trace
+    yield from trainer.run(ratio, stop_requested)
+
+
+@functools.lru_cache(maxsize=1)  # the last settings alone: their trace is worth keeping, a second model's memory is not
+def trainer_on_rank(settings: DistributedSettings, path: str | None = None) -> DistributedTrainer:
+    """This rank's trainer for these settings and data."""
+    from dgc_lab.distributed.communicators import HorovodWorkers
+
+    return DistributedTrainer(settings, HorovodWorkers(), load(settings.dataset, path))

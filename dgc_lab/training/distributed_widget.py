@@ -1,0 +1,149 @@
+"""The widget of lesson 5: real Horovod ranks, every switch of Deep Gradient Compression, and what it sends, live."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import ipywidgets
+
+from dgc_lab.training.live_sweep import AS_TYPED, LiveSweep
+from dgc_lab.training.published_tables import TWO_NODE, beside_published
+from dgc_lab.ui.live_run import wide
+
+COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
+# Each switch off by itself, and masking alone as in lesson 4.
+METHODS = {
+    "complete DGC": COMPLETE,
+    "dropping, not accumulating": {**COMPLETE, "accumulate": False},
+    "momentum after the exchange": {**COMPLETE, "momentum_correction": False},
+    "no momentum factor masking": {**COMPLETE, "factor_masking": False},
+    "masking alone": dict.fromkeys(COMPLETE, False),
+}
+
+
+class DistributedSweep(LiveSweep):
+    """Train on Horovod ranks at one or several ratios, with any switch of DGC off, and watch it live.
+
+    Run starts the ranks if they are not there (about ten seconds, once), then trains every ratio in the list that has
+    no row yet. Stop ends the training on all ranks and keeps the finished rows; the ranks stay. ``run()`` does what
+    Run does and waits for the end; ``close()`` ends the ranks, unless they were given.
+
+    Args:
+        ranks: started `dgc_lab.cluster.public.HorovodRanks` to train on; the widget's own if None.
+        out: file that keeps finished rows (`dgc_lab.training.sweep`); a restarted kernel goes on with it.
+        settings: first values of the controls: dataset, ratios (text), workers, learning_rate, momentum, batch, steps,
+            seed, rule, clip_norm (0 for none), warm_up, warm_up_steps, values, accumulate, momentum_correction,
+            factor_masking, nesterov, as in `dgc_lab.training.distributed_trainer.DistributedSettings`.
+
+    Attributes:
+        rows: the finished rows, in the order in which they were made.
+        ranks: the `HorovodRanks`; None before the first run.
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+
+    Example:
+        >>> lab = DistributedSweep(ratios="1, 0.001", warm_up="paper")
+        >>> lab.settings().workers, lab.settings().warm_up
+        (2, 'paper')
+    """
+
+    presets: ClassVar = {
+        "dense and 4 ratios": "1, 0.1, 0.01, 0.001, 0.0001",
+        "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
+    }
+    beside_settings: ClassVar = (*LiveSweep.beside_settings, "method")
+
+    def __init__(self, ranks=None, out=None, **settings):
+        self.ranks, self._own_ranks, self._data = ranks, ranks is None, None
+        if ranks is not None:
+            settings.setdefault("workers", ranks.size)
+        super().__init__(out, **settings)
+        self.workers.disabled = not self._own_ranks
+
+    def _columns(self):
+        self.workers = wide(ipywidgets.IntText, value=2, description="Ranks")
+        self.method = wide(
+            ipywidgets.Dropdown, options=[AS_TYPED, *METHODS], value="complete DGC", description="Method"
+        )
+        self.accumulate = wide(ipywidgets.Checkbox, indent=False, value=True, description="Accumulate what is not sent")
+        self.momentum_correction = wide(
+            ipywidgets.Checkbox, indent=False, value=True, description="Momentum correction"
+        )
+        self.factor_masking = wide(ipywidgets.Checkbox, indent=False, value=True, description="Momentum factor masking")
+        self.nesterov = wide(ipywidgets.Checkbox, indent=False, value=False, description="Nesterov's momentum")
+        self.clip_norm = wide(ipywidgets.FloatText, value=0, description="Clip norm")
+        warm_ups = ["none", "paper", "geometric", "dense"]
+        self.warm_up = wide(ipywidgets.Dropdown, options=warm_ups, description="Warm-up")
+        self.warm_up_steps = wide(ipywidgets.IntText, value=20, description="Steps a stage")
+        self.values = wide(ipywidgets.Dropdown, options=["float32", "float16"], description="Values")
+        rules = ["sampled", "hierarchical", "exact"]
+        self.rule = wide(ipywidgets.Dropdown, options=rules, description="Threshold")
+        self.traffic = ipywidgets.HTML()
+        self.method.observe(self._method_chosen, "value")
+        for name in COMPLETE:
+            getattr(self, name).observe(self._switch_moved, "value")
+        methods = [self.method, self.accumulate, self.momentum_correction, self.factor_masking, self.nesterov]
+        return [
+            [self.dataset, self.ratio, self.ratios, self.preset, self.warm_up, self.warm_up_steps, self.workers],
+            [*methods, self.clip_norm, self.values],
+            [self.rule, self.learning_rate, self.momentum, self.batch, self.steps, self.seed],
+        ]
+
+    def _layout(self, columns):
+        controls, buttons, message, image, table = super()._layout(columns)
+        return [controls, buttons, message, self.traffic, image, table]
+
+    def _method_chosen(self, change):
+        for name, on in METHODS.get(change["new"], {}).items():
+            getattr(self, name).value = on
+
+    def _switch_moved(self, _):
+        now = {name: getattr(self, name).value for name in COMPLETE}
+        if now != METHODS.get(self.method.value):
+            self.method.value = next((name for name, switches in METHODS.items() if switches == now), AS_TYPED)
+
+    def settings(self):
+        """The controls as `dgc_lab.training.distributed_trainer.DistributedSettings`; a ValueError names what is wrong."""
+        from dgc_lab.training.distributed_trainer import DistributedSettings
+
+        values = self._values()
+        return DistributedSettings(**{**values, "clip_norm": values["clip_norm"] or None})
+
+    def frame(self):
+        """The rows as a table; on MNIST with the published accuracy and loss of two nodes beside the measured ones."""
+        on_mnist = any(row["dataset"] == "mnist" for row in self.rows)
+        return beside_published(self.rows, TWO_NODE) if on_mnist else super().frame()
+
+    def _saw_step(self, step):
+        times = f", {step.dense_bytes / step.bytes_sent:.1f} times as much" if step.bytes_sent else ""
+        self.traffic.value = (
+            f"<div>Step {step.step}: a rank sends <b>{step.bytes_sent / 1000:,.1f} kB</b> "
+            f"(dense: {step.dense_bytes / 1000:,.1f} kB{times}), ratio {step.ratio:g}, "
+            f"kept {step.kept_overall:.3%} of the gradient.</div>"
+        )
+
+    def _trainer(self, settings):
+        """The ranks, started where they are not up, with these settings."""
+        from dgc_lab.cluster.public import HorovodRanks
+        from dgc_lab.training.distributed_trainer import TrainerOnRanks
+        from dgc_lab.workloads.data import load
+
+        if self._own_ranks and self.ranks is not None and self.ranks.size != settings.workers:
+            self.ranks.stop()
+            self.ranks = None
+        if self.ranks is None:
+            self.ranks = HorovodRanks(settings.workers, progress=self._say)
+        if not self.ranks.ready:  # never started, or a rank has died
+            self.ranks.restart()
+        if self._data is None or self._data.name != settings.dataset:
+            self._data = load(settings.dataset)
+        return TrainerOnRanks(self.ranks, settings, self._data)
+
+    def close(self):
+        """End the widget, and the ranks that it started."""
+        self.stop()
+        if self._own_ranks and self.ranks is not None:
+            self.wait()
+            self.ranks.stop()
+        super().close()

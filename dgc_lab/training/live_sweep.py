@@ -1,0 +1,211 @@
+"""What the widgets of lessons 4 and 5 have in common: ratios to choose, and a sweep over them that is shown live."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import ClassVar
+
+import ipywidgets
+
+from dgc_lab.training.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
+from dgc_lab.ui.charts import Curves
+from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+
+REDRAW_SHARE = 0.012  # of one core's time goes into drawing frames
+AS_TYPED = "as typed"
+
+
+class LiveSweep(LiveRun):
+    """A widget that trains at one or several ratios and shows it live; the base of `dgc_lab.training.masking_widget`.
+
+    Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the
+    finished rows, Clear empties picture and table. ``run()`` does what Run does and waits for the end.
+
+    A subclass says what can be set (`_columns`, `settings`) and who trains (`_trainer`).
+
+    Args:
+        out: file that keeps finished rows (`dgc_lab.training.sweep`); a restarted kernel goes on with it.
+        settings: first values of the controls, by their names in ``controls``.
+
+    Attributes:
+        rows: the finished rows, in the order in which they were made.
+        controls: by name, the widgets that make the settings, and ``ratios``.
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+    """
+
+    presets: ClassVar[dict[str, str]] = {}  # lists of ratios to choose from, by name
+    beside_settings: ClassVar = ("ratio", "preset")
+
+    def __init__(self, out=None, **settings):
+        self.out = out
+        self._build_controls()
+        super().__init__(**settings)
+
+    # What the user sees ------------------------------------------------------------------------------------------
+
+    def _build_controls(self):
+        self.dataset = wide(ipywidgets.Dropdown, options=["digits", "mnist"], description="Data set")
+        self.ratio = wide(
+            ipywidgets.FloatLogSlider,
+            **{"value": 0.01, "base": 10, "min": -4, "max": 0, "step": 0.1, "readout_format": ".2g"},
+            description="Ratio",
+        )
+        self.ratios = wide(ipywidgets.Text, value="0.01", description="Ratios", placeholder="0.01 or 1, 10%, 1%")
+        self.preset = wide(ipywidgets.Dropdown, options=[AS_TYPED, *self.presets], description="Sweep")
+        self.learning_rate = wide(ipywidgets.FloatText, value=0.05, description="Learning rate")
+        self.momentum = wide(ipywidgets.FloatText, value=0.9, description="Momentum")
+        self.batch = wide(ipywidgets.IntText, value=64, description="Batch")
+        self.steps = wide(ipywidgets.IntText, value=300, description="Steps")
+        self.seed = wide(ipywidgets.IntText, value=0, description="Seed")
+        self.ratio.observe(self._slider_moved, "value")
+        self.ratios.observe(self._text_changed, "value")
+        self.preset.observe(self._preset_chosen, "value")
+
+    def _slider_moved(self, change):
+        if self._single_ratio() != change["new"]:
+            self.ratios.value = f"{change['new']:.2g}"
+
+    def _text_changed(self, change):
+        if change["new"] != self.presets.get(self.preset.value):
+            self.preset.value = AS_TYPED
+        single = self._single_ratio()
+        if single is not None and 10**self.ratio.min <= single <= 1:
+            self.ratio.value = single
+
+    def _single_ratio(self):
+        """The ratio in the text field, when it holds one number and no list."""
+        try:
+            ratios = parse_ratios(self.ratios.value)
+        except ValueError:
+            return None
+        return ratios[0] if len(ratios) == 1 else None
+
+    def _preset_chosen(self, change):
+        if change["new"] in self.presets:
+            self.ratios.value = self.presets[change["new"]]
+
+    def _new_curves(self):
+        self._first = None
+        return Curves(max(1, self.steps.value))
+
+    def clear(self) -> None:
+        """Clear: forget rows and curves (a file of rows is left as it is). Ignored while a run is under way."""
+        super().clear()
+
+    def run(self) -> None:
+        """Train as Run does, in the cell: a live picture in its output, and at the end an ordinary figure and table.
+
+        For notebooks that are read without a kernel, nbval, and scripts, which get figure and table alone. An interrupt
+        keeps the finished rows.
+
+        Raises:
+            RuntimeError: a run is under way already.
+            TrainingDiverged: a ratio's training diverged; raised after the other ratios, whose rows are kept.
+            ValueError, DataError: what the widget would show in its message line.
+        """
+        super().run()
+
+    def frame(self):
+        """The rows as a table."""
+        return table(self.rows)
+
+    # The work ----------------------------------------------------------------------------------------------------
+
+    def settings(self):
+        """The controls as settings of a training; a ValueError names what is wrong."""
+        raise NotImplementedError
+
+    def _values(self) -> dict:
+        """The controls' values, but for the ratios."""
+        return {name: control.value for name, control in self.controls.items() if name != "ratios"}
+
+    def _trainer(self, settings):
+        """The trainer for these settings; a LabError, OSError or ValueError says why there is none."""
+        raise NotImplementedError
+
+    def _saw_step(self, step) -> None:
+        """Called now and then with the latest step, to show what a subclass has to show of it."""
+
+    def _job(self):
+        """Settings and ratios that have no row yet, with the buttons set for a run; None when all rows are there."""
+        settings, ratios = self.settings(), parse_ratios(self.ratios.value)
+        settings.check_ratios(ratios)
+        ratios = [ratio for ratio in ratios if not self._has_row(settings, ratio)]
+        if not ratios:
+            self._say("The table has these rows already. Change a control, or press Clear to make them again.")
+            return None
+        source = (
+            "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)" if settings.dataset == "mnist" else "digits"
+        )
+        self._say(f"Starting: loading {source} and tracing the training step.")
+        return settings, ratios
+
+    def _has_row(self, settings, ratio):
+        wanted = {**dataclasses.asdict(settings), "ratio": ratio}
+        return any(all(row.get(name) == value for name, value in wanted.items()) for row in self.rows)
+
+    def _work(self, *job, raise_errors=False):
+        failures = super()._work(*job, raise_errors=raise_errors)
+        if failures and raise_errors:
+            from dgc_lab.training.masking_trainer import TrainingDiverged
+
+            raise TrainingDiverged(" ".join(failures))
+
+    def _train(self, failures, settings, ratios):
+        self.curves.fit(settings.steps)
+        events = sweep(settings, ratios, self.out, trainer=self._trainer(settings))
+        with contextlib.closing(events):
+            return self._follow(events, settings, ratios, failures)
+
+    def _follow(self, events, settings, ratios, failures) -> str:
+        """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message.
+
+        What failed is added to ``failures``.
+        """
+        from dgc_lab.training.masking_trainer import Evaluation, Step
+
+        done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
+        next_message, redraws = start, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
+        for event in events:
+            if isinstance(event, RowStarted):
+                ratio = event.ratio
+                self.curves.begin(self._label(settings, ratio))
+            elif isinstance(event, Step):
+                done += 1
+                last = event
+                self.curves.add_loss(event.step, event.loss)
+            elif isinstance(event, Evaluation):
+                self.curves.add_accuracy(event.step, event.accuracy)
+            elif isinstance(event, RowFailed):
+                failures.append(event.reason + ".")
+            elif isinstance(event, RowEnded):
+                self.rows.append(event.row)
+                self._show_table()
+                if event.from_file:
+                    total -= settings.steps
+                    self.curves.add_accuracy(settings.steps, event.row["accuracy"])
+            now = time.monotonic()
+            if done and now >= next_message:
+                self.progress.value = done / total
+                left = (now - start) * (total - done) / done
+                self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
+                self._saw_step(last)
+                next_message = now + MESSAGE_EVERY
+            if done:
+                redraws.draw_if_due()
+            if self._stopping.is_set() and not isinstance(event, RowEnded):
+                self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
+                return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."
+        self.progress.value = 1.0
+        made = len(ratios) - len(failures)
+        return f"Done: {made} {'row' if made == 1 else 'rows'} in {time.monotonic() - start:.1f} s."
+
+    def _label(self, settings, ratio):
+        """Name of a run in the legend: its ratio, and where its settings differ from the first run's."""
+        self._first = self._first or settings
+        now, first = dataclasses.asdict(settings), dataclasses.asdict(self._first)
+        return ", ".join([f"ratio {ratio:g}", *(f"{name} {now[name]}" for name in now if now[name] != first[name])])

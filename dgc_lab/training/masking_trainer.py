@@ -1,0 +1,283 @@
+"""One worker trains with masked gradients: a loop that is a generator of what happens in it.
+
+The loop knows no widget and no file. Who runs it reads its events, and stops it by reading no further.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+from dgc_lab.common import check_choice, check_whole
+
+from dgc_lab.dgc.thresholds import RULES, SCOPES, check_finite, keep_masks
+from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.models import MODELS
+
+EVALUATION_BATCH = 500
+
+
+class TrainingDiverged(ArithmeticError):
+    """A gradient held NaN or infinity; the message names the step and the variable."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that fixes a training run, but for the ratio.
+
+    Attributes:
+        dataset: ``"digits"`` or ``"mnist"``; the model goes with it (`dgc_lab.workloads.models.MODELS`).
+        steps: number of updates, at least 1.
+        batch: examples per update, at least 1.
+        learning_rate: above 0.
+        momentum: in [0, 1); applied to what the mask lets through, as the published code does.
+        rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
+        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.dgc.thresholds.thresholds`).
+        seed: integer from which first weights, batches, dropout and samples are drawn.
+        evaluations: how often the test set is measured, at even distances; the last time is after the last step.
+
+    Raises:
+        ValueError: a value is outside what is said above; the message names it.
+    """
+
+    dataset: str = "digits"
+    steps: int = 300
+    batch: int = 64
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    rule: str = "sampled"
+    scope: str = "tensor"
+    seed: int = 0
+    evaluations: int = 10
+
+    def __post_init__(self):
+        choices = {"dataset": tuple(MODELS), "rule": (*RULES, "off"), "scope": SCOPES}
+        for name, allowed in choices.items():
+            check_choice(name, getattr(self, name), allowed)
+        for name, least in {"steps": 1, "batch": 1, "seed": 0, "evaluations": 1}.items():
+            check_whole(name, getattr(self, name), least)
+        if not 0 < self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate!r}")
+        if self.seed >= 2**31:
+            raise ValueError(f"seed must be below 2147483648, got {self.seed!r}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
+
+    def check_ratios(self, ratios) -> None:
+        """A ValueError for a ratio outside [0, 1], and with rule "off" for any ratio but 1: nothing would apply it."""
+        for ratio in ratios:
+            if not 0 <= ratio <= 1:
+                raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
+            if self.rule == "off" and ratio != 1:
+                raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
+
+    def evaluates_after(self, step: int) -> bool:
+        """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
+        return step * self.evaluations // self.steps > (step - 1) * self.evaluations // self.steps
+
+    @property
+    def model(self) -> str:
+        """Name of the network that goes with the data set."""
+        return MODELS[self.dataset].__name__
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one update did.
+
+    Attributes:
+        step: 1 for the first.
+        loss: mean cross-entropy of the batch before the update.
+        kept: share of the elements that passed the mask, per tensor in the order of `Trainer.names`.
+        kept_overall: the same over all elements.
+        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
+        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
+    """
+
+    step: int
+    loss: float
+    kept: np.ndarray
+    kept_overall: float
+    seconds: float
+    bytes_sent: int | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the model is worth after ``step`` updates, on the whole test set: accuracy in [0, 1] and mean loss."""
+
+    step: int
+    accuracy: float
+    loss: float
+
+
+class Trainer:
+    """A model, its data on the device, and one traced training step that serves every ratio.
+
+    Args:
+        settings: what to train.
+        data: the data set, when it is loaded already.
+        masks: your own choice of what is kept, in place of the settings' rule and scope: a function of (list of
+            gradients, ratio, seed) that returns a list of boolean tensors, True for what is kept.
+
+    Attributes:
+        names: name of each trained tensor, such as ``dense/kernel``.
+        sizes: elements in each of them.
+        device: ``"GPU"`` or ``"CPU"``, where TensorFlow puts the step.
+        tensorflow: the version that trains.
+        own_masks: whether it was given ``masks``.
+        traces: how often TensorFlow has traced the training step.
+
+    Example:
+        >>> trainer = Trainer(Settings(steps=10, evaluations=2))
+        >>> [event.step for event in trainer.run(ratio=0.01) if isinstance(event, Evaluation)]
+        [5, 10]
+    """
+
+    def __init__(self, settings: Settings, data: Dataset | None = None, masks: Callable | None = None):
+        grow_gpu_memory()
+        self.own_masks = masks is not None
+        if self.own_masks and settings.rule == "off":
+            raise ValueError("masks must be None with rule 'off', which applies none")
+        self.settings = settings
+        self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
+        self.data = data or load(settings.dataset)
+        self.train = tf.constant(self.data.x_train), tf.constant(self.data.y_train)
+        self.test = tf.constant(self.data.x_test), tf.constant(self.data.y_test)
+        self.model = MODELS[settings.dataset](settings.seed)
+        self.first_values = [variable.numpy() for variable in self.model.variables]
+        # Keras 3 wraps each tf.Variable; .value is the variable itself.
+        self.weights = [variable.value for variable in self.model.trainable_variables]
+        self.names = [variable.path.split("/", 1)[-1] for variable in self.model.trainable_variables]
+        self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
+        self.velocities = [tf.Variable(tf.zeros_like(weight)) for weight in self.weights]
+        self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        self.tensorflow = tf.__version__
+        self.traces = 0
+        self.train_step = tf.function(self._train_step)
+        self.evaluate = tf.function(self._evaluate)
+
+    def reset(self) -> None:
+        """Back to the first weights, the first state of dropout, and no velocity."""
+        for variable, first in zip(self.model.variables, self.first_values, strict=True):
+            variable.assign(first)
+        for velocity in self.velocities:
+            velocity.assign(tf.zeros_like(velocity))
+
+    def run(self, ratio: float) -> Iterator[Step | Evaluation]:
+        """Train from the first weights on, keeping the share ``ratio`` of each step's gradients.
+
+        Args:
+            ratio: share of the gradient elements to keep, in [0, 1].
+
+        Yields:
+            A `Step` after every update and an `Evaluation` now and then, the last one after the last step.
+
+        Raises:
+            ValueError: ratio outside [0, 1], or other than 1 with rule "off".
+            TrainingDiverged: a gradient held NaN or infinity.
+        """
+        settings = self.settings
+        settings.check_ratios([ratio])
+        inputs = [tf.constant(value, tf.float32) for value in (settings.learning_rate, settings.momentum)]
+        inputs = [tf.constant(ratio, tf.float64), *inputs, tf.constant(settings.seed)]
+        if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
+            self._update(1, ratio, inputs)
+        self.reset()
+        seconds = 0.0
+        for step in range(1, settings.steps + 1):
+            start = time.perf_counter()
+            loss, kept = self._update(step, ratio, inputs)
+            seconds += time.perf_counter() - start
+            yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
+            if settings.evaluates_after(step):
+                accuracy, loss = self.evaluate()
+                yield Evaluation(step, float(accuracy), float(loss))
+
+    def _update(self, step, ratio, inputs):
+        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
+        try:
+            loss, kept = self.train_step(tf.constant(step - 1), *inputs)
+            return float(loss), kept.numpy()
+        except tf.errors.InvalidArgumentError as error:
+            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
+
+    def _train_step(self, step, ratio, learning_rate, momentum, seed):
+        """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
+        self.traces += 1  # Python runs only while TensorFlow traces
+        images, labels = pick_batch(*self.train, step, self.settings.batch, seed)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
+        gradients = tape.gradient(loss, self.weights)
+        gradients = [check_finite(g, name) for g, name in zip(gradients, self.names, strict=True)]
+        if self.settings.rule == "off":
+            kept = self.sizes
+        else:
+            masks = self.masks(gradients, ratio, seed=tf.stack([seed, step]))
+            gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
+            kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
+        for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
+            velocity.assign(momentum * velocity + gradient)
+            weight.assign_sub(learning_rate * velocity)
+        return loss, tf.cast(kept, tf.int64)
+
+    def _evaluate(self):
+        """Accuracy and mean loss over the whole test set."""
+        images, labels = self.test
+        examples = tf.shape(labels)[0]
+        correct, loss = tf.constant(0), tf.constant(0.0)
+        for start in tf.range(0, examples, EVALUATION_BATCH):
+            end = tf.minimum(start + EVALUATION_BATCH, examples)
+            logits = self.model(images[start:end], training=False)
+            guesses = tf.argmax(logits, axis=1, output_type=tf.int32)
+            correct += tf.reduce_sum(tf.cast(guesses == labels[start:end], tf.int32))
+            loss += tf.reduce_sum(cross_entropy(labels[start:end], logits))
+        return tf.cast(correct, tf.float32) / tf.cast(examples, tf.float32), loss / tf.cast(examples, tf.float32)
+
+
+def cross_entropy(labels, logits):
+    """Cross-entropy of each example: labels int (n,), logits float (n, classes), result float (n,)."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def pick_batch(images, labels, step, batch, seed):
+    """The ``batch`` examples of a step, drawn inside the graph: every epoch walks all examples in a new order.
+
+    Args:
+        images, labels: the training set, n examples each.
+        step: int32 scalar tensor, 0 for the first.
+        batch: examples in a batch; more than n is allowed.
+        seed: int32 scalar tensor.
+
+    Returns:
+        ``(images, labels)`` of the batch.
+    """
+    examples = tf.shape(labels)[0]
+    places = step * batch + tf.range(batch)
+    epochs = places // examples
+    # The raw operation: tf.random.experimental.index_shuffle takes a single seed, and a batch can span two epochs.
+    seeds = tf.stack([tf.fill([batch], seed), epochs, tf.zeros_like(epochs)], axis=1)
+    chosen = tf.raw_ops.RandomIndexShuffle(index=places % examples, seed=seeds, max_index=examples - 1)
+    return tf.gather(images, chosen), tf.gather(labels, chosen)
+
+
+def grow_gpu_memory() -> None:
+    """Let TensorFlow take GPU memory as it needs it, in place of all of it at the start."""
+    for gpu in tf.config.list_physical_devices("GPU"):
+        # Too late once the GPU is in use: then whoever started it has chosen already.
+        with contextlib.suppress(RuntimeError):
+            tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def plain(error: tf.errors.InvalidArgumentError) -> str:
+    """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
+    for line in str(error.message).splitlines():
+        if "gradient of" in line:
+            start = line.index("gradient of")
+            return line[start:].replace(" : Tensor had", " holds").replace(" values", "").split(" [[")[0]
+    return str(error.message)

@@ -1,0 +1,250 @@
+"""Train any Keras model with Deep Gradient Compression: on one worker, simulated ones in one process, or Horovod ranks.
+
+Where ``model.fit`` will do, `dgc_lab.distributed.keras_optimizer.DistributedOptimizer` is all it takes. This loop is for looking
+inside, and for several workers in one process: like `dgc_lab.training.distributed_trainer`, a generator of what happens in it, for a
+model, a loss and batches of your own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+from dgc_lab.common import check_whole
+
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import Recipe
+from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
+from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.training.distributed_trainer import DistributedStep
+from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged, pick_batch, plain
+
+
+def dense(recipe: Recipe) -> Recipe:
+    """The same training with whole gradients: momentum SGD, clipped and decayed alike; what to compare with.
+
+    Example:
+        >>> dense(Recipe(ratio=0.01, clip_norm=1.0)).ratio
+        1.0
+    """
+    return dataclasses.replace(recipe, ratio=1.0, warm_up=(), factor_masking=False)
+
+
+def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
+    """A function from the number of a batch to its examples, for `ModelTrainer`; every epoch in a new order.
+
+    Args:
+        inputs: array (examples, ...).
+        targets: array (examples, ...).
+        batch: examples in a batch.
+        seed: integer from which the orders are drawn.
+
+    Raises:
+        ValueError: there are no inputs, or not as many targets, or batch or seed is no such number.
+
+    Example:
+        >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
+        >>> x.shape, bool(tf.reduce_all(x == tf.cast(y, x.dtype)))
+        (TensorShape([3]), True)
+    """
+    check_whole("batch", batch, 1)
+    check_whole("seed", seed, 0)
+    if not len(inputs):
+        raise ValueError("inputs must hold at least one example, got none")
+    if len(inputs) != len(targets):
+        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {len(targets)}")
+    inputs, targets = tf.constant(inputs), tf.constant(targets)
+    return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
+
+
+def scorer(inputs, targets, batch: int = 500) -> Callable:
+    """A function of a classifier to (accuracy, mean cross-entropy) on these examples, for `ModelTrainer.run`.
+
+    Args:
+        inputs: what the model takes, an array or a tuple of them, the examples along their first dimension.
+        targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
+        batch: examples that are computed at a time.
+
+    Example:
+        >>> same = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])  # its inputs are the logits
+        >>> accuracy, loss = scorer(np.array([[5.0, 0.0], [5.0, 0.0]]), np.array([0, 1]))(same)
+        >>> accuracy, round(loss, 2)
+        (0.5, 2.51)
+    """
+    check_whole("batch", batch, 1)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    examples = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(batch)
+
+    def score(model):
+        accuracy, mean = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
+        if model not in traced:
+            traced.clear()
+            traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
+        for some, right in examples:
+            logits = traced[model](some)
+            accuracy.update_state(right, logits)
+            mean.update_state(loss(right, logits), sample_weight=len(right))
+        return float(accuracy.result()), float(mean.result())
+
+    traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
+    return score
+
+
+class ModelTrainer:
+    """A Keras model, where its batches come from, and one traced step in which all workers train it.
+
+    Args:
+        model: a built Keras model.
+        loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
+        batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
+            so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
+        recipe: how to compress (`dgc_lab.dgc.config.Recipe`).
+        learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
+        exchange: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
+        seed: integer from which dropout is drawn.
+
+    Raises:
+        ValueError: an argument is not as said above.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        >>> batches = lambda turn: (tf.random.stateless_normal([8, 4], [0, turn]), tf.zeros([8], tf.int32))
+        >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        >>> trainer = ModelTrainer(model, loss, batches, Recipe(ratio=0.1, dense_below=0), learning_rate=0.5)
+        >>> losses = [step.loss for step in trainer.run(steps=20)]
+        >>> losses[-1] < losses[0] / 2
+        True
+    """
+
+    def __init__(self, model, loss, batches, recipe: Recipe, learning_rate=0.1, exchange=None, seed: int = 0):
+        if not isinstance(model, keras.Model) or not model.built:
+            raise ValueError(f"model must be a built Keras model, got {model!r}")
+        if not model.trainable_weights:
+            raise ValueError(f"model must have weights to train, {model.name!r} has none")
+        for name, value in {"loss": loss, "batches": batches}.items():
+            if not callable(value):
+                raise ValueError(f"{name} must be a function, got {value!r}")
+        scheduled = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+        if not scheduled and not 0 < learning_rate < float("inf"):
+            raise ValueError(f"learning_rate must be above 0, or a schedule, got {learning_rate!r}")
+        self.model, self.loss, self.batches, self.recipe = model, loss, batches, recipe
+        self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
+        self.exchange = exchange or OneWorker()
+        if self.exchange.each_rank is not self.exchange:
+            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+        if keras.mixed_precision.dtype_policy().name == "mixed_float16":
+            raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
+        self.weights = [weight.value for weight in model.trainable_weights]
+        self.names = [weight.path for weight in model.trainable_weights]
+        self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
+        self.statistics = statistics_of(model)
+        others = {id(weight) for weight in model.non_trainable_weights}
+        self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
+        self.compressor = Compressor(recipe, self.weights, self.exchange, self.names)
+        self.first_values = [variable.numpy() for variable in self._variables]
+        self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
+        self._step = tf.function(self._train_step, autograph=False)  # it has no Python branch on a tensor
+
+    @property
+    def _variables(self):
+        return [*self.weights, *self.statistics, *self.compressor.state]
+
+    @property
+    def sent_whole(self) -> list[str]:
+        """Names of the weights whose gradients go whole, at any ratio: those of one dimension, and small ones."""
+        return [name for name, whole in zip(self.names, self.compressor.dense, strict=True) if whole]
+
+    def run(
+        self,
+        steps: int,
+        ratio: float | None = None,
+        evaluate: Callable | None = None,
+        evaluations: int = 10,
+        stop: Callable[[], bool] = bool,
+    ) -> Iterator[DistributedStep | Evaluation]:
+        """Train from the first weights on.
+
+        Args:
+            steps: number of updates, at least 1.
+            ratio: share of the elements that a worker sends, in place of the recipe's; its warm-up stays.
+            evaluate: a function of the model to (accuracy, loss), called on the first worker.
+            evaluations: how often, at even distances; the last time is after the last step.
+            stop: asked before every step; when it says True on any rank, all end after the same step.
+
+        Yields:
+            A `dgc_lab.training.distributed_trainer.DistributedStep` after every update, and a `dgc_lab.training.masking_trainer.Evaluation` now and
+            then. Before one and at the end, batch normalization's statistics are averaged over the workers.
+
+        Raises:
+            ValueError: an argument is not as said above.
+            RanksDisagree: ranks have different models or recipes, or run differently.
+            TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
+        """
+        check_whole("steps", steps, 1)
+        check_whole("evaluations", evaluations, 1)
+        recipe = self.recipe if ratio is None else dataclasses.replace(self.recipe, ratio=ratio)
+        self.exchange.agree(f"{steps} steps, ratio {recipe.ratio}, {evaluations} evaluations")
+        for variable, value in zip(self._variables, self.first_values, strict=True):
+            variable.assign(value)
+        self.exchange.broadcast([*self.weights, *self.statistics])
+        seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
+        for step in range(1, steps + 1):
+            start = time.perf_counter()
+            now = recipe.ratio_at(step - 1)
+            loss, stopping, report = self._update(step - 1, now, stop())
+            seconds += time.perf_counter() - start
+            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
+            overall = float(kept.sum() / self.sizes.sum())
+            due = step * evaluations // steps > (step - 1) * evaluations // steps
+            if due or stopping:
+                self._meet()
+            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
+            if stopping:
+                return
+            if due and evaluate is not None and self.exchange.first == 0:
+                yield Evaluation(step, *map(float, evaluate(self.model)))
+
+    def _meet(self):
+        """One set of moving statistics for all; simulated workers share them anyway."""
+        if self.exchange.local < self.exchange.size:
+            average_statistics(self.model, self.exchange)
+
+    def _update(self, step, ratio, stopping):
+        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
+        try:
+            report = self._step(tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
+        except tf.errors.InvalidArgumentError as error:
+            raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {plain(error)}") from error
+        losses, stops = report.told.numpy().T
+        return float(losses.mean()), bool(stops.any()), report
+
+    def _own(self, turn, statistics):
+        """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones."""
+        for variable, value in zip(self.statistics, statistics, strict=True):
+            variable.assign(value)  # every worker goes on from its own statistics, not from its neighbour's
+        for number, state in enumerate(self.dropout_states):
+            state.assign(tf.cast(tf.stack([self.seed + number, turn]), state.dtype))
+        inputs, targets = self.batches(turn)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
+            # Regularizers, too, as in fit.
+            loss = tf.add_n([loss, *(tf.cast(each, loss.dtype) for each in self.model.losses)])
+        return loss, tape.gradient(loss, self.weights), [tf.identity(variable) for variable in self.statistics]
+
+    def _train_step(self, step, ratio, stopping):
+        """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
+        exchange = self.exchange
+        before = [tf.identity(variable) for variable in self.statistics]
+        turns = [step * exchange.size + exchange.first + worker for worker in range(exchange.local)]
+        losses, gradients, moved = zip(*(self._of_worker(turn, before) for turn in turns), strict=True)
+        told = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
+        # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
+        for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
+            variable.assign(tf.add_n(values) / exchange.local)
+        rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
+        return self.compressor.train(list(gradients), rate, ratio, told)

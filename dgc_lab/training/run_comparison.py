@@ -1,0 +1,98 @@
+"""Runs of `dgc_lab.training.model_trainer.ModelTrainer` side by side: what they reached and what they sent, as table and picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from dgc_lab.common import give_back
+
+from dgc_lab.training.distributed_trainer import DistributedStep
+from dgc_lab.training.masking_trainer import Evaluation
+from dgc_lab.ui.charts import Curves, Picture
+
+
+def collected(run, steps: int, label: str = "") -> list:
+    """A run's events as a list, with a progress bar while it trains.
+
+    Args:
+        run: what `dgc_lab.training.model_trainer.ModelTrainer.run` gives.
+        steps: how many updates it will make.
+        label: what to write before the bar.
+    """
+    from tqdm.auto import tqdm
+
+    events = []
+    with tqdm(total=steps, desc=label, unit="step", leave=False) as bar:
+        for event in run:
+            events.append(event)
+            bar.update(isinstance(event, DistributedStep))
+    give_back()  # the trainer and its traces
+    return events
+
+
+def steps_of(events) -> list[DistributedStep]:
+    """The updates among a run's events."""
+    return [event for event in events if isinstance(event, DistributedStep)]
+
+
+def evaluations_of(events) -> list[Evaluation]:
+    """The evaluations among a run's events."""
+    return [event for event in events if isinstance(event, Evaluation)]
+
+
+def comparison(runs: dict) -> pd.DataFrame:
+    """One row per run: what it is worth at the end, and how many bytes a worker sent in a step.
+
+    Args:
+        runs: by label, a finished run's events, with an evaluation at the end.
+
+    Returns:
+        Columns ``accuracy``, ``test loss`` (after the last step), ``kB a step`` (mean over all steps, warm-up
+        included), ``kB a step at the end`` (of the last one), and ``times fewer at the end`` than the whole gradient.
+
+    Raises:
+        ValueError: there are no runs, or one was not evaluated.
+    """
+    check_runs(runs)
+    rows = {}
+    for label, events in runs.items():
+        steps, last = steps_of(events), evaluations_of(events)[-1]
+        rows[label] = {
+            "accuracy": last.accuracy,
+            "test loss": last.loss,
+            "kB a step": np.mean([step.bytes_sent for step in steps]) / 1000,
+            "kB a step at the end": steps[-1].bytes_sent / 1000,
+            "times fewer at the end": steps[-1].dense_bytes / steps[-1].bytes_sent,
+        }
+    return pd.DataFrame(rows).T
+
+
+def curves(runs: dict) -> Picture:
+    """Training loss and test accuracy by step, a line per run.
+
+    Args:
+        runs: as in `comparison`.
+
+    Raises:
+        ValueError: as `comparison`.
+    """
+    check_runs(runs)
+    drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
+    for label, events in runs.items():
+        drawing.begin(label)
+        for step in steps_of(events):
+            drawing.add_loss(step.step, step.loss)
+        for evaluation in evaluations_of(events):
+            drawing.add_accuracy(evaluation.step, evaluation.accuracy)
+    best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
+    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
+    return drawing.picture()
+
+
+def check_runs(runs: dict) -> None:
+    """A ValueError unless there are runs, each with updates and an evaluation."""
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    for label, events in runs.items():
+        if not steps_of(events) or not evaluations_of(events):
+            raise ValueError(f"runs must have been evaluated: give run() of {label!r} a function as evaluate")

@@ -1,0 +1,247 @@
+"""A sweep over ratios: one training run and one row per ratio, kept in a file as each row ends.
+
+The file holds one JSON object per line. Every row carries its whole configuration, so a sweep finds its own rows in
+it, goes on where it stopped, and never takes over a row that another configuration made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dgc_lab.training.masking_trainer import Evaluation, Settings, Step, Trainer
+    from dgc_lab.workloads.data import Dataset
+
+COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
+ROW_START = '{"ratio": '
+NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
+
+
+@dataclass(frozen=True)
+class RowStarted:
+    """A ratio begins; ``number`` counts from 0 over all ratios of the sweep."""
+
+    number: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class RowFailed:
+    """A ratio whose training diverged: no row, and the reason in words. The sweep goes on with the next one."""
+
+    number: int
+    ratio: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowEnded:
+    """A ratio is done: its row, and whether an earlier call had made it."""
+
+    number: int
+    row: dict
+    from_file: bool
+
+
+def configuration(settings: Settings, data: Dataset) -> dict:
+    """What two rows must have in common to stand in one table: all settings, the model and the very examples."""
+    return {**dataclasses.asdict(settings), "model": settings.model, "data": data.fingerprint()}
+
+
+def sweep(
+    settings: Settings,
+    ratios,
+    out: str | os.PathLike | None = None,
+    data: Dataset | None = None,
+    trainer: Trainer | None = None,
+) -> Iterator:
+    """Train once per ratio and yield what happens: `RowStarted`, the training's events, `RowEnded` or `RowFailed`.
+
+    The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
+
+    Args:
+        settings: everything but the ratio (`dgc_lab.training.masking_trainer.Settings`).
+        ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
+        out: file for the finished rows; rows that this configuration has there already are not made again.
+        data: the data set, when it is loaded already.
+        trainer: one made with these settings before, to spare its second trace; comes with its data.
+
+    Yields:
+        `RowStarted`, `Step`, `Evaluation`, `RowEnded` and `RowFailed`, in the order in which they happen.
+
+    Raises:
+        ValueError: ratios is empty, names a ratio twice or one outside [0, 1], or one other than 1 with rule "off";
+            the trainer was made with other settings, or chooses by masks of its own while rows go to a file.
+        DataError: the data set could not be had.
+
+    Example:
+        >>> from dgc_lab.training.masking_trainer import Settings
+        >>> events = sweep(Settings(steps=5), [1, 0.1])
+        >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
+        [1.0, 0.1]
+    """
+    from dgc_lab.workloads.data import load
+
+    ratios = checked_ratios(ratios)
+    settings.check_ratios(ratios)
+    if trainer and trainer.settings != settings:
+        raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
+    if trainer and trainer.own_masks and out is not None:
+        raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
+    data = trainer.data if trainer else data or load(settings.dataset)
+    file = Path(out) if out is not None else None
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    same = configuration(settings, data)
+    finished = {row["ratio"]: row for row in read_rows(file, same)} if file is not None else {}
+    return _run(settings, ratios, file, data, same, finished, trainer)
+
+
+def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
+    """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
+    from dgc_lab.training.masking_trainer import Trainer, TrainingDiverged
+
+    for number, ratio in enumerate(ratios):
+        yield RowStarted(number, ratio)
+        if ratio in finished:
+            yield RowEnded(number, finished[ratio], from_file=True)
+            continue
+        trainer = trainer or Trainer(settings, data)
+        try:
+            row = yield from _train_row(trainer, ratio)
+        except TrainingDiverged as error:
+            yield RowFailed(number, ratio, str(error))
+            continue
+        row = {**row, **same}
+        if file is not None:
+            append_row(file, row)
+        yield RowEnded(number, row, from_file=False)
+
+
+def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
+    """Train at one ratio, pass its events on, and return the row."""
+    from dgc_lab.training.masking_trainer import Evaluation
+
+    kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
+    for event in trainer.run(ratio):
+        if isinstance(event, Evaluation):
+            accuracy, loss = event.accuracy, event.loss
+        else:
+            kept += event.kept_overall
+            seconds = event.seconds
+            sent += event.bytes_sent or 0
+        yield event
+    return {
+        "ratio": ratio,
+        "accuracy": round(accuracy, 6),
+        "loss": round(loss, 6),
+        "kept": kept / trainer.settings.steps,
+        "seconds": round(seconds, 3),
+        **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
+        "device": trainer.device,
+        "tensorflow": trainer.tensorflow,
+    }
+
+
+def checked_ratios(ratios) -> list[float]:
+    """The ratios as floats, in the order given; a ValueError for an empty list, a repeated or an impossible one."""
+    try:
+        ratios = [float(ratio) for ratio in ratios]
+    except (TypeError, ValueError):
+        raise ValueError(f"ratios must be numbers in [0, 1], got {ratios!r}") from None
+    if not ratios:
+        raise ValueError("ratios must hold at least one number in [0, 1], got none")
+    for ratio in ratios:
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"ratios must be in [0, 1], got {ratio!r}")
+        if ratios.count(ratio) > 1:
+            raise ValueError(f"ratios must differ from each other, got {ratio!r} more than once")
+    return ratios
+
+
+def parse_ratios(text: str) -> list[float]:
+    """Ratios from text: numbers between commas or spaces, each a share such as 0.01 or a percentage such as ``1%``.
+
+    Raises:
+        ValueError: something in it is no number, or the list fails `checked_ratios`.
+
+    Example:
+        >>> parse_ratios("1, 0.1, 1%")
+        [1.0, 0.1, 0.01]
+    """
+    ratios = []
+    for word in text.replace(",", " ").replace(";", " ").split():
+        try:
+            # Divide the decimal digits, not the float: 0.1 % is then the same number as 0.001.
+            ratios.append(float(f"{word[:-1]}e-2") if word.endswith("%") else float(word))
+        except ValueError:
+            raise ValueError(f"ratios must be numbers such as 0.01 or 1%, got {word!r}") from None
+    return checked_ratios(ratios)
+
+
+def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
+    """Rows of a file that agree with ``same`` in every field; of a file that is not there, none.
+
+    A last line that a crash cut short is left out, since its row was not finished.
+
+    Raises:
+        ValueError: another line is not a row; the message names file and line.
+    """
+    file = Path(file)
+    if not file.exists():
+        return []
+    lines, rows = file.read_text(encoding="utf-8").split("\n"), []
+    for number, line in enumerate(lines, start=1):
+        rows.append(parsed_row(line))
+        cut_short = number == len(lines) and (line.startswith(ROW_START) or ROW_START.startswith(line))
+        if rows[-1] is None and line.strip() and not cut_short:
+            raise ValueError(f"line {number} of {file} is not a row of a sweep: {line[:80]!r}")
+    return [row for row in rows if row and all(row.get(name) == value for name, value in same.items())]
+
+
+def parsed_row(line: str) -> dict | None:
+    """The row in a line of the file; None where the line holds no whole row."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and "ratio" in row else None
+
+
+def append_row(file: str | os.PathLike, row: dict) -> None:
+    """Add a row to the file and wait until it is on disk; a half line left by a crash is cut off first."""
+    with open(file, "a+b") as out:
+        out.seek(0)
+        before = out.read()
+        last = before[before.rfind(b"\n") + 1 :]
+        if last and parsed_row(last.decode(errors="replace")) is None:
+            out.truncate(len(before) - len(last))
+            last = b""
+        out.write((b"\n" if last else b"") + json.dumps(row).encode() + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def table(rows: list[dict]) -> pd.DataFrame:
+    """The rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent; largest ratio first.
+
+    Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
+    """
+    import pandas as pd
+
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NO_SETTINGS]
+    differing = [name for name in names if len({row.get(name) for row in rows}) > 1]
+    counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
+    frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])
+    # By ratio alone, in a stable order: runs to compare stand under each other.
+    return frame.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)

@@ -1,0 +1,96 @@
+"""A prediction before an experiment: the widget keeps it, and puts it beside what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import ipywidgets
+import pandas as pd
+
+from dgc_lab.ui.widget_html import message_line, with_tooltips
+
+NONE_MADE = "none made"
+
+
+class Prediction(ipywidgets.VBox):
+    """A slider for each thing that is predicted, and a button that fixes them.
+
+    In a notebook, put it before the experiment as the last line of a cell, and ``confront`` behind it. Who skips it,
+    and a run without a reader, sees a table in which no prediction was made.
+
+    Args:
+        question: what is asked, a sentence.
+        of: names of what is predicted.
+        least, most: bounds of every prediction.
+        step: between two places of a slider.
+        form: how numbers are shown, a format without braces: ``".0%"``.
+
+    Attributes:
+        kept: what was predicted, name to number; None until the button was pressed.
+
+    Raises:
+        ValueError: nothing is to be predicted, a name is there twice, or least is not below most.
+
+    Example:
+        >>> guess = Prediction("How accurate will it be?", of=("at 1 %", "at 0.1 %"))
+        >>> guess.sliders["at 1 %"].value = 0.9
+        >>> guess.keep()
+        >>> table = guess.confront({"at 1 %": 0.95, "at 0.1 %": 0.5})
+        >>> table.loc["at 1 %"].tolist()
+        ['0.90', '0.95', '+0.05']
+    """
+
+    def __init__(self, question: str, of: Sequence[str], least=0.0, most=1.0, step=0.01, form: str = ".2f"):
+        if not of or len(set(of)) != len(of):
+            raise ValueError(f"of must name one thing or several, none of them twice, got {of!r}")
+        if not least < most:
+            raise ValueError(f"least must be below most, got {least!r} and {most!r}")
+        self.form, self.kept = form, None
+        wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
+        self.sliders = {
+            name: ipywidgets.FloatSlider(
+                (least + most) / 2, min=least, max=most, step=step, description=name, readout_format=form, **wide
+            )
+            for name in of
+        }
+        with_tooltips(self.sliders.values())
+        self.button = ipywidgets.Button(description="This is my prediction", layout=ipywidgets.Layout(width="14em"))
+        self.button.on_click(lambda _: self.keep())
+        self.message = ipywidgets.HTML()
+        question = ipywidgets.HTML(message_line(question))
+        super().__init__([question, *self.sliders.values(), self.button, self.message])
+
+    def keep(self) -> None:
+        """Fix the prediction: what the button does. A second time changes nothing."""
+        if self.kept is None:
+            self.kept = {name: slider.value for name, slider in self.sliders.items()}
+            for each in (self.button, *self.sliders.values()):
+                each.disabled = True
+            self.message.value = message_line("Kept. The experiment will tell.")
+
+    def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
+        """The prediction beside what was seen.
+
+        Args:
+            seen: a number for each name.
+
+        Returns:
+            A row for each name: predicted, seen, and how much more was seen than predicted, as text.
+
+        Raises:
+            ValueError: ``seen`` has other names.
+        """
+        if set(seen) != set(self.sliders):
+            raise ValueError(f"seen must have the names {', '.join(self.sliders)}, got {', '.join(map(str, seen))}")
+        rows = []
+        for name in self.sliders:
+            predicted = NONE_MADE if self.kept is None else format(self.kept[name], self.form)
+            off = math.nan if self.kept is None else seen[name] - self.kept[name]
+            rows.append(
+                (predicted, format(seen[name], self.form), "" if math.isnan(off) else format(off, "+" + self.form))
+            )
+        if self.kept is not None:
+            worst = max(self.kept, key=lambda name: abs(seen[name] - self.kept[name]))
+            self.message.value = message_line(f"Furthest from what you said: {worst}. Why?")
+        return pd.DataFrame(rows, index=list(self.sliders), columns=["predicted", "seen", "seen - predicted"])

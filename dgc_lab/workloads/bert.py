@@ -1,0 +1,113 @@
+"""A small BERT: a transformer's encoder that guesses masked words, with one table for reading words and naming them.
+
+The table is **tied**: the first layer looks rows of it up, the last one multiplies by all of it. So its gradient has
+two parts of different kinds, rows (``tf.IndexedSlices``) and a whole tensor.
+
+Sources: Devlin et al., arXiv:1810.04805 (BERT); Press, Wolf, arXiv:1608.05859 (tied tables); Xiong et al.,
+arXiv:2002.04745 (normalization before each layer, which trains without Adam's care).
+"""
+
+from __future__ import annotations
+
+import keras
+from dgc_lab.common import check_whole
+
+from dgc_lab.workloads.masked_words import guesses
+
+
+@keras.saving.register_keras_serializable(package="dgc_lab")
+class Positions(keras.layers.Layer):
+    """Adds a trained vector for each place of a sequence: (batch, length, width) to the same shape.
+
+    Every step uses every place, so this table is a weight like others and no lookup.
+    """
+
+    def __init__(self, seed: int = 0, **options):
+        super().__init__(**options)
+        self.seed = seed
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=tuple(shape[1:]), initializer=normal(self.seed), name="table")
+
+    def call(self, words):
+        return words + self.table
+
+    def get_config(self):
+        return {**super().get_config(), "seed": self.seed}
+
+
+def small_bert(
+    vocabulary_size: int, length: int = 16, width: int = 64, layers: int = 2, heads: int = 4, seed: int = 0
+) -> keras.Model:
+    """An encoder with masked-word logits, small enough for two CPU cores.
+
+    Args:
+        vocabulary_size: number of words, at least 3.
+        length: words in a sequence, at least 2.
+        width: numbers in a word's vector, a multiple of heads.
+        layers: attention and feed-forward blocks, at least 1.
+        heads: of the attention, at least 1.
+        seed: integer from which first weights are drawn.
+
+    Returns:
+        ``keras.Model``: (words int32 (batch, length), places int32 (batch, guesses)) in, logits float32 (batch,
+        guesses, vocabulary_size) out: of the words at those places alone, which saves most of the last product.
+
+    Raises:
+        ValueError: an argument is not as said above.
+
+    Example:
+        >>> model = small_bert(1000)
+        >>> model.output_shape
+        (None, 2, 1000)
+    """
+    for name, value, least in (
+        ("vocabulary_size", vocabulary_size, 3),
+        ("length", length, 2),
+        ("width", width, 1),
+        ("layers", layers, 1),
+        ("heads", heads, 1),
+        ("seed", seed, 0),
+    ):
+        check_whole(name, value, least)
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads, {heads}, got {width}")
+    seeds = iter(range(1000 * seed, 1000 * seed + 999))
+    words = keras.Input((length,), dtype="int32", name="words")
+    places = keras.Input((guesses(length),), dtype="int32", name="places")
+    table = keras.layers.ReversibleEmbedding(
+        vocabulary_size, width, embeddings_initializer=normal(next(seeds)), name="words_table"
+    )
+    x = keras.layers.LayerNormalization(name="norm_words")(Positions(next(seeds), name="positions")(table(words)))
+    for number in range(layers):
+        x = x + attention(keras.layers.LayerNormalization(name=f"norm{number}a")(x), heads, number, seeds)
+        x = x + feed_forward(keras.layers.LayerNormalization(name=f"norm{number}b")(x), number, seeds)
+    x = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
+    x = keras.layers.Dense(width, "gelu", kernel_initializer=glorot(next(seeds)), name="head")(x)
+    logits = table(keras.layers.LayerNormalization(name="norm_head")(x), reverse=True)
+    return keras.Model((words, places), logits, name="small_bert")
+
+
+def attention(x, heads: int, number: int, seeds):
+    """Each word's vector becomes a mean of all words' vectors, weighted by how much they have to do with each other."""
+    layer = keras.layers.MultiHeadAttention(
+        heads, x.shape[-1] // heads, kernel_initializer=glorot(next(seeds)), name=f"attention{number}"
+    )
+    return layer(x, x)
+
+
+def feed_forward(x, number: int, seeds):
+    """The same small network for each word's vector: four times as wide, and back."""
+    width = x.shape[-1]
+    x = keras.layers.Dense(4 * width, "gelu", kernel_initializer=glorot(next(seeds)), name=f"wide{number}")(x)
+    return keras.layers.Dense(width, kernel_initializer=glorot(next(seeds)), name=f"narrow{number}")(x)
+
+
+def normal(seed: int):
+    """First weights of a table: as in BERT, but five times as large, for SGD has no step size of its own for each."""
+    return keras.initializers.TruncatedNormal(stddev=0.1, seed=seed)
+
+
+def glorot(seed: int):
+    """First weights of a layer that multiplies."""
+    return keras.initializers.GlorotUniform(seed=seed)

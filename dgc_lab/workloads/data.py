@@ -1,0 +1,143 @@
+"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded.
+
+Neither loads TensorFlow; only a download of MNIST uses Keras.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from dgc_lab.common import LabError
+
+MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
+MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
+MNIST_KEYS = ("x_train", "y_train", "x_test", "y_test")
+DIGITS_TEST_EXAMPLES = 360
+
+
+class DataError(LabError):
+    """The data could not be had; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and labels, split once and for all.
+
+    Attributes:
+        name: ``"digits"`` or ``"mnist"``.
+        x_train: float32 in [0, 1], shape (examples, height, width, 1): 8x8 for digits, 28x28 for MNIST.
+        y_train: int32 labels 0 to 9, shape (examples,).
+        x_test: as ``x_train``; never trained on.
+        y_test: as ``y_train``.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits that differ when the examples differ; rows of a sweep carry them."""
+        digest = hashlib.sha256()
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            digest.update(str(array.shape).encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()[:8]
+
+
+def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
+    """Load a data set by name.
+
+    Args:
+        name: ``"digits"`` (1 437 + 360 images of 8x8, no network) or ``"mnist"`` (60 000 + 10 000 of 28x28).
+        path: for MNIST, an ``mnist.npz`` in Keras's layout or a folder that holds one.
+
+    Raises:
+        ValueError: the name is not one of the two, or a path is given for ``digits``.
+        DataError: MNIST is neither on this machine nor to be downloaded.
+
+    Example:
+        >>> load("digits").x_train.shape
+        (1437, 8, 8, 1)
+    """
+    if name == "digits":
+        if path is not None:
+            raise ValueError(f"path is for dataset 'mnist' alone; 'digits' comes with scikit-learn, got {path!r}")
+        return digits()
+    if name == "mnist":
+        return mnist(path)
+    raise ValueError(f"dataset must be 'digits' or 'mnist', got {name!r}")
+
+
+def digits() -> Dataset:
+    """UCI's handwritten digits as scikit-learn bundles them: 8x8 pixels, 1 437 to train and 360 to test.
+
+    Source: https://archive.ics.uci.edu/dataset/80 (E. Alpaydin, C. Kaynak), through ``sklearn.datasets.load_digits``.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
+    x_train, x_test, y_train, y_test = train_test_split(
+        images, labels.astype(np.int32), test_size=DIGITS_TEST_EXAMPLES, stratify=labels, random_state=0
+    )
+    return Dataset("digits", x_train, y_train, x_test, y_test)
+
+
+def mnist(path: str | os.PathLike | None = None) -> Dataset:
+    """MNIST from ``path``, else from ``DGC_LAB_DATA``, else from Keras's cache, else by download (11 MB).
+
+    Args:
+        path: an ``mnist.npz`` in Keras's layout, or a folder that holds one.
+
+    Raises:
+        DataError: there is no such file, it is not in that layout, or the download failed.
+
+    Source: Y. LeCun, C. Cortes, C. J. C. Burges, in the layout of ``keras.datasets.mnist``.
+    """
+    given = path or os.environ.get("DGC_LAB_DATA")
+    if given:
+        file = Path(given).expanduser()
+        file = file / "mnist.npz" if file.is_dir() else file
+        if not file.is_file():
+            source = "path" if path else "DGC_LAB_DATA"
+            raise DataError(f"{source} is {str(given)!r}, and there is no MNIST file {file}")
+    else:
+        file = cached_or_downloaded()
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            x_train, y_train, x_test, y_test = (arrays[key] for key in MNIST_KEYS)
+    except (ValueError, KeyError, OSError, EOFError) as error:
+        raise DataError(f"{file} is not MNIST in Keras's layout (arrays {', '.join(MNIST_KEYS)}): {error}") from error
+    for key, images in (("x_train", x_train), ("x_test", x_test)):
+        if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
+            raise DataError(f"{key} in {file} is {images.dtype} {images.shape}, expected uint8 (examples, 28, 28)")
+    return Dataset("mnist", scaled(x_train), y_train.astype(np.int32), scaled(x_test), y_test.astype(np.int32))
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    """uint8 (n, h, w) to float32 in [0, 1] with a channel axis: (n, h, w, 1)."""
+    return (images.astype(np.float32) / 255)[..., np.newaxis]
+
+
+def cached_or_downloaded() -> Path:
+    """Path of MNIST in Keras's cache; downloads it there with a progress bar and a checksum when it is missing."""
+    from keras.utils import get_file
+
+    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    if not (home / "datasets" / "mnist.npz").exists():
+        print(f"MNIST is not on this machine: downloading 11 MB from {MNIST_URL}", flush=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)  # Keras would turn to /tmp where the folder is missing
+        return Path(get_file("mnist.npz", MNIST_URL, file_hash=MNIST_SHA256, cache_dir=home))
+    except Exception as error:  # urllib, ssl and Keras each raise their own; all mean that there is no MNIST
+        raise DataError(
+            f"MNIST could not be downloaded ({error}). Two ways out: put mnist.npz on this machine and set "
+            "DGC_LAB_DATA to its path (or pass path=), or use dataset='digits', which needs no network."
+        ) from error

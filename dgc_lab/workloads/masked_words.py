@@ -1,0 +1,117 @@
+"""The task that BERT learns from: guess the words that were masked. What is masked, and how good the guesses are.
+
+Masking words has nothing to do with masking gradients, but for the name.
+
+Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805, section 3.1, task 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.workloads.text import MASK, SPECIAL, UNKNOWN, Vocabulary
+
+SHARE = 0.15  # of the words are to be guessed; of these
+MASKED, REPLACED = 0.8, 0.1  # so many become [MASK], so many a random word, and the rest stays as it is
+NUMBER_OF = {word: number for number, word in enumerate(SPECIAL)}
+
+
+class Masked(NamedTuple):
+    """Sequences with words to guess.
+
+    Attributes:
+        words: int32 (sequences, length), as the model sees them.
+        places: int32 (sequences, guesses), where the words to guess stand, rising.
+        targets: int32 (sequences, guesses), which words they are.
+    """
+
+    words: tf.Tensor
+    places: tf.Tensor
+    targets: tf.Tensor
+
+    @property
+    def example(self):
+        """``((words, places), targets)``: what a Keras model's ``fit`` takes as x and y."""
+        return (self.words, self.places), self.targets
+
+
+def guesses(length: int) -> int:
+    """How many words of a sequence are to be guessed: 15 %, rounded, at least 1.
+
+    Example:
+        >>> guesses(32), guesses(3)
+        (5, 1)
+    """
+    return max(1, round(SHARE * length))
+
+
+def mask_words(words, vocabulary_size: int, seed) -> Masked:
+    """Choose 15 % of the words of each sequence; 80 % of them become [MASK], 10 % a random word, 10 % stay.
+
+    Unknown words are chosen only where a sequence has too few others.
+
+    Args:
+        words: int (sequences, length), word numbers; numpy or tensor.
+        vocabulary_size: random words are drawn from the numbers below it, the special ones left out.
+        seed: two integers, or an int tensor (2,): the same seed masks the same words.
+
+    Example:
+        >>> masked = mask_words(tf.range(2, 34)[None], vocabulary_size=40, seed=(0, 0))
+        >>> masked.targets.shape, bool(tf.reduce_all(masked.targets == masked.places + 2))
+        (TensorShape([1, 5]), True)
+    """
+    words = tf.cast(tf.convert_to_tensor(words), tf.int32)
+    sequences, length = tf.shape(words)[0], words.shape[1]
+    number = guesses(length)
+    seeds = tf.unstack(tf.random.experimental.stateless_split(tf.cast(seed, tf.int32), 3))
+    lot = tf.random.stateless_uniform([sequences, length], seeds[0]) - tf.cast(words == NUMBER_OF[UNKNOWN], tf.float32)
+    places = tf.sort(tf.math.top_k(lot, number).indices, axis=1)
+    targets = tf.gather(words, places, batch_dims=1)
+    fate = tf.random.stateless_uniform([sequences, number], seeds[1])
+    random = tf.random.stateless_uniform([sequences, number], seeds[2], len(SPECIAL), vocabulary_size, tf.int32)
+    shown = tf.where(fate < MASKED, NUMBER_OF[MASK], tf.where(fate < MASKED + REPLACED, random, targets))
+    rows = tf.broadcast_to(tf.range(sequences)[:, None], [sequences, number])
+    return Masked(tf.tensor_scatter_nd_update(words, tf.stack([rows, places], 2), shown), places, targets)
+
+
+def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0):
+    """A function from the number of a batch to its examples, for `dgc_lab.training.model_trainer.ModelTrainer`.
+
+    Every epoch walks the sequences in a new order, with new words masked.
+
+    Args:
+        sequences: int32 (n, length).
+        vocabulary: of the corpus.
+        batch: sequences in a batch.
+        seed: integer from which the orders and the masks are drawn.
+
+    Example:
+        >>> vocabulary = Vocabulary(("[UNK]", "[MASK]", "the", "a", "of"))
+        >>> batches = masked_batches(np.full((10, 20), 3), vocabulary, batch=4)
+        >>> (shown, places), targets = batches(tf.constant(0))
+        >>> shown.shape, places.shape, targets.numpy()[0].tolist()
+        (TensorShape([4, 20]), TensorShape([4, 3]), [3, 3, 3])
+    """
+    from dgc_lab.training.masking_trainer import pick_batch
+
+    sequences = tf.constant(sequences)
+
+    def examples(turn):
+        words, _ = pick_batch(sequences, tf.range(len(sequences)), turn, batch, tf.constant(seed))
+        return mask_words(words, len(vocabulary), tf.stack([tf.constant(seed), turn])).example
+
+    return examples
+
+
+def most_frequent(targets, vocabulary: Vocabulary) -> tuple[str, float]:
+    """The most frequent word among the targets, and the accuracy of always guessing it.
+
+    Example:
+        >>> most_frequent([2, 3, 2, 4], Vocabulary(("[UNK]", "[MASK]", "the", "a", "of")))
+        ('the', 0.5)
+    """
+    counts = np.bincount(np.ravel(targets), minlength=len(vocabulary))
+    return vocabulary.words[int(counts.argmax())], float(counts.max() / counts.sum())

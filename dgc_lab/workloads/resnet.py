@@ -1,0 +1,77 @@
+"""ResNet-20, the residual network for small images, which learns what to add to its input.
+
+Source: He, Zhang, Ren, Sun, arXiv:1512.03385, section 4.2 (CIFAR-10): 3 stages of 3 blocks of two 3x3 convolutions
+with 16, 32 and 64 filters; a shortcut without parameters around each block; 0.27 M parameters.
+"""
+
+from __future__ import annotations
+
+import keras
+from dgc_lab.common import check_whole
+
+STAGES = (16, 32, 64)  # filters
+BLOCKS = 3  # in each stage
+
+
+def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model:
+    """The residual network of 20 layers, for images of any size that can be halved twice.
+
+    Args:
+        shape: height, width and channels of an image; height and width at least 4: ``(32, 32, 3)`` for CIFAR-10,
+            ``(28, 28, 1)`` for MNIST, ``(8, 8, 1)`` for digits.
+        classes: number of them, at least 2.
+        seed: integer from which first weights are drawn.
+
+    Returns:
+        ``keras.Model``: float32 (batch, *shape) in, logits float32 (batch, classes) out.
+
+    Raises:
+        ValueError: an argument is not as said above.
+
+    Example:
+        >>> model = resnet20()
+        >>> sum(int(keras.ops.size(weight)) for weight in model.trainable_weights)  # published: 0.27 M
+        269722
+    """
+    shape = tuple(shape)
+    if len(shape) != 3 or min(shape[:2]) < 4 or shape[2] < 1:
+        raise ValueError(f"shape must be (height, width, channels) with sides of at least 4, got {shape}")
+    check_whole("classes", classes, 2)
+    check_whole("seed", seed, 0)
+    seeds = iter(range(1000 * seed, 1000 * seed + 999))
+    images = keras.Input(shape, name="images")
+    x = keras.layers.ReLU()(convolution(images, STAGES[0], 1, "first", seeds))
+    for stage, filters in enumerate(STAGES):
+        for block in range(BLOCKS):
+            x = residual_block(x, filters, 2 if stage > 0 and block == 0 else 1, f"stage{stage}_block{block}", seeds)
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    logits = keras.layers.Dense(classes, kernel_initializer=he(next(seeds)), name="logits")(x)
+    return keras.Model(images, logits, name="resnet20")
+
+
+def residual_block(x, filters: int, stride: int, name: str, seeds):
+    """``relu(x + F(x))``, where F is convolution, normalization, relu, convolution, normalization."""
+    change = keras.layers.ReLU()(convolution(x, filters, stride, f"{name}_a", seeds))
+    change = convolution(change, filters, 1, f"{name}_b", seeds)
+    return keras.layers.ReLU()(shortcut(x, filters, stride) + change)
+
+
+def convolution(x, filters: int, stride: int, name: str, seeds):
+    """A 3x3 convolution without bias, for the normalization after it has one."""
+    x = keras.layers.Conv2D(
+        filters, 3, stride, padding="same", use_bias=False, kernel_initializer=he(next(seeds)), name=name
+    )(x)
+    return keras.layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
+
+
+def shortcut(x, filters: int, stride: int):
+    """The input itself; where a block halves the image, every second pixel, and zeros for the new channels."""
+    if stride > 1:
+        x = keras.layers.MaxPooling2D(1, stride)(x)
+    more = filters - x.shape[-1]
+    return keras.ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else x
+
+
+def he(seed: int):
+    """First weights that keep the size of what passes a relu (arXiv:1502.01852)."""
+    return keras.initializers.HeNormal(seed=seed)

@@ -1,0 +1,166 @@
+"""Text that is there without a network, as word numbers for a language model: CPython's own language reference.
+
+Every Python carries it for ``help()``, in `pydoc_data.topics`. Its topics repeat each other's paragraphs, so the text
+is made of the distinct paragraphs, and whole paragraphs are held out: what is tested was never trained on.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from dgc_lab.common import LabError, check_whole
+
+UNKNOWN, MASK = "[UNK]", "[MASK]"
+SPECIAL = (UNKNOWN, MASK)  # numbers 0 and 1
+# A word, a number, or one sign as often as it is repeated (a line of dashes is one token).
+TOKEN = re.compile(r"[^\W\d_]+|\d+|([\W_])\1*")
+
+
+class TextError(LabError):
+    """There is no text to learn from; the message says what to do."""
+
+
+def tokens(text: str) -> list[str]:
+    """The words, numbers and signs of a text, in order; white space between them is forgotten.
+
+    Example:
+        >>> tokens("x **= f(2)  # ----")
+        ['x', '**', '=', 'f', '(', '2', ')', '#', '----']
+    """
+    return [match.group() for match in TOKEN.finditer(text) if not match.group().isspace()]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words and their numbers; what is not among them is ``[UNK]``, number 0, and ``[MASK]`` is number 1.
+
+    Attributes:
+        words: by number, the two special ones first.
+
+    Example:
+        >>> vocabulary = Vocabulary.of("the cat and the dog and the bird", least=2)
+        >>> vocabulary.words
+        ('[UNK]', '[MASK]', 'the', 'and')
+        >>> vocabulary.encode("the cat").tolist(), vocabulary.decode([3, 2, 0])
+        ([2, 0], 'and the [UNK]')
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self):
+        if self.words[: len(SPECIAL)] != SPECIAL or len(set(self.words)) < len(self.words):
+            raise ValueError(f"words must begin with {', '.join(SPECIAL)} and name each once, got {self.words[:5]}...")
+
+    @classmethod
+    def of(cls, text: str, least: int = 5) -> Vocabulary:
+        """The words that a text has at least ``least`` times, the most frequent first; ties by the alphabet.
+
+        Raises:
+            ValueError: least is no whole number of at least 1.
+        """
+        check_whole("least", least, 1)
+        counts = collections.Counter(tokens(text))
+        frequent = sorted((word for word in counts if counts[word] >= least), key=lambda word: (-counts[word], word))
+        return cls((*SPECIAL, *frequent))
+
+    def __len__(self):
+        return len(self.words)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """Number of each word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+    def encode(self, text: str) -> np.ndarray:
+        """int32 (tokens,): the number of each of the text's tokens."""
+        return np.array([self.numbers.get(token, 0) for token in tokens(text)], np.int32)
+
+    def decode(self, numbers) -> str:
+        """The words of these numbers with a space between them.
+
+        Raises:
+            ValueError: a number is not in the vocabulary.
+        """
+        numbers = [int(number) for number in np.asarray(numbers).ravel()]
+        wrong = [number for number in numbers if not 0 <= number < len(self)]
+        if wrong:
+            raise ValueError(f"numbers must be from 0 to {len(self) - 1}, got {wrong[0]}")
+        return " ".join(self.words[number] for number in numbers)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text cut into sequences of word numbers, for training and for testing.
+
+    Attributes:
+        vocabulary: of the training text alone.
+        train: int32 (sequences, length).
+        test: as ``train``, from paragraphs that are not in it.
+    """
+
+    vocabulary: Vocabulary
+    train: np.ndarray
+    test: np.ndarray
+
+
+def python_reference() -> str:
+    """Python's language reference as ``help()`` shows it, without the paragraphs that occur again.
+
+    Raises:
+        TextError: this Python has come without it.
+
+    Source: `pydoc_data.topics`, made from https://docs.python.org/3/reference (PSF License).
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise TextError("this Python has no pydoc_data.topics: give a text of your own, corpus(text)") from error
+    return "\n\n".join(dict.fromkeys(paragraph for topic in sorted(topics) for paragraph in paragraphs(topics[topic])))
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text, each with single spaces in place of its white space."""
+    stripped = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+    return [paragraph for paragraph in stripped if paragraph]
+
+
+def corpus(text: str | None = None, length: int = 16, least: int = 5, held_out: float = 0.1, seed: int = 0) -> Corpus:
+    """Cut a text into sequences, some of its paragraphs held out.
+
+    Args:
+        text: what to learn from, paragraphs with an empty line between them; `python_reference` if None.
+        length: words in a sequence, at least 2; what is left over at the end is dropped.
+        least: words that occur less often in the training part are ``[UNK]``.
+        held_out: share of the paragraphs that is for testing, in (0, 1).
+        seed: integer from which they are drawn.
+
+    Raises:
+        ValueError: an argument is not as said above, or the text is too short for a sequence of each kind.
+        TextError: no text is given and this Python has none.
+
+    Example:
+        >>> words = corpus()
+        >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
+        (16, True)
+    """
+    check_whole("length", length, 2)
+    check_whole("seed", seed, 0)
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out must be above 0 and below 1, got {held_out!r}")
+    every = list(dict.fromkeys(paragraphs(python_reference() if text is None else text)))
+    out = np.random.default_rng(seed).random(len(every)) < held_out
+    parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]
+    vocabulary = Vocabulary.of(parts[0], least)
+    sequences = [in_sequences(vocabulary.encode(part), length) for part in parts]
+    if not all(map(len, sequences)):
+        raise ValueError(f"text must have {length} words to train on and as many held out; it has too few")
+    return Corpus(vocabulary, *sequences)
+
+
+def in_sequences(numbers: np.ndarray, length: int) -> np.ndarray:
+    """(tokens,) to (tokens // length, length)."""
+    return numbers[: len(numbers) // length * length].reshape(-1, length)

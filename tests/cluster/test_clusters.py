@@ -1,0 +1,509 @@
+"""Horovod ranks beside the notebook, on real engines with real Horovod."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from dgc_lab.common import LabError
+from kernels import there, until
+
+from dgc_lab.cluster.engine_host import WAIT
+from dgc_lab.cluster.engines import runs
+from dgc_lab.cluster.public import HorovodRanks, RankDied, RankFailed, stop_requested
+from dgc_lab.install.launch_env import cores, rank_variables
+
+# The functions that run on ranks import what they use, like a function of a notebook that is sent to another process.
+
+
+@dataclass
+class Item:
+    number: int
+    label: str
+
+
+def place(extra=0):
+    import horovod.tensorflow as hvd
+
+    return hvd.rank() + extra, hvd.size()
+
+
+def total():
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    return float(hvd.allreduce(tf.constant(float(hvd.rank() + 1)), op=hvd.Sum))
+
+
+def count_to(end):
+    for number in range(end):
+        yield Item(number, f"item {number}")
+
+
+def train_until_stopped():
+    """A training loop: a collective in every step, by which the ranks agree on the step to stop at."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    step = 0
+    while not float(hvd.allreduce(tf.constant(float(stop_requested())), op=hvd.Sum)):
+        step += 1
+        yield step
+
+
+def run_until_stopped():
+    return sum(1 for _ in train_until_stopped())
+
+
+def stubborn():
+    while True:
+        time.sleep(0.01)
+        yield 1
+
+
+def pids(ranks):
+    return ranks.run(os.getpid)
+
+
+def family(process=None):
+    """All processes that a process has started and that are more than zombies."""
+    children = (process or psutil.Process()).children(recursive=True)
+    return [child for child in children if runs(child)]
+
+
+def test_run_gives_results_in_rank_order(two_ranks):
+    offset = 10
+    assert two_ranks.run(place) == [(0, 2), (1, 2)]
+    assert two_ranks.run(place, extra=5) == [(5, 2), (6, 2)]
+    assert two_ranks.run(lambda x: x + offset, 1) == [11, 11]
+    assert two_ranks.run(total) == [3.0, 3.0]
+
+
+def test_each_rank_gets_its_share_of_the_cores(two_ranks):
+    names = ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"]
+    values = two_ranks.run(lambda: [os.environ[name] for name in names])
+    assert values == [[str(max(1, cores() // 2))] * 3] * 2
+    assert two_ranks.run(lambda: os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]) == ["true"] * 2
+
+
+def test_what_ranks_print_is_printed_here(two_ranks, capsys):
+    two_ranks.run(lambda: print("hello\nworld"))
+    assert capsys.readouterr().out.splitlines() == [
+        "[rank 0] hello",
+        "[rank 0] world",
+        "[rank 1] hello",
+        "[rank 1] world",
+    ]
+
+
+def test_stream_gives_every_item_in_order(two_ranks):
+    assert list(two_ranks.stream(count_to, 5000)) == list(count_to(5000))
+    assert list(two_ranks.stream(count_to, 0)) == []
+
+
+def test_items_come_while_the_ranks_run(two_ranks):
+    def wait_for_stop():
+        yield "first"
+        while not stop_requested():
+            time.sleep(0.01)
+        yield "last"
+
+    seen = []
+    for item in two_ranks.stream(wait_for_stop):
+        seen.append(item)  # the ranks go on only when this item has arrived
+        two_ranks.request_stop()
+    assert seen == ["first", "last"]
+
+
+def test_leaving_the_loop_stops_the_ranks(two_ranks):
+    for step in two_ranks.stream(train_until_stopped):
+        if step == 20:
+            break
+    assert two_ranks.run(stop_requested) == [False, False], "the next call begins without the old request"
+    assert two_ranks.run(total) == [3.0, 3.0]
+
+
+def test_request_stop_from_another_thread(two_ranks):
+    timer = threading.Timer(0.3, two_ranks.request_stop)
+    timer.start()
+    steps = two_ranks.run(run_until_stopped)
+    timer.join()
+    assert steps[0] == steps[1] > 0
+    two_ranks.request_stop()  # nothing runs: nothing happens
+    assert two_ranks.run(stop_requested) == [False, False]
+
+
+def test_a_second_call_is_told_that_the_ranks_are_busy(two_ranks):
+    steps = two_ranks.stream(train_until_stopped)
+    next(steps)
+    with pytest.raises(LabError, match=r"busy with another call. request_stop\(\)"):
+        two_ranks.run(total)
+    steps.close()
+    assert two_ranks.run(total) == [3.0, 3.0]
+
+
+# What goes wrong on a rank
+
+
+def test_the_same_error_on_every_rank_leaves_them_usable(two_ranks):
+    def check():
+        raise ValueError("steps must be at least 1, got 0")
+
+    before = pids(two_ranks)
+    with pytest.raises(RankFailed, match=r"^every rank raised ValueError: steps must be at least 1, got 0$") as caught:
+        two_ranks.run(check)
+    assert sorted(caught.value.problems) == [0, 1]
+    assert caught.value.problems[1].kind == "ValueError"
+    assert pids(two_ranks) == before
+
+
+def test_an_error_on_one_rank_names_it_while_the_other_waits_in_a_collective(two_ranks):
+    def fail_on_one():
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        if hvd.rank() == 1:
+            raise KeyError("no such layer")
+        hvd.allreduce(tf.constant(1.0))
+
+    with pytest.raises(RankFailed, match="rank 1 raised KeyError: 'no such layer'") as caught:
+        two_ranks.run(fail_on_one)
+    assert "in fail_on_one" in str(caught.value)
+    assert "restart()" in str(caught.value)
+    assert list(caught.value.problems) == [1]
+    with pytest.raises(LabError, match=r"one of the ranks failed.*restart\(\)"):
+        two_ranks.run(total)
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_an_error_on_one_rank_alone_leaves_them_usable(two_ranks):
+    def fail_on_zero():
+        import horovod.tensorflow as hvd
+
+        if hvd.rank() == 0:
+            raise ZeroDivisionError("by zero")
+
+    before = pids(two_ranks)
+    with pytest.raises(RankFailed, match="rank 0 raised ZeroDivisionError: by zero"):
+        two_ranks.run(fail_on_zero)
+    assert pids(two_ranks) == before
+
+
+def test_items_before_an_error_arrive(two_ranks):
+    def fail_late():
+        yield from range(100)
+        raise ValueError("late")
+
+    items = two_ranks.stream(fail_late)
+    assert [next(items) for _ in range(100)] == list(range(100))
+    with pytest.raises(RankFailed, match="late"):
+        next(items)
+
+
+def test_what_cannot_travel_is_explained(two_ranks):
+    with pytest.raises(RankFailed, match=r"TypeError.*cannot pickle"):
+        two_ranks.run(threading.Lock)
+
+    def locks():
+        while not stop_requested():
+            yield threading.Lock()
+            time.sleep(0.01)
+
+    with pytest.raises(RankFailed, match=r"TypeError.*cannot pickle"):
+        list(two_ranks.stream(locks))
+    two_ranks if two_ranks.ready else two_ranks.restart()
+    with pytest.raises(RankFailed, match="stream needs a generator function, place returned tuple"):
+        list(two_ranks.stream(place))
+
+
+def test_ranks_that_do_not_stop_are_put_down(two_ranks):
+    steps = two_ranks.stream(stubborn)
+    next(steps)
+    with pytest.raises(RankFailed, match=r"did not stop within 3 s and were put down. restart\(\)"):
+        steps.close()
+    assert not two_ranks.ready
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+# Death
+
+
+def test_death_of_an_idle_rank(two_ranks):
+    os.kill(pids(two_ranks)[1], signal.SIGKILL)
+    until(lambda: not two_ranks.ready)
+    with pytest.raises(RankDied, match=r"rank 1 died.*restart\(\)") as caught:
+        two_ranks.run(total)
+    assert caught.value.ranks == [1]
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_death_of_a_rank_in_a_call(two_ranks, victim):
+    found = pids(two_ranks)
+    steps = two_ranks.stream(train_until_stopped)
+    next(steps)
+    os.kill(found[victim], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(RankDied, match=f"rank {victim} died"):
+        list(steps)
+    assert time.monotonic() - start < 10
+    until(lambda: not any(there(pid) for pid in found))
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_a_function_that_ends_the_process(two_ranks):
+    with pytest.raises(RankDied, match=r"ranks? .*died"):
+        two_ranks.run(os._exit, 3)
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_death_of_the_controller(two_ranks):
+    controller = next(p for p in family() if "ipyparallel.controller" in p.cmdline() and p.ppid() == os.getpid())
+    controller.kill()
+    with pytest.raises(LabError, match=r"controller died.*restart\(\)"):
+        two_ranks.run(run_until_stopped)
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_death_of_the_process_that_the_engines_were_forked_from(two_ranks):
+    found = pids(two_ranks)
+    host = psutil.Process(found[0]).parent()
+    assert [psutil.Process(pid).parent() for pid in found] == [host, host]
+    assert host.memory_full_info().uss < 30e6, "the engines alone hold what was imported"
+    host.kill()
+    with pytest.raises(RankDied, match=r"ranks? .*died"):
+        two_ranks.run(run_until_stopped)
+    until(lambda: not any(map(there, found)))
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_a_program_that_an_import_runs_is_not_taken_for_an_engine(horovod, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        'import subprocess, sys\nif "dgc_lab.cluster.engine_host" in sys.orig_argv:\n    subprocess.run(["sleep", "1"])\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    children = []
+
+    def look(text):
+        if "starting engines: 0" in text:
+            threading.Thread(target=until, args=[seen], daemon=True).start()
+
+    def seen():
+        children.extend(process.name() for process in family() if process.name() == "sleep")
+        return children
+
+    with HorovodRanks(2, progress=look) as ranks:
+        assert ranks.run(total) == [3.0, 3.0]
+    assert children
+
+
+def test_death_of_an_engine_at_the_start_is_said_at_once(horovod):
+    before = set(family())
+
+    def kill_the_first(text):
+        if "starting engines: 0" in text:
+            threading.Thread(target=kill_when_there, daemon=True).start()
+
+    def kill_when_there():
+        until(engines, seconds=60)
+        engines()[0].kill()
+
+    def engines():
+        new = set(family()) - before
+        hosts = [process for process in new if WAIT in process.cmdline()]
+        return [child for child in new if child.parent() in hosts]
+
+    with pytest.raises(LabError, match=r"a process ended when \d of 2 engines were there"):
+        HorovodRanks(2, progress=kill_the_first).start()
+    assert set(family()) <= before
+
+
+# Nothing reachable, nothing left
+
+
+def test_everything_listens_on_loopback_only(two_ranks):
+    steps = two_ranks.stream(train_until_stopped)
+    next(steps)
+    processes = [psutil.Process(), *family()]
+    sockets = {process: process.net_connections("inet") for process in processes}
+    steps.close()
+    listening = {
+        (process.pid, connection.laddr.ip)
+        for process, connections in sockets.items()
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN or not connection.raddr
+    }
+    assert {ip for _, ip in listening} <= {"127.0.0.1", "::1"}
+    assert {pid for pid, _ in listening} > set(pids(two_ranks)), "the ranks listen, on loopback"
+
+
+def test_an_error_in_the_block_stops_the_ranks(horovod):
+    with pytest.raises(ZeroDivisionError), HorovodRanks(1, progress=None) as ranks:  # noqa: PT012
+        (pid,) = pids(ranks)
+        1 / 0  # noqa: B018
+    assert not there(pid)
+    ranks.stop()
+    ranks.stop()
+    with pytest.raises(LabError, match=r"not running. start\(\)"):
+        ranks.run(total)
+    assert not ranks.ready
+
+
+def test_ranks_that_are_forgotten_end(two_ranks):
+    ranks = HorovodRanks(1, progress=None).start()
+    assert ranks.start() is ranks
+    (pid,) = pids(ranks)
+    assert two_ranks.run(total) == [3.0, 3.0], "two jobs side by side"
+    del ranks
+    gc.collect()
+    assert not there(pid)
+    assert two_ranks.run(total) == [3.0, 3.0]
+
+
+# Before a start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
+        ({"size": 1.5}, "size must be a whole number of at least 1, got 1.5"),
+        ({"size": True}, "size must be a whole number of at least 1, got True"),
+        ({"timeout": 0}, "timeout must be above 0, got 0"),
+        ({"grace": -1}, "grace must be at least 0, got -1"),
+        ({"cluster": 1, "client": 2}, "cluster and client must not both be given"),
+        ({"address": "10.0.0.1"}, "address and interface go together, got '10.0.0.1' and None"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        HorovodRanks(**arguments)
+
+
+def test_time_limit_warning_and_progress(horovod):
+    before, said = set(family()), []
+    ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=said.append)
+    with (
+        pytest.warns(UserWarning, match=f"{cores() + 1} ranks share {cores()} cores"),
+        pytest.raises(LabError, match=r"controller did not start: .* did not arrive in"),
+    ):
+        ranks.start()
+    assert said == ["starting the controller"]
+    ranks = HorovodRanks(1, timeout=2, progress=said.append)
+    with pytest.raises(LabError, match=r"controller did not start|the time limit passed|were not ready in time"):
+        ranks.start()
+    assert set(family()) <= before
+
+
+def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
+    program = """
+import os
+from dgc_lab.cluster.public import HorovodRanks
+ranks = HorovodRanks(1, progress=None).start()
+print(*ranks.run(os.getpid))
+"""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert not there(int(done.stdout)), done.stdout
+    assert os.listdir(tmp_path) == []
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ((None, None), r"Horovod is not installed. Run: python -m dgc_lab build-horovod$"),
+        (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, and .* is installed. Run: .* build-horovod --force$"),
+    ],
+)
+def test_horovod_is_looked_at_before_anything_starts(monkeypatch, state, message):
+    monkeypatch.setattr("dgc_lab.install.build_horovod.horovod_state", lambda: state)
+    before = set(family())
+    with pytest.raises(LabError, match=message):
+        HorovodRanks(1, progress=None).start()
+    assert set(family()) <= before
+
+
+def test_places_of_ranks_on_several_hosts():
+    def numbers(hosts, *names):
+        return [tuple(int(rank[f"HOROVOD_{name}"]) for name in names) for rank in rank_variables(hosts)]
+
+    hosts = ["a", "a", "a", "b", "b"]
+    assert numbers(hosts, "RANK", "SIZE") == [(0, 5), (1, 5), (2, 5), (3, 5), (4, 5)]
+    assert numbers(hosts, "LOCAL_RANK", "LOCAL_SIZE") == [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)]
+    assert numbers(hosts, "CROSS_RANK", "CROSS_SIZE") == [(0, 2), (0, 2), (0, 1), (1, 2), (1, 2)]
+    assert [rank["HOROVOD_HOSTNAME"] for rank in rank_variables(hosts)] == hosts
+    assert numbers(["a", "b", "a", "b"], "LOCAL_RANK", "CROSS_RANK") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_places_agree_with_horovods_own_plan(horovod):
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+    plan = get_host_assignments(parse_hosts("a:3,b:2,c:1"), 6)
+    ours = rank_variables(["a", "a", "a", "b", "b", "c"])
+    for slot, rank in zip(plan, ours, strict=True):
+        for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hostname"):
+            assert rank[f"HOROVOD_{name.upper()}"] == str(getattr(slot, name)), name
+
+
+# The user's own engines
+
+
+@pytest.fixture(scope="module")
+def own_cluster(horovod, tmp_path_factory):
+    """A cluster as a user starts it, with ipyparallel alone."""
+    import ipyparallel
+
+    folder = tmp_path_factory.mktemp("own")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
+        client = cluster.start_and_connect_sync()
+    yield client
+    client.close()
+    cluster.stop_cluster_sync()
+
+
+def test_engines_that_run_already_join_and_are_left_running(own_cluster):
+    for _ in range(2):
+        with HorovodRanks(2, client=own_cluster, progress=None) as ranks:
+            assert ranks.run(total) == [3.0, 3.0]
+            for step in ranks.stream(train_until_stopped):
+                if step == 10:
+                    break
+            found = pids(ranks)
+        assert all(there(pid) for pid in found)
+    assert len(own_cluster.ids) == 2
+    with pytest.raises(LabError, match="3 ranks need as many engines, the client has 2"):
+        HorovodRanks(3, client=own_cluster, progress=None).start()
+
+
+def test_ranks_elsewhere_need_an_address(own_cluster):
+    names = "import _socket; name = _socket.gethostname; _socket.gethostname = lambda: 'elsewhere'"
+    own_cluster[:].execute(names, block=True)
+    try:
+        with pytest.raises(LabError, match=r"ranks on elsewhere cannot reach 127.0.0.1: say address and interface"):
+            HorovodRanks(2, client=own_cluster, progress=None).start()
+        with HorovodRanks(2, client=own_cluster, address="127.0.0.1", interface="lo", progress=None) as ranks:
+            assert ranks.run(total) == [3.0, 3.0]
+    finally:
+        own_cluster[:].execute("_socket.gethostname = name", block=True)
+
+
+def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
+    import ipyparallel
+
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40)
+    with HorovodRanks(2, cluster=cluster, progress=None) as ranks:
+        assert ranks.run(total) == [3.0, 3.0]
+        found = pids(ranks)
+    until(lambda: not any(there(pid) for pid in found))
+    assert not Path(cluster.cluster_file).exists()

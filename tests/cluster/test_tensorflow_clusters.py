@@ -1,0 +1,790 @@
+"""TensorFlow's parameter servers and mirrored workers beside the notebook, as real processes."""
+
+import gc
+import ipaddress
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import psutil
+import pytest
+from dgc_lab.common import LabError
+
+from dgc_lab.cluster.base import private_network
+from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster.public import FunctionFailed, MultiWorkerMirrored, ParameterServers, ProcessDied, stop_requested
+from dgc_lab.install.launch_env import cores
+
+# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow; one
+# test looks at what the whole machine listens on.
+pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore:.* workers share .* cores")]
+
+
+@pytest.fixture(scope="module")
+def warm_servers():
+    with ParameterServers(2, 1, progress=None) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(warm_servers):
+    """Two workers and a parameter server that are up, whatever the test before has done to them."""
+    return warm_servers if warm_servers.ready else warm_servers.restart()
+
+
+@pytest.fixture(scope="module")
+def warm_workers():
+    with MultiWorkerMirrored(2, progress=None, grace=3) as workers:
+        yield workers
+
+
+@pytest.fixture
+def workers(warm_workers):
+    return warm_workers if warm_workers.ready else warm_workers.restart()
+
+
+@pytest.fixture
+def open_network(monkeypatch):
+    """A machine that allows no private network."""
+    monkeypatch.setattr(private_network, "why_not", lambda: "forbidden here")
+
+
+# Functions that run in the coordinator, or in mirrored workers
+
+
+def squares(number):
+    """What the workers make of the numbers below it, in their order."""
+    import tensorflow as tf
+
+    square = tf.function(lambda x: x * x)
+    results = [roles.coordinator().schedule(square, args=(tf.constant(n),)) for n in range(number)]
+    return [int(result.fetch()) for result in results]
+
+
+def both_work(seconds=30):
+    """Whether each of two workers takes a function within that time."""
+    import tensorflow as tf
+
+    who = tf.function(lambda: tf.distribute.coordinator.experimental_get_current_worker_index())
+    seen, end = set(), time.monotonic() + seconds
+    while len(seen) < 2 and time.monotonic() < end:
+        results = [roles.coordinator().schedule(who) for _ in range(20)]
+        seen |= {int(result.fetch()) for result in results}
+    return seen == {0, 1}
+
+
+def count_until_stopped():
+    number = 0
+    while not stop_requested():
+        number += 1
+        yield number
+        time.sleep(0.002)
+
+
+def keep_workers_busy():
+    import tensorflow as tf
+
+    work = tf.function(lambda x: tf.reduce_sum(tf.matmul(x, x)))
+    while not stop_requested():
+        result = roles.coordinator().schedule(work, args=(tf.ones((100, 100)),))
+        yield float(result.fetch())
+
+
+def keep_variable_busy():
+    """Updates on the parameter server, which a worker could also make."""
+    import tensorflow as tf
+
+    with roles.coordinator().strategy.scope():
+        variable = tf.Variable(0.0)
+    add = tf.function(lambda: variable.assign_add(1.0))
+    while not stop_requested():
+        roles.coordinator().schedule(add)
+        roles.coordinator().join()
+        yield float(variable.numpy())
+
+
+def wait_for_stop():
+    return sum(1 for _ in count_until_stopped())
+
+
+def stubborn():
+    while True:
+        time.sleep(0.01)
+        yield 1
+
+
+def reduce_for_ever():
+    import tensorflow as tf
+
+    strategy = roles.mirrored()
+
+    @tf.function
+    def total():
+        return strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+        )
+
+    while True:
+        yield float(total())
+
+
+def family(process=None):
+    """All processes that a process has started and that are more than zombies."""
+    return [child for child in (process or psutil.Process()).children(recursive=True) if alive(child)]
+
+
+def alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def host():
+    """The process that the newest cluster of this test session was forked from."""
+    hosts = [p for p in psutil.Process().children() if alive(p) and "dgc_lab.cluster.host" in p.cmdline()]
+    return max(hosts, key=lambda process: process.create_time())
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.05)
+
+
+def interrupt(*seconds):
+    """Send this process SIGINT, as Ctrl-C does, so many seconds from now."""
+    timers = [threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)) for each in seconds]
+    for timer in timers:
+        timer.start()
+    return timers
+
+
+# What a call does
+
+
+def test_run_gives_the_coordinators_result(servers):
+    offset = 10
+    assert servers.run(lambda x, y: x + y + offset, 1, y=2) == 13
+    assert servers.run(squares, 12) == [n * n for n in range(12)]
+    assert servers.run(both_work)
+    assert servers.run(lambda: (roles.number_of("worker"), roles.number_of("ps"))) == (2, 1)
+
+
+def test_mirrored_workers_give_results_in_their_order(workers):
+    assert workers.run(lambda x: (roles.own_number(), x), 7) == [(0, 7), (1, 7)]
+    assert workers.run(lambda: next(reduce_for_ever())) == [2.0, 2.0]
+    assert workers.run(lambda: roles.mirrored().num_replicas_in_sync) == [2, 2]
+
+
+def test_stream_gives_every_item_in_order(servers, workers):
+    assert list(servers.stream(lambda: iter(range(5000)))) == list(range(5000))
+    assert list(servers.stream(lambda: iter(()))) == []
+    items = list(workers.stream(lambda: ((roles.own_number(), n) for n in range(200))))
+    for worker in (0, 1):
+        assert [n for who, n in items if who == worker] == list(range(200))
+
+
+def test_large_items_and_results_arrive_whole(servers):
+    import numpy as np
+
+    large = np.arange(5_000_000)
+    assert np.array_equal(servers.run(lambda x: x + 1, large), large + 1)
+    items = list(servers.stream(lambda: (np.full(1_000_000, n) for n in range(5))))
+    assert [(len(item), int(item[0]), int(item[-1])) for item in items] == [(1_000_000, n, n) for n in range(5)]
+
+
+def test_what_is_printed_there_is_printed_here(servers, workers, capsys):
+    servers.run(lambda: print("hello", "world\nagain", end=""))
+    assert capsys.readouterr().out == "[coordinator] hello world\n[coordinator] again\n"
+
+    def printing():
+        print("before")
+        yield 1
+        print("after")
+
+    for item in servers.stream(printing):
+        print("item", item)
+    assert capsys.readouterr().out.splitlines() == ["[coordinator] before", "item 1", "[coordinator] after"]
+    workers.run(lambda: print(roles.own_number()))
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] 0", "[worker 1] 1"]
+
+
+def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(servers):
+    seen = []
+    for item in servers.stream(count_until_stopped):
+        seen.append(item)
+        if item == 10:
+            thread = threading.Thread(target=servers.request_stop)
+            thread.start()
+            thread.join()
+    assert seen == list(range(1, len(seen) + 1))
+    timer = threading.Timer(0.3, servers.request_stop)
+    timer.start()
+    assert servers.run(wait_for_stop) > 0
+    servers.request_stop()  # nothing runs: nothing happens
+    assert servers.run(stop_requested) is False
+
+
+def test_leaving_the_loop_stops_the_coordinator(servers):
+    pid = servers.run(os.getpid)
+    for item in servers.stream(keep_workers_busy):
+        assert item == 100**3
+        break
+    assert servers.run(os.getpid) == pid, "it is free again, and the same process"
+    assert servers.run(stop_requested) is False
+
+
+def test_a_second_call_is_told_that_the_servers_are_busy(servers):
+    items = servers.stream(count_until_stopped)
+    next(items)
+    with pytest.raises(LabError, match=r"parameter servers are busy with another call. request_stop\(\)"):
+        servers.run(squares, 1)
+    items.close()
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch):
+    monkeypatch.setattr(servers, "grace", 100)
+    items = servers.stream(lambda: ("x" * 100_000 for _ in count_until_stopped()))
+    next(items)
+    time.sleep(0.5)  # until the connection is full
+    began = time.monotonic()
+    servers.stop()
+    assert time.monotonic() - began < 50, "it did not wait for the whole grace"
+    items.close()
+    with pytest.raises(LabError, match=r"parameter servers are not running. start\(\) starts them"):
+        servers.run(squares, 1)
+    assert servers.start().run(squares, 3) == [0, 1, 4]
+
+
+def test_stop_from_another_thread_ends_a_call(servers, monkeypatch):
+    monkeypatch.setattr(servers, "grace", 1)
+    timer = threading.Timer(0.5, servers.stop)
+    timer.start()
+    with pytest.raises(LabError, match=r"the parameter servers (were stopped. start\(\) starts them|did not stop)"):
+        servers.run(time.sleep, 100)
+    timer.join()
+    assert not servers.ready
+    assert servers.start().run(squares, 3) == [0, 1, 4]
+
+
+# Interrupts
+
+
+def test_an_interrupt_stops_a_call_and_the_cluster_stays_usable(servers):
+    pid = servers.run(os.getpid)
+    for call in (lambda: servers.run(wait_for_stop), lambda: list(servers.stream(keep_workers_busy))):
+        timers = interrupt(0.5)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        [timer.join() for timer in timers]
+        assert servers.run(squares, 3) == [0, 1, 4]
+    assert servers.run(os.getpid) == pid
+
+
+def test_an_interrupt_in_a_large_message_loses_no_step(servers):
+    import numpy as np
+
+    def large():
+        while not stop_requested():
+            yield np.zeros(1_000_000)
+
+    for delay in (0.2, 0.23, 0.26, 0.29):
+        timers = interrupt(delay)
+        with pytest.raises(KeyboardInterrupt):
+            list(servers.stream(large))
+        [timer.join() for timer in timers]
+        assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_a_second_interrupt_puts_all_down(servers):
+    timers = interrupt(0.5, 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        list(servers.stream(stubborn))
+    [timer.join() for timer in timers]
+    assert not servers.ready
+    with pytest.raises(LabError, match=r"interrupted twice and put down. restart\(\)"):
+        servers.run(squares, 1)
+
+
+def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
+    monkeypatch.setattr(servers, "grace", 1)
+    items = servers.stream(stubborn)
+    next(items)
+    with pytest.raises(FunctionFailed, match=r"parameter servers did not stop within 1 s and were put down. restart"):
+        items.close()
+    assert not servers.ready
+    assert servers.restart().run(squares, 3) == [0, 1, 4]
+
+
+# What goes wrong in a function
+
+
+def test_an_error_is_told_and_leaves_the_cluster_usable(servers):
+    def fail_late():
+        yield from range(100)
+        raise KeyError("no such layer")
+
+    pid = servers.run(os.getpid)
+    items = servers.stream(fail_late)
+    assert [next(items) for _ in range(100)] == list(range(100))
+    with pytest.raises(FunctionFailed, match=r"^coordinator raised KeyError: 'no such layer'$") as caught:
+        next(items)
+    assert "in fail_late" in caught.value.problems[0].trace
+    with pytest.raises(FunctionFailed, match=r"coordinator raised TypeError: .*cannot pickle"):
+        servers.run(threading.Lock)
+    with pytest.raises(FunctionFailed, match="stream needs a generator function, getpid returned int"):
+        list(servers.stream(os.getpid))
+    with pytest.raises(TypeError, match="cannot pickle"):
+        servers.run(print, threading.Lock())
+    assert servers.run(os.getpid) == pid
+
+
+def test_an_error_of_a_worker_reaches_the_notebook(servers):
+    def fail_on_worker():
+        import tensorflow as tf
+
+        @tf.function
+        def check(x):
+            tf.debugging.assert_less(x, 0.0, message="x must be below 0")
+            return x
+
+        return roles.coordinator().schedule(check, args=(tf.constant(1.0),)).fetch()
+
+    with pytest.raises(FunctionFailed, match=r"(?s)coordinator raised InvalidArgumentError: .*x must be below 0"):
+        servers.run(fail_on_worker)
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_a_result_that_cannot_be_read_here_puts_all_down(servers):
+    class Unreadable:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        list(servers.stream(lambda: (Unreadable() for _ in range(3))))
+    with pytest.raises(LabError, match=r"left before its end.*restart\(\)"):
+        servers.run(squares, 1)
+
+
+def test_an_error_on_one_mirrored_worker_names_it(workers):
+    def fail_on_one():
+        if roles.own_number() == 1:
+            raise ZeroDivisionError("by zero")
+        return next(reduce_for_ever())
+
+    with pytest.raises(FunctionFailed, match="worker 1 raised ZeroDivisionError: by zero") as caught:
+        workers.run(fail_on_one)
+    assert list(caught.value.problems) == [1]
+    assert "restart()" in str(caught.value), "the other one waits in its collective"
+    assert workers.restart().run(roles.own_number) == [0, 1]
+
+
+# Death
+
+
+@pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
+def test_death_of_an_idle_process(servers, name):
+    servers.kill(name)
+    assert not servers.ready
+    with pytest.raises(ProcessDied, match=rf"{name} died; the others were put down. restart\(\)") as caught:
+        servers.run(squares, 1)
+    assert caught.value.names == [name]
+    with pytest.raises(LabError, match=r"not running. restart\(\) starts them"):
+        servers.restart_worker(0)
+    assert servers.restart().run(squares, 3) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
+@pytest.mark.parametrize("function", [keep_variable_busy, count_until_stopped])
+def test_death_of_a_process_in_a_call(servers, name, function):
+    family_of_host = [host(), *host().children(recursive=True)]
+    items = servers.stream(function)
+    next(items)
+    servers.kill(name)
+    began = time.monotonic()
+    with pytest.raises(ProcessDied, match=f"{name} died"):
+        list(items)
+    assert time.monotonic() - began < 10
+    until(lambda: not any(map(alive, family_of_host)))
+    assert servers.restart().run(squares, 3) == [0, 1, 4]
+
+
+def test_a_function_that_ends_the_coordinator(servers):
+    with pytest.raises(ProcessDied, match="coordinator died"):
+        servers.run(os._exit, 3)
+
+
+def test_death_of_the_host(servers):
+    items = servers.stream(count_until_stopped)
+    next(items)
+    family_of_host = host().children(recursive=True)
+    host().kill()
+    with pytest.raises(ProcessDied, match="died; the others were put down"):
+        list(items)
+    until(lambda: not any(map(alive, family_of_host)))
+    assert servers.restart().run(squares, 3) == [0, 1, 4]
+    host().kill()
+    with pytest.raises(LabError, match=r"restart\(\)"):
+        servers.restart_worker(0)
+
+
+def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
+    servers.restart()
+    servers.kill("worker 1")
+    with pytest.raises(FunctionFailed, match=r"worker 1 died before .* met all workers\. restart_worker"):
+        servers.run(squares, 3)
+    servers.restart_worker(1)
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def test_the_coordinator_survives_a_worker(servers):
+    pid = servers.run(os.getpid)
+    assert servers.run(both_work)
+    assert servers.run(roles.dead_workers) == []
+    servers.kill("worker 1")
+    assert servers.ready
+    assert servers.run(roles.dead_workers) == [1]
+    assert servers.run(squares, 12) == [n * n for n in range(12)], "the other one does the work"
+    servers.restart_worker(1)
+    assert servers.run(roles.dead_workers) == []
+    assert servers.run(both_work)
+    servers.restart_worker(0)  # one that lives
+    assert servers.run(both_work)
+    assert servers.run(os.getpid) == pid
+
+
+def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
+    for seen, item in enumerate(servers.stream(keep_workers_busy)):
+        assert item == 100**3
+        if seen == 20:
+            servers.kill("worker 0")
+        if seen == 40:
+            servers.restart_worker(0)
+        if seen == 80:
+            break
+    assert servers.run(both_work)
+
+
+def test_death_of_a_mirrored_worker_in_a_collective(workers):
+    found = workers.run(os.getpid)
+    items = workers.stream(reduce_for_ever)
+    assert next(items) == 2.0
+    os.kill(found[1], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(ProcessDied, match=r"worker 1 died; the others were put down. restart\(\)"):
+        list(items)
+    assert time.monotonic() - began < 10
+    assert workers.restart().run(lambda: next(reduce_for_ever())) == [2.0, 2.0]
+
+
+# Starts
+
+
+@pytest.mark.parametrize("cluster", [ParameterServers, MultiWorkerMirrored])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "workers must be a whole number from 1 to 64, got 0"),
+        ({"workers": 65}, "workers must be a whole number from 1 to 64, got 65"),
+        ({"workers": True}, "workers must be a whole number from 1 to 64, got True"),
+        ({"workers": 1.0}, "workers must be a whole number from 1 to 64, got 1.0"),
+        ({"timeout": 0}, "timeout must be above 0, got 0"),
+        ({"timeout": -1}, "timeout must be above 0, got -1"),
+        ({"timeout": float("nan")}, "timeout must be above 0, got nan"),
+        ({"grace": -1}, "grace must be at least 0, got -1"),
+        ({"port": 1023}, "port must be a whole number from 1024 to"),
+        ({"port": 65535}, "port must be a whole number from 1024 to"),
+        ({"port": "http"}, "port must be a whole number from 1024 to"),
+    ],
+)
+def test_bad_arguments(cluster, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cluster(**arguments)
+
+
+@pytest.mark.parametrize("ps", [0, 65, True, None])
+def test_bad_number_of_servers(ps):
+    with pytest.raises(ValueError, match=f"ps must be a whole number from 1 to 64, got {ps}"):
+        ParameterServers(2, ps)
+
+
+def test_bad_names(servers):
+    with pytest.raises(ValueError, match="number must be a whole number from 0 to 1, got 2"):
+        servers.restart_worker(2)
+    with pytest.raises(ValueError, match=r"name must be one of .*worker 0, worker 1, coordinator, got 'worker 2'"):
+        servers.kill("worker 2")
+    with pytest.raises(ValueError, match="one of none, nothing runs, got 'worker 0'"):
+        ParameterServers(1, 1).kill("worker 0")
+
+
+@pytest.mark.parametrize("timeout", [0.1, 2])
+def test_a_start_that_takes_too_long_leaves_nothing(timeout, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before, said = set(family()), []
+    servers = ParameterServers(1, 1, timeout=timeout, progress=said.append)
+    with pytest.raises(LabError, match=r"the time limit passed before all were there|were not ready in time"):
+        servers.start()
+    assert said[0] == "importing TensorFlow, once for all processes"
+    assert set(family()) <= before
+    assert os.listdir(tmp_path) == []
+    assert not servers.ready
+
+
+def test_an_interrupt_of_a_start_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(family())
+
+    def say(text):
+        if text == "starting servers":
+            interrupt(0.05)
+
+    with pytest.raises(KeyboardInterrupt):
+        ParameterServers(2, 1, progress=say).start()
+    assert set(family()) <= before
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_long_name_of_the_folder_is_explained(tmp_path, monkeypatch):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(LabError, match=r"too long.*TMPDIR"):
+        ParameterServers(1, 1, progress=None).start()
+    assert os.listdir(folder) == []
+
+
+def test_more_workers_than_cores_bring_a_warning(monkeypatch):
+    servers = ParameterServers(cores() + 1, 1, timeout=0.01, progress=None)
+    with (
+        pytest.warns(UserWarning, match=f"{cores() + 1} workers share {cores()} cores"),
+        pytest.raises(LabError, match="time limit"),
+    ):
+        servers.start()
+
+
+# The network
+
+
+def test_without_a_private_network_consent_is_asked_for(open_network):
+    before = set(family())
+    for cluster in (ParameterServers(1, 1, progress=None), MultiWorkerMirrored(1, progress=None)):
+        with pytest.raises(LabError, match=r"no private network \(forbidden here\).* reachable=True"):
+            cluster.start()
+    assert set(family()) <= before
+
+
+def test_with_consent_there_is_one_warning_and_the_servers_run(open_network):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ParameterServers(1, 1, reachable=True, progress=None) as servers:
+            assert servers.run(squares, 3) == [0, 1, 4]
+    assert [str(warning.message) for warning in caught if "private network" in str(warning.message)] == [
+        "no private network (forbidden here): until stop(), TensorFlow's servers listen on all addresses of this "
+        "machine, with no password"
+    ]
+    assert caught[0].filename == __file__
+
+
+def test_a_port_that_is_taken_is_named(open_network):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for first in (port, port - 2):
+            with (
+                pytest.warns(UserWarning, match="no private network"),
+                pytest.raises(LabError, match=rf"port {port} is taken \(Address already in use\); port says which"),
+            ):
+                ParameterServers(1, 1, port=first, reachable=True, progress=None).start()
+
+
+def test_a_port_of_ones_own_and_the_users_proxy(monkeypatch):
+    """In a private network all ports are free; a proxy in the environment is not asked for the way to it."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with ParameterServers(1, 1, port=30303, progress=None) as servers:
+        config = json.loads(servers.run(os.getenv, "TF_CONFIG"))
+        assert config["cluster"] == {
+            "chief": ["127.0.0.1:30303"], "ps": ["127.0.0.1:30304"], "worker": ["127.0.0.1:30305"]
+        }  # fmt: skip
+        assert servers.run(squares, 3) == [0, 1, 4]
+
+
+def answering(places):
+    """Which of these (address, port) take a connection, tried from the process that calls this."""
+    import socket
+
+    found = []
+    for address, port in places:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+        except OSError:
+            continue
+        found.append((address, port))
+    return found
+
+
+@pytest.fixture
+def neighbour():
+    """Another network beside this machine's, joined to it by a cable; gives a function that runs Python there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may make a network namespace with a cable to this one")
+    if shutil.which("ip") is None:
+        pytest.skip("the command ip is not here")
+    name, here, there = f"dgclab{os.getpid()}", f"dgh{os.getpid()}", f"dgn{os.getpid()}"
+
+    def ip(*words):
+        return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=30, check=False)
+
+    try:
+        for words in (
+            ["netns", "add", name],
+            ["netns", "exec", name, "true"],
+            ["link", "add", here, "type", "veth", "peer", "name", there, "netns", name],
+            ["address", "add", "10.213.77.1/30", "dev", here],
+            ["-6", "address", "add", "fd6d:9c1::1/64", "dev", here, "nodad"],
+            ["link", "set", here, "up"],
+            ["-n", name, "address", "add", "10.213.77.2/30", "dev", there],
+            ["-n", name, "-6", "address", "add", "fd6d:9c1::2/64", "dev", there, "nodad"],
+            ["-n", name, "link", "set", "lo", "up"],
+            ["-n", name, "link", "set", there, "up"],
+            ["-n", name, "route", "add", "default", "via", "10.213.77.1"],
+            ["-n", name, "-6", "route", "add", "default", "via", "fd6d:9c1::1"],
+        ):
+            done = ip(*words)
+            if done.returncode:
+                pytest.skip(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+        def run(places):
+            program = f"from test_tensorflow_clusters import answering; print(answering({places!r}))"
+            command = ["ip", "netns", "exec", name, sys.executable, "-c", program]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=True)
+            return eval(done.stdout)
+
+        yield run, there
+    finally:
+        ip("link", "delete", here)
+        ip("netns", "delete", name)
+
+
+@pytest.mark.skipif(private_network.why_not() is not None, reason=f"no private network: {private_network.why_not()}")
+def test_no_port_of_a_cluster_can_be_reached_from_outside(servers, neighbour):
+    elsewhere, cable = neighbour
+    servers.run(squares, 3)
+
+    def listening():
+        return {entry.laddr.port for entry in psutil.net_connections("tcp") if entry.status == psutil.CONN_LISTEN}
+
+    cluster = json.loads(servers.run(os.getenv, "TF_CONFIG"))["cluster"]
+    named = {int(address.rpartition(":")[2]) for addresses in cluster.values() for address in addresses}
+    ports = servers.run(listening)
+    assert len(named) == 4
+    assert named <= ports
+    # In the cluster's own network the very same ports do answer, on both loopback addresses.
+    inside = [(address, port) for address in ("127.0.0.1", "::1") for port in sorted(ports)]
+    assert servers.run(answering, inside) == inside
+    assert servers.run(lambda: list(psutil.net_if_addrs())) == ["lo"]
+
+    own = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
+           if entry.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
+    assert {"127.0.0.1", "10.213.77.1", "fd6d:9c1::1"} <= set(own)
+    assert answering([(address, port) for address in own for port in sorted(ports)]) == []
+
+    def from_there(address):
+        """A link-local address names the interface that leads to it, here another one than there."""
+        bare = address.partition("%")[0]
+        return f"{bare}%{cable}" if ipaddress.ip_address(bare).is_link_local else address
+
+    seen_there = sorted({from_there(address) for address in own} | {"10.213.77.2", "fd6d:9c1::2"})
+    # The cable is no illusion: what does listen at this machine's end of it answers there.
+    with (
+        socket.create_server(("10.213.77.1", 0)) as four,
+        socket.create_server(("fd6d:9c1::1", 0), family=socket.AF_INET6) as six,
+    ):
+        control = [listener.getsockname()[:2] for listener in (four, six)]
+        assert elsewhere(control) == control
+    assert elsewhere([(address, port) for address in seen_there for port in sorted(ports)]) == []
+
+
+# Nothing left
+
+
+def test_an_error_in_the_block_stops_the_servers():
+    before = set(family())
+    with pytest.raises(ZeroDivisionError), ParameterServers(1, 1, progress=None) as servers:  # noqa: PT012
+        assert set(family()) > before
+        1 / 0  # noqa: B018
+    assert set(family()) <= before
+    servers.stop()
+    servers.stop()
+
+
+def test_servers_that_are_forgotten_end_and_two_clusters_run_side_by_side(servers):
+    before = set(family())
+    other = ParameterServers(1, 1, progress=None).start()
+    assert other.start() is other
+    assert other.run(squares, 3) == servers.run(squares, 3) == [0, 1, 4]
+    del other
+    gc.collect()
+    assert set(family()) <= before
+    assert servers.run(squares, 3) == [0, 1, 4]
+
+
+PROGRAM = """
+import os, sys, time
+from dgc_lab.cluster.public import ParameterServers, stop_requested
+
+def twice(number):  # a function of __main__, and a class
+    return Result(2 * number)
+
+class Result:
+    def __init__(self, number):
+        self.number = number
+
+def forever():
+    while not stop_requested():
+        time.sleep(0.01)
+        yield 1
+
+servers = ParameterServers(1, 1, progress=None).start()
+print(servers.run(twice, 21).number, flush=True)
+"""
+
+
+def begin(program, tmp_path):
+    """Start a program and wait until its servers run; gives it, and all processes that it has started."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + program], env=os.environ | {"TMPDIR": str(tmp_path)}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout.readline() == "42\n"
+    started = family(psutil.Process(process.pid))
+    assert len(started) == 4, "host, server, worker and coordinator"
+    return process, started
+
+
+def test_a_program_that_ends_without_stop_leaves_nothing(tmp_path):
+    process, started = begin("items = servers.stream(forever); next(items); sys.stdin.read()", tmp_path)
+    _, printed = process.communicate("", timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in printed
+    assert not any(map(alive, started))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_program_that_is_killed_leaves_nothing(tmp_path):
+    process, started = begin("for _ in servers.stream(forever): pass", tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: not any(map(alive, started)) and os.listdir(tmp_path) == [])

@@ -1,0 +1,78 @@
+"""Twenty full starts and stops of a cluster, with a call in each, leave no process, socket, file, thread or descriptor.
+
+Each in a program of its own, so that nothing of the test session is counted. They are in a file of their own since they
+take minutes: meanwhile no cluster that other tests keep warm takes processor time.
+"""
+
+import subprocess
+import sys
+
+
+def test_twenty_starts_and_stops_of_ranks_leave_nothing(horovod, tmp_path, monkeypatch):
+    program = """
+import gc, os, psutil, tempfile
+from dgc_lab.cluster.public import HorovodRanks
+from dgc_lab.cluster.engines import runs
+import ipyparallel, numpy  # numpy keeps a thread of its own once it is loaded
+
+me = psutil.Process()
+
+def state():
+    gc.collect()
+    files = sorted(os.path.join(folder, file) for folder, _, files in os.walk(tempfile.gettempdir()) for file in files)
+    folders = sorted(os.listdir(tempfile.gettempdir()))
+    children = [child.pid for child in me.children(recursive=True)]
+    ports = [connection for connection in me.net_connections()]
+    return {"children": children, "ports": ports, "descriptors": me.num_fds(), "threads": me.num_threads(),
+            "files": files, "folders": folders}
+
+before = state()
+started = set()
+for _ in range(20):
+    with HorovodRanks(2, progress=None) as ranks:
+        pids = ranks.run(os.getpid)
+        engines = [psutil.Process(pid) for pid in pids]
+        ranks.run(lambda: __import__("tempfile").mkstemp())
+        started |= {child.pid for child in me.children(recursive=True)}
+        assert set(pids) < started
+    assert not any(map(runs, engines))
+after = state()
+assert before == after, (before, after)
+assert len(started) >= 20 * 3
+print("clean")
+"""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
+    assert done.stdout.endswith("clean\n"), done.stdout + done.stderr
+
+
+def test_twenty_starts_and_stops_of_parameter_servers_leave_nothing(tmp_path, monkeypatch):
+    program = """
+import gc, os, psutil, tempfile
+from dgc_lab.cluster.public import ParameterServers
+from dgc_lab.cluster.engines import runs
+
+me = psutil.Process()
+
+def state():
+    gc.collect()
+    return {"children": [child.pid for child in me.children(recursive=True)], "ports": me.net_connections("all"),
+            "descriptors": me.num_fds(), "threads": me.num_threads(), "folders": os.listdir(tempfile.gettempdir())}
+
+before = state()
+started = set()
+for _ in range(20):
+    with ParameterServers(1, 1, progress=None) as servers:
+        servers.run(lambda: __import__("tempfile").mkstemp())
+        running = me.children(recursive=True)
+        assert len(running) == 4, "host, server, worker and coordinator"
+        started |= {child.pid for child in running}
+    assert not any(map(runs, running))  # a zombie without a parent is the system's to take away
+after = state()
+assert before == after, (before, after)
+assert len(started) == 20 * 4
+print("clean")
+"""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
+    assert done.stdout.endswith("clean\n"), done.stdout + done.stderr

@@ -1,0 +1,65 @@
+"""What compression has saved, as a table and as TensorBoard reads it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
+from dgc_lab.distributed.compression_report import OVERALL, WriteCompression, compression_table
+from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+
+RECIPE = Recipe(ratio=0.05, rule="exact", dense_below=0)
+
+
+def gradients(seed):
+    return [tf.random.stateless_normal([20, 30], (seed, 0)), tf.random.stateless_normal([30], (seed, 1))]
+
+
+def test_elements_of_each_tensor_and_bytes_of_all():
+    weights = [tf.Variable(tf.zeros([20, 30]), name="kernel"), tf.Variable(tf.zeros([30]), name="bias")]
+    compressor = Compressor(RECIPE, weights, SimulatedWorkers(2))
+    with pytest.raises(ValueError, match="at least one step"):
+        compression_table(compressor)
+    reports = [compressor([gradients(step), gradients(100 + step)])[1] for step in range(3)]
+    table = compression_table(compressor)
+    assert table.index.tolist() == ["kernel", "bias", OVERALL]
+    assert table["before"].tolist() == [600, 30, 2520]
+    assert table["after"].tolist()[:2] == [30, 30]  # a vector goes whole
+    handed = sum(int(report.allreduce_bytes + report.allgather_bytes) for report in reports) / 3
+    assert table.loc[OVERALL, "after"] == pytest.approx(handed)
+    assert table.loc["kernel", "ratio"] == pytest.approx(0.05)
+
+
+def read(folder):
+    """Tags and values of the scalars that TensorBoard finds in a folder, by step."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "scalars"
+                found.setdefault(value.tag, {})[event.step] = float(tf.make_ndarray(value.tensor))
+    return found
+
+
+def test_fit_writes_for_tensorboard(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(30, name="wide")], name="model")
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.01), RECIPE, OneWorker())
+    model.compile(optimizer, loss="mse", jit_compile=False)
+    model.fit(np.ones((16, 20)), np.ones((16, 30)), epochs=2, verbose=0, callbacks=[WriteCompression(tmp_path)])
+    found = read(tmp_path)
+    assert set(found) == {"compression/model/wide/kernel", "compression/model/wide/bias", "compression/bytes"}
+    table = compression_table(optimizer.compressor)
+    assert found["compression/bytes"][1] == pytest.approx(table.loc[OVERALL, "ratio"])
+    assert set(found["compression/model/wide/kernel"]) == {0, 1}
+    assert found["compression/model/wide/bias"][1] == 1
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    with pytest.raises(ValueError, match="DistributedOptimizer, got SGD"):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0, callbacks=[WriteCompression(tmp_path)])

@@ -1,0 +1,111 @@
+"""Eight real ranks: they hold the same bits, each for itself and as the ranks of two or four hosts.
+
+What runs on the ranks are the functions of this file; each rank imports it.
+"""
+
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients
+
+from dgc_lab.cluster.public import HorovodRanks, RankFailed
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
+from dgc_lab.distributed.hierarchical import Hosts
+
+RANKS, STEPS = 8, 4
+
+
+@pytest.fixture(scope="module")
+def ranks(horovod):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # more ranks than cores
+        patch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+        with HorovodRanks(RANKS, progress=None) as ranks:
+            yield ranks
+
+
+def on_ranks(recipe, hosts, steps=STEPS):
+    """Weights after every step, what the workers were told at last, and bytes; neighbouring ranks pose as one host."""
+    import horovod.tensorflow as hvd
+
+    exchange = HorovodWorkers() if hosts == hvd.size() else Hosts(f"host {hvd.rank() * hosts // hvd.size()}")
+    weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    compressor, told, history = Compressor(recipe, weights, exchange), None, []
+    for step in range(steps):
+        own = local_gradients(tf.constant(step), hvd.rank())
+        updates, report = compressor([own], told=[tf.constant([float(hvd.rank())])])
+        for weight, change in zip(weights, updates, strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(change))
+        history.append([weight.numpy() for weight in weights])
+        told = report.told.numpy().tolist()
+    return history, told, int(compressor.bytes_sent.numpy().sum())
+
+
+def simulated(recipe, hosts, steps=STEPS):
+    """The same in one process: a worker a host, with the mean of its ranks' gradients."""
+    weights, each = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], RANKS // hosts
+    compressor = Compressor(recipe, weights, SimulatedWorkers(hosts))
+    for step in range(steps):
+        workers = []
+        for host in range(hosts):
+            own = [local_gradients(tf.constant(step), rank) for rank in range(host * each, (host + 1) * each)]
+            dense = [tf.add_n([g[i] for g in own]) / each for i in (0, 1)]
+            values, rows = (tf.concat([getattr(g[2], part) for g in own], 0) for part in ("values", "indices"))
+            workers.append([*dense, tf.IndexedSlices(values / each, rows, own[0][2].dense_shape)])
+        updates, _ = compressor(workers, told=[tf.zeros([1])] * hosts)
+        for weight, change in zip(weights, updates, strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(change))
+    return [weight.numpy() for weight in weights], int(compressor.bytes_sent.numpy().sum())
+
+
+@pytest.mark.parametrize(("name", "hosts"), [("warm-up", RANKS), ("dgc", 2), ("warm-up", 4)])
+def test_eight_ranks_hold_the_same_bits_as_so_many_workers(ranks, name, hosts):
+    """With eight addends the order of the sum matters, and must be the same everywhere."""
+    results = ranks.run(on_ranks, RECIPES[name], hosts)
+    first, told, _ = results[0]
+    for history, *_ in results[1:]:
+        assert_bits(first, history)
+    expected, handed = simulated(RECIPES[name], hosts)
+    for found, other in zip(first[-1], expected, strict=True):
+        assert tf.reduce_max(tf.abs(found - other)) < 1e-6
+    each = RANKS // hosts
+    assert told == [[sum(range(host * each, (host + 1) * each)) / each] for host in range(hosts)]
+    sent = [sent for _, _, sent in results[::each]]
+    assert sum(sent) / hosts == pytest.approx(handed, abs=STEPS), "a mean that is rounded down in every step"
+
+
+def beside_hosts():
+    """What a rank gets of the examples, and its statistics after they were averaged."""
+    import horovod.tensorflow as hvd
+    import keras
+
+    from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
+    from dgc_lab.distributed.keras_optimizer import on_first_rank, shard
+
+    exchange = Hosts(f"host {hvd.rank() // 4}")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization()])
+    mean, _ = statistics_of(model)
+    mean.assign([float(hvd.rank())])
+    average_statistics(model, exchange)
+    callbacks = on_first_rank(keras.callbacks.TerminateOnNaN(), exchange=exchange)
+    return shard(np.arange(16), exchange=exchange)[0].tolist(), mean.numpy().tolist(), len(callbacks)
+
+
+def test_examples_metrics_and_files_are_each_ranks_own_where_hosts_are_the_workers(ranks):
+    parts, means, callbacks = zip(*ranks.run(beside_hosts), strict=True)
+    assert sorted(number for part in parts for number in part) == list(range(16)), "every example goes to one rank"
+    assert means == ([3.5],) * RANKS
+    assert callbacks == (1, *[0] * 7)
+
+
+def test_hosts_of_different_sizes_are_refused(ranks):
+    def uneven():
+        import horovod.tensorflow as hvd
+
+        Hosts("a" if hvd.rank() < 3 else "b")
+
+    with pytest.raises(RankFailed, match=r"equal numbers of ranks, got \[\[0, 1, 2\], \[3, 4, 5, 6, 7\]\]"):
+        ranks.run(uneven)

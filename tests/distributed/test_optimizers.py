@@ -1,0 +1,253 @@
+"""The Keras and the compat.v1 optimizer on one worker: what they accept, refuse, save and show."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from dgc_lab.common import LabError
+
+from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
+from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
+from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
+
+v1 = tf.compat.v1.train
+SMALL = Recipe(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
+
+
+def compiled(optimizer, **options):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(optimizer, "mse", **{"jit_compile": False, **options})
+    return model
+
+
+def fit(model, **options):
+    return model.fit(np.ones((8, 4)), np.ones((8, 3)), verbose=0, **options)
+
+
+# Keras 3 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inner", "recipe", "message"),
+    [
+        (keras.optimizers.Adam(), Recipe(), r"must be keras.optimizers.SGD with a recipe, got Adam"),
+        (keras.optimizers.SGD(0.1, momentum=0.9), Recipe(), r"momentum must be 0 in the inner SGD, got 0.9"),
+        (keras.optimizers.SGD(0.1, weight_decay=0.1), Recipe(), r"weight_decay must be given to the recipe"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), Recipe(), r"global_clipnorm must be given .* as clip_norm"),
+        ("sgd", None, r"optimizer must be a Keras 3 optimizer, got 'sgd'"),
+    ],
+)
+def test_keras_optimizers_that_do_not_go_with_it(inner, recipe, message):
+    with pytest.raises(ValueError, match=message):
+        DistributedOptimizer(inner, recipe)
+
+
+def test_without_compression_it_is_the_inner_optimizer():
+    keras.utils.set_random_seed(0)
+    alone = compiled(keras.optimizers.Adam(0.1))
+    wrapped = compiled(DistributedOptimizer(keras.optimizers.Adam(0.1)))
+    wrapped.set_weights(alone.get_weights())
+    fit(alone, epochs=4, shuffle=False)
+    fit(wrapped, epochs=4, shuffle=False)
+    for one, other in zip(alone.get_weights(), wrapped.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_xla_is_refused_and_says_what_to_do():
+    with pytest.raises(
+        ValueError, match=r"jit_compile must be False, got True: .* model.compile\(..., jit_compile=False"
+    ):
+        fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL), jit_compile=True))
+
+
+def test_learning_rate_schedules_and_callbacks_reach_the_inner_optimizer():
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
+    history = fit(model, epochs=3, callbacks=[AverageMetrics(), callback])
+    assert history.history["learning_rate"] == pytest.approx([0.1, 0.05, 0.1 / 3])
+    assert float(model.optimizer.inner.learning_rate) == pytest.approx(0.1 / 3)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.0])
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(schedule), SMALL))
+    fit(model, epochs=3)
+    before = model.get_weights()
+    fit(model, epochs=2)
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("recipe", [None, Recipe(ratio=0.01, warm_up=(0.5, 0.1), clip_norm=1.0)])
+def test_configuration_makes_the_same_optimizer(recipe):
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), recipe, name="mine")
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(again, DistributedOptimizer)
+    assert again.recipe == recipe
+    assert again.name == "mine"
+    assert float(again.learning_rate) == pytest.approx(0.3)
+
+
+def test_a_model_is_saved_and_loaded_with_its_residuals(tmp_path):
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.25, dense_below=0)))
+    fit(model, epochs=2)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert np.any(loaded.optimizer.compressor.residuals[0][0])
+    for one, other in zip(model.optimizer.compressor.state, loaded.optimizer.compressor.state, strict=True):
+        np.testing.assert_array_equal(one, other)
+    fit(model, shuffle=False)
+    fit(loaded, shuffle=False)
+    for one, other in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_model_saved_before_training_can_be_loaded(tmp_path):
+    compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL)).save(tmp_path / "model.keras")
+    fit(keras.saving.load_model(tmp_path / "model.keras"))
+
+
+def test_another_ranks_file_is_refused(tmp_path):
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    fit(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    model.optimizer.exchange.first = 1
+    with pytest.raises(ValueError, match="the file holds rank 0's residuals, and this is rank 1"):
+        model.optimizer.load_own_variables({"rank": np.array(0)})
+
+
+def test_mixed_float16_is_refused_before_it_hangs():
+    with pytest.raises(ValueError, match="the policy must not be mixed_float16"):
+        fit(compiled(keras.optimizers.LossScaleOptimizer(DistributedOptimizer(keras.optimizers.SGD(0.1)))))
+
+
+def test_a_fixed_loss_scale_changes_nothing():
+    keras.utils.set_random_seed(0)
+    models = [
+        compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, loss_scale_factor=s), SMALL)) for s in (None, 64.0)
+    ]
+    models[1].set_weights(models[0].get_weights())
+    for model in models:
+        fit(model, epochs=3, shuffle=False)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_layers_unfrozen_later_are_refused_and_not_left_out():
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    fit(model)
+    late = keras.Variable([1.0], name="late")
+    with pytest.raises(ValueError, match=r"got also .*late.*compile the model with a new optimizer"):
+        model.optimizer.apply([tf.constant([1.0])], [late])
+
+
+def test_ranks_of_a_launcher_must_start_horovod(monkeypatch):
+    monkeypatch.setenv("HOROVOD_SIZE", "2")
+    with pytest.raises(LabError, match=r"this is one of 2 ranks: call horovod.tensorflow.init\(\) first"):
+        fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1))))
+
+
+def test_a_custom_loop_trains_with_it():
+    weight = keras.Variable([[1.0, 2.0]])
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), Recipe(ratio=0.5, momentum=0.0, dense_below=0))
+    optimizer.apply_gradients([(tf.constant([[0.25, -0.5]]), weight)])
+    assert np.array(weight).tolist() == [[1.0, 2.5]]
+    assert optimizer.bytes_sent == 8 + 8, "an element, and the message's header"
+
+
+def test_shards_are_equal_and_disjoint():
+    second = SimulatedWorkers(2)
+    second.first = 1
+    first_part, second_part = (
+        shard(np.arange(7), exchange=SimulatedWorkers(2))[0],
+        shard(np.arange(7), exchange=second)[0],
+    )
+    assert [first_part.tolist(), second_part.tolist()] == [[0, 2, 4], [1, 3, 5]]
+    with pytest.raises(ValueError, match=r"arrays must have one length of at least 2.* got lengths \[3, 4\]"):
+        shard(np.arange(3), np.arange(4), exchange=second)
+    with pytest.raises(ValueError, match="at least 2, the number of ranks"):
+        shard(np.arange(1), exchange=second)
+    assert on_first_rank("callback", exchange=second) == []
+    assert on_first_rank("callback", exchange=OneWorker()) == ["callback"]
+
+
+# compat.v1 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inner", "recipe", "message"),
+    [
+        (v1.AdamOptimizer(), None, r"must be a tf.compat.v1.train.GradientDescentOptimizer .* got AdamOptimizer"),
+        (v1.MomentumOptimizer(0.1, 0.9), None, r"momentum must be 0 in the recipe .* applied twice"),
+        (keras.optimizers.SGD(), None, "got SGD"),
+    ],
+)
+def test_v1_optimizers_that_do_not_go_with_it(inner, recipe, message):
+    with pytest.raises(ValueError, match=message):
+        GradientCompressionOptimizer(inner, recipe)
+
+
+def test_slots_and_variables_before_and_after_the_first_step():
+    weight = tf.Variable(tf.random.stateless_normal([4, 5], (0, 0)))
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), Recipe(ratio=0.1, dense_below=0))
+    assert optimizer.get_slot_names() == []
+    assert optimizer.get_slot(weight, "residual") is None
+    assert optimizer.variables() == []
+    optimizer.minimize(lambda: tf.reduce_sum(weight**2), var_list=[weight])
+    assert optimizer.get_slot_names() == ["residual", "velocity"]
+    assert optimizer.get_slot(weight, "residual").shape == weight.shape
+    assert np.any(optimizer.get_slot(weight, "velocity"))
+    assert optimizer.get_slot(tf.Variable(1.0), "velocity") is None
+    assert len(optimizer.variables()) == 3
+
+
+def test_another_list_of_variables_is_refused():
+    weights = [tf.Variable(tf.ones([2, 2])) for _ in range(2)]
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
+    optimizer.minimize(lambda: tf.reduce_sum(weights[0]), var_list=weights[:1])
+    with pytest.raises(ValueError, match="var_list must hold the variables of the first call"):
+        optimizer.minimize(lambda: tf.reduce_sum(weights[1]), var_list=weights[1:])
+
+
+def test_momentum_of_the_inner_optimizer_where_the_recipe_has_none():
+    weight = tf.Variable(tf.ones([2, 2]))
+    optimizer = GradientCompressionOptimizer(v1.MomentumOptimizer(0.1, 0.5), SMALL)
+    for _ in range(2):
+        optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
+    assert "momentum" in optimizer.get_slot_names()
+    assert optimizer.get_slot(weight, "momentum").shape == (2, 2)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_embeddings_stay_rows_unless_asked_to_be_dense(dense):
+    table, unused = tf.Variable(tf.zeros([6, 4])), tf.Variable(1.0)
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), SMALL, sparse_to_dense=dense)
+    pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table, [2, 2])), var_list=[table, unused])
+    assert pairs[1][0] is None
+    gradient = pairs[0][0]
+    assert isinstance(gradient, tf.IndexedSlices)
+    assert gradient.values.shape.rank == (1 if dense else 2), "single elements, or a row named once"
+    optimizer.apply_gradients(pairs)
+    expected = np.zeros((6, 4))
+    expected[2] = -2
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_a_session_trains_and_counts_global_steps():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weight = tf.Variable(tf.ones([10, 10]))
+        step = tf.compat.v1.train.get_or_create_global_step()
+        optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), Recipe(ratio=0.1, dense_below=0))
+        train = optimizer.minimize(tf.reduce_sum(weight**2), global_step=step, var_list=[weight])
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train)
+        assert session.run(step) == 5
+        assert session.run(optimizer.compressor.step) == 5
+        assert session.run(tf.reduce_sum(weight**2)) < 100
+
+
+def test_nan_is_told_with_the_variables_name():
+    weight = tf.Variable(tf.ones([4, 5]), name="kernel")
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient of kernel"):
+        optimizer.minimize(lambda: tf.reduce_sum(weight * np.nan), var_list=[weight])
+    np.testing.assert_array_equal(weight, np.ones((4, 5)))

@@ -1,0 +1,110 @@
+"""The reader of Horovod's timeline, on a file that Horovod wrote, its picture; and horovodrun in a private network."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from dgc_lab.common import LabError
+
+from dgc_lab.cluster.base import horovodrun as launcher
+from dgc_lab.cluster.base import private_network
+from dgc_lab.distributed.timeline import TimelineError, by_phase, read
+from dgc_lab.training.timeline_figure import timelines
+
+FILE = Path(__file__).with_name("horovod_timeline.json")  # rank 0 of two, two steps of the digits network at 1 %
+
+
+def test_a_timeline_of_horovods_is_read():
+    frame = read(FILE)
+    assert set(frame["tensor"]) == {"dgc_lab.messages"}
+    step = ["NEGOTIATE_ALLGATHER", "rank 1 ready", "rank 0 ready", "ALLGATHER", "ALLOCATE_OUTPUT", "GLOO_ALLGATHER"]
+    assert frame["phase"].tolist() == 2 * step
+    assert frame["depth"].tolist() == 2 * [0, 1, 1, 0, 1, 1]
+    assert frame["start ms"].iloc[0] == 0
+    assert frame["start ms"].is_monotonic_increasing
+    first, second = frame.loc[frame["phase"] == "NEGOTIATE_ALLGATHER", "ms"]
+    assert [first, second] == pytest.approx([0.224, 0.902])
+    table = by_phase(frame)
+    assert table.loc["NEGOTIATE_ALLGATHER", "ms"] == pytest.approx(1.126)
+    assert table.loc["ALLGATHER", "times"] == 2
+    assert table.loc["GLOO_ALLGATHER", "ms"] < table.loc["ALLGATHER", "ms"], "the one is in the other"
+
+
+def test_a_file_that_horovod_is_still_writing_is_read(tmp_path):
+    whole = read(FILE)
+    (tmp_path / "growing").write_text(FILE.read_text().rstrip().rstrip("]") + ",")
+    assert read(tmp_path / "growing").equals(whole)
+    (tmp_path / "half").write_text(FILE.read_text().partition(', "name": "ALLGATHER"')[0])
+    assert read(tmp_path / "half")["phase"].tolist() == ["NEGOTIATE_ALLGATHER", "rank 1 ready", "rank 0 ready"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"this is no timeline of Horovod's"),
+        ("step,loss\n1,2", r"this is no timeline of Horovod's"),
+        ('{"ph": "B"}', r"must be a list of events"),
+        ('[{"name": "process_name", "ph": "M", "pid": 0, "args": {}}]', r"holds no phase: was anything exchanged"),
+    ],
+)
+def test_files_that_are_no_timelines(tmp_path, text, message):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(TimelineError, match=message):
+        read(tmp_path / "file")
+
+
+def test_the_picture_says_what_it_shows(tmp_path):
+    events = [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": f"layer{pid}/kernel"}} for pid in range(30)
+    ]
+    for pid in range(30):
+        events += [{"ph": "B", "name": "ALLREDUCE", "ts": 1000 * pid, "pid": pid}]
+        events += [{"ph": "E", "ts": 1000 * pid + 500, "pid": pid}]
+    (tmp_path / "many").write_text(json.dumps(events))
+    picture = timelines({"1 %": read(FILE), "whole": read(tmp_path / "many")})
+    assert "1 %: 1 tensor, 7.1 ms" in picture.alt
+    assert "whole: 30 tensors, 29.5 ms, 12 of them drawn; longest in all: ALLREDUCE 15.00 ms" in picture.alt
+    one, many = picture.figure.axes
+    assert len(one.collections) == 8, "bars; the ticks of the ranks are lines"
+    assert len(one.lines) == 4
+    assert len(many.collections) == 12
+    assert picture._repr_mimebundle_()[0]["image/png"]
+
+
+def test_horovodrun_needs_a_command_and_a_number():
+    with pytest.raises(ValueError, match=r"size must be a whole number of at least 1, got 0"):
+        launcher.horovodrun(0, "python")
+    with pytest.raises(ValueError, match=r"command must name a program, got nothing"):
+        launcher.horovodrun(2)
+
+
+def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
+    monkeypatch.setattr(private_network, "why_not", lambda: "forbidden")
+    with pytest.raises(LabError, match=r"no private network \(forbidden\).*reachable=True"):
+        launcher.horovodrun(2, "python")
+
+
+def test_horovodrun_runs_ranks_that_nobody_else_reaches(horovod):
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    seen = "import os, psutil; print('rank', os.environ['HOROVOD_RANK'], 'sees', sorted(psutil.net_if_addrs()))"
+    said = launcher.horovodrun(2, "python", "-c", seen)
+    assert sorted(line.split(":", 1)[1] for line in said if "sees" in line) == [
+        "rank 0 sees ['lo']",
+        "rank 1 sees ['lo']",
+    ]
+
+
+def test_what_takes_too_long_is_put_down(horovod):
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    mark = f"mark_{os.getpid()}_{time.monotonic_ns()}"  # in the command lines of the ranks
+    with pytest.raises(LabError, match=r"took longer than 25 s on 2 ranks"):
+        launcher.horovodrun(2, "python", "-c", f"import time; print('{mark}'); time.sleep(600)", timeout=25)
+    end = time.monotonic() + 10
+    while left := [p for p in psutil.process_iter(["cmdline"]) if mark in " ".join(p.info["cmdline"] or [])]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)

@@ -1,0 +1,514 @@
+"""Compression on real Horovod ranks: the exchange, the training loop, and the two optimizers.
+
+What runs on the ranks are the functions of this file; each rank imports it.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.cluster.public import RankFailed
+from dgc_lab.dgc.algorithm import Recipe, masking
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
+from dgc_lab.training.distributed_trainer import (
+    DistributedSettings,
+    DistributedStep,
+    DistributedTrainer,
+    TrainerOnRanks,
+)
+from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged
+from dgc_lab.training.sweep import RowEnded, RowFailed, sweep
+
+SHAPES = [(40, 50), (50,), (6, 3)]
+RECIPES = {
+    "dgc": Recipe(ratio=0.01, rule="exact", dense_below=0),
+    "nesterov": Recipe(ratio=0.01, nesterov=True, clip_norm=1.0, dense_below=0),
+    "float16": Recipe(ratio=0.02, values="float16", dense_below=0),
+    "warm-up": Recipe(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, dense_below=0),
+    "eq. 5": Recipe(ratio=0.01, momentum_correction=False, dense_below=0),
+    "masking": masking(0.1, "first"),
+    "vectors": Recipe(ratio=0.02, dense_vectors=False, dense_below=0),
+    "dense": Recipe(ratio=1.0, factor_masking=False),
+    "run lengths": Recipe(ratio=0.01, indices="run_lengths", dense_below=0),
+    "never dense": Recipe(
+        ratio=0.01, warm_up=(1.0, 0.6), warm_up_steps=2, switch_to_dense=False, indices="run_lengths", dense_below=0
+    ),
+    "all in 16 bits": Recipe(ratio=0.01, indices="run_lengths", values="float16", dense_below=0),
+}
+
+
+def local_gradients(step, worker):
+    drawn = [tf.random.stateless_normal(shape, tf.stack([step, 10 * worker + i])) for i, shape in enumerate(SHAPES)]
+    rows = tf.stack([step % 6, worker % 6, worker % 6])  # one row is named twice, and both workers share some
+    return [*drawn[:2], tf.IndexedSlices(drawn[2][:3], rows, tf.constant(SHAPES[2]))]
+
+
+def train(recipe, exchange, steps=8):
+    """Weights after every step of plain SGD with what the compressor gives out, traced."""
+    weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    compressor = Compressor(recipe, weights, exchange)
+    here = range(exchange.first, exchange.first + exchange.local)
+
+    @tf.function
+    def update(step):
+        updates, _ = compressor([local_gradients(step, worker) for worker in here])
+        for weight, change in zip(weights, updates, strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(change))
+
+    history = []
+    for step in range(steps):
+        update(tf.constant(step))
+        history.append([weight.numpy() for weight in weights])
+    return history
+
+
+def train_here(recipe):
+    return train(recipe, HorovodWorkers())
+
+
+def assert_bits(one, other):
+    for left, right in zip(one, other, strict=True):
+        for a, b in zip(left, right, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks, name):
+    first, second = two_ranks.run(train_here, RECIPES[name])
+    assert_bits(first, second)
+    simulated = train(RECIPES[name], SimulatedWorkers(2))
+    for found, expected in zip(first[-1], simulated[-1], strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert np.any(found != 0)
+
+
+def count_a_step(recipe):
+    """What one step hands to Horovod, after the first, in which the ranks agree; and what its report says."""
+    from dgc_lab.distributed.communicators import handed_to_horovod
+
+    exchange = HorovodWorkers()
+    weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    compressor = Compressor(recipe, weights, exchange)
+    compressor([local_gradients(0, exchange.first)])
+    with handed_to_horovod() as sent:
+        _, report = tf.function(compressor)([local_gradients(tf.constant(1), exchange.first)])
+    return dict(sent), sent.calls, (int(report.allreduce_bytes), int(report.allgather_bytes))
+
+
+@pytest.mark.parametrize("name", ["dgc", "all in 16 bits"])
+def test_a_step_is_one_collective_and_as_many_bytes_as_reported(two_ranks, name):
+    for rank, (sent, calls, reported) in enumerate(two_ranks.run(count_a_step, RECIPES[name])):
+        assert calls == {"allreduce": 0, "allgather": 1}
+        assert (sent["allreduce"], sent["allgather"]) == reported
+        each = 4 if name == "all in 16 bits" else 8
+        # Counts and a note, the vector, the entries, and the rows' values and numbers: two on rank 0, one on rank 1.
+        assert reported[1] == 12 + 4 * 50 + each * 20 + (4 * 3 + 4) * (2 - rank)
+
+
+# Disagreement and NaN -----------------------------------------------------------------------------------------------
+
+
+def differ(how):
+    import horovod.tensorflow as hvd
+
+    weights, recipe = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))], Recipe(dense_below=0)
+    gradients = [tf.ones([3, 4]), tf.ones([4])]
+    if hvd.rank() == 1:
+        if how == "ratio":
+            recipe = dataclasses.replace(recipe, ratio=0.5)
+        elif how == "order":
+            weights, gradients = weights[::-1], gradients[::-1]
+        elif how == "gradients":
+            gradients[1] = None
+    Compressor(recipe, weights, HorovodWorkers())([gradients])
+
+
+@pytest.mark.parametrize("how", ["ratio", "order", "gradients"])
+def test_ranks_that_differ_are_told_on_all_ranks(two_ranks, how):
+    with pytest.raises(RankFailed) as failure:
+        two_ranks.run(differ, how)
+    assert set(failure.value.problems) == {0, 1}
+    for problem in failure.value.problems.values():
+        assert problem.kind == "RanksDisagree"
+        assert "rank 1 differs from rank 0" in problem.message
+    assert two_ranks.ready, "nobody waits for anybody"
+
+
+def spoil_on_rank_1():
+    import horovod.tensorflow as hvd
+
+    weights = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))]
+    compressor = Compressor(Recipe(dense_below=0), weights, HorovodWorkers(), ["kernel", "bias"])
+    bad = tf.fill([3, 4], np.nan if hvd.rank() == 1 else 1.0)
+    tf.function(compressor)([[bad, tf.ones([4])]])
+
+
+def test_nan_on_one_rank_is_told_on_all(two_ranks):
+    with pytest.raises(RankFailed) as failure:
+        two_ranks.run(spoil_on_rank_1)
+    for rank in (0, 1):
+        assert "kernel" in failure.value.problems[rank].message
+        assert "on worker 1 holds NaN or infinity" in failure.value.problems[rank].message
+    assert two_ranks.ready
+
+
+# The training loop --------------------------------------------------------------------------------------------------
+
+
+def train_digits(settings, ratio, folder=None, interrupt=False):
+    trainer = DistributedTrainer(settings, HorovodWorkers())
+    if interrupt:
+        for event in trainer.run(ratio):
+            if isinstance(event, DistributedStep) and event.step == 5:
+                break
+        trainer.save(folder)
+        trainer = DistributedTrainer(settings, HorovodWorkers())
+        assert trainer.restore(folder)
+    losses = [e.loss for e in trainer.run(ratio, go_on=interrupt) if isinstance(e, DistributedStep)]
+    return losses, [weight.numpy() for weight in trainer.weights]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.02])
+def test_two_ranks_train_like_two_simulated_workers(two_ranks, ratio):
+    settings = DistributedSettings(steps=12, evaluations=1, clip_norm=2.0)
+    (losses, first), (_, second) = two_ranks.run(train_digits, settings, ratio)
+    assert_bits([first], [second])
+    simulated = DistributedTrainer(settings, SimulatedWorkers(2))
+    expected = [e.loss for e in simulated.run(ratio) if isinstance(e, DistributedStep)]
+    # Convolutions add up in another order with another number of threads.
+    np.testing.assert_allclose(losses, expected, rtol=2e-3)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path):
+    settings = DistributedSettings(steps=12, evaluations=1, warm_up="geometric", warm_up_steps=2)
+    whole = two_ranks.run(train_digits, settings, 0.02)
+    resumed = two_ranks.run(train_digits, settings, 0.02, str(tmp_path), interrupt=True)
+    for (losses, weights), (last_losses, last_weights) in zip(whole, resumed, strict=True):
+        assert losses[5:] == last_losses
+        assert_bits([weights], [last_weights])
+
+
+def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp_path):
+    settings = DistributedSettings(steps=40, evaluations=2)
+    trainer = TrainerOnRanks(two_ranks, settings, digits)
+    out = tmp_path / "rows.jsonl"
+    events = sweep(settings, [1, 0.01], out, trainer=trainer)
+    rows = []
+    for event in events:
+        if isinstance(event, RowEnded):
+            rows.append(event.row)
+        elif rows and isinstance(event, DistributedStep) and event.step == 5:
+            break
+    events.close()
+    assert [row["ratio"] for row in rows] == [1.0]
+    assert rows[0]["bytes a step"] == 4 * 38282 + 4 * 3 * 2, "the gradient, and three numbers of each of two ranks"
+    finished = [event.row for event in sweep(settings, [1, 0.01], out, trainer=trainer) if isinstance(event, RowEnded)]
+    assert [row["ratio"] for row in finished] == [1.0, 0.01]
+    assert finished[0] == rows[0], "the row before the stop was kept"
+    assert finished[1]["bytes a step"] < rows[0]["bytes a step"] / 15
+    assert finished[1]["workers"] == 2
+
+
+def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
+    settings = DistributedSettings(steps=30, evaluations=1, learning_rate=1e30)
+    trainer = TrainerOnRanks(two_ranks, settings, digits)
+    failed = [event for event in sweep(settings, [1], trainer=trainer) if isinstance(event, RowFailed)]
+    assert "holds NaN or infinity" in failed[0].reason
+    with pytest.raises(TrainingDiverged):
+        list(trainer.run(1.0))
+    assert two_ranks.ready
+
+
+def test_live_events_of_a_run_on_ranks(two_ranks, digits):
+    settings = DistributedSettings(steps=10, evaluations=2, warm_up="dense", warm_up_steps=4)
+    events = list(TrainerOnRanks(two_ranks, settings, digits).run(0.01))
+    steps = [event for event in events if isinstance(event, DistributedStep)]
+    assert [step.step for step in steps] == list(range(1, 11))
+    assert [step.ratio for step in steps] == [1.0] * 4 + [0.01] * 6
+    assert steps[0].bytes_sent >= steps[0].dense_bytes > 10 * steps[-1].bytes_sent
+    assert [event.step for event in events if isinstance(event, Evaluation)] == [5, 10]
+
+
+def test_workers_must_match_the_ranks(two_ranks, digits):
+    with pytest.raises(ValueError, match="workers must be 2, as many as there are ranks, got 3"):
+        TrainerOnRanks(two_ranks, DistributedSettings(workers=3), digits)
+
+
+# Keras 3 ------------------------------------------------------------------------------------------------------------
+
+
+class Counting(HorovodWorkers):
+    """Counts the collectives of the steps that really run, inside traced functions too."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = tf.Variable(0)
+
+    def allreduce_group(self, groups, name=None):
+        self.calls.assign_add(1)
+        return super().allreduce_group(groups, name)
+
+    def allgather(self, tensors, name=None):
+        self.calls.assign_add(1)
+        return super().allgather(tensors, name)
+
+
+def make_model(seed):
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(32, activation="relu")]
+    return keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.layers.Dense(10)])
+
+
+def fit(recipe, optimizer="sgd", epochs=2, horovods=False, folder=None):
+    import horovod.tensorflow.keras as horovod_keras
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
+    from dgc_lab.workloads.data import load
+
+    exchange = Counting()
+    model = make_model(seed=exchange.first)  # every rank starts elsewhere; rank 0's weights must win
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    inner = keras.optimizers.SGD(schedule) if optimizer == "sgd" else keras.optimizers.Adam(0.01)
+    own = DistributedOptimizer(inner, recipe, exchange)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = horovod_keras.DistributedOptimizer(inner) if horovods else own
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    digits = load("digits")
+    x, y = shard(digits.x_train, digits.y_train)
+    callbacks = [] if horovods else [AverageMetrics()]
+    if folder:
+        callbacks += on_first_rank(keras.callbacks.ModelCheckpoint(f"{folder}/by_{exchange.first}.keras"))
+    history = model.fit(x, y, batch_size=64, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+    trained = [variable.numpy() for variable in model.trainable_variables]
+    return trained, history.history, int(exchange.calls), 0 if horovods else own.bytes_sent
+
+
+@pytest.mark.parametrize("recipe", [None, Recipe(ratio=0.01), Recipe(ratio=0.01, values="float16", nesterov=True)])
+def test_fit_communicates(two_ranks, recipe, tmp_path):
+    (first, history, calls, sent), (second, other, _, _) = two_ranks.run(fit, recipe, folder=str(tmp_path))
+    assert_bits([first], [second])
+    steps = 2 * int(np.ceil(1437 // 2 / 64))
+    assert calls == steps, "one collective for all variables in each step"
+    assert sent > 0
+    assert history["loss"] == other["loss"], "averaged over the ranks"
+    assert history["accuracy"] == other["accuracy"]
+    assert history["loss"][-1] < history["loss"][0]
+    assert [path.name for path in tmp_path.iterdir()] == ["by_0.keras"], "rank 0 alone writes"
+
+
+def test_compressed_fit_sends_less(two_ranks):
+    dense, sparse = (two_ranks.run(fit, recipe, epochs=1)[0][3] for recipe in (None, Recipe(ratio=0.01)))
+    assert sparse < dense / 5
+
+
+def test_any_keras_optimizer_without_compression(two_ranks):
+    (first, _, _, _), (second, _, _, _) = two_ranks.run(fit, None, optimizer="adam", epochs=1)
+    assert_bits([first], [second])
+
+
+def test_horovods_own_wrapper_does_not_communicate(two_ranks):
+    """The reason for ours; when this fails, Horovod has learned Keras 3."""
+    (first, _, calls, _), (second, _, _, _) = two_ranks.run(fit, None, horovods=True, epochs=1)
+    assert calls == 0
+    assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def fit_saved_and_loaded(folder):
+    """A run of four epochs, and one that is saved after two, loaded, and goes on."""
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer, shard
+    from dgc_lab.workloads.data import load
+
+    digits = load("digits")
+    x, y = shard(digits.x_train, digits.y_train)
+    fit_two = {"batch_size": 64, "epochs": 2, "shuffle": False, "verbose": 0}
+    file = f"{folder}/rank_{HorovodWorkers().first}.keras"
+    results = []
+    for interrupted in (False, True):
+        keras.utils.set_random_seed(0)
+        model = make_model(seed=0)
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.05), Recipe(ratio=0.01, dense_below=100))
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        model.fit(x, y, **fit_two)
+        if interrupted:
+            model.save(file)
+            model = keras.saving.load_model(file)
+        model.fit(x, y, **fit_two)
+        results.append([variable.numpy() for variable in model.trainable_variables + model.optimizer.compressor.state])
+    return results
+
+
+def test_keras_saves_residuals_and_goes_on_bit_for_bit(two_ranks, tmp_path):
+    for whole, resumed in two_ranks.run(fit_saved_and_loaded, str(tmp_path)):
+        assert_bits([whole], [resumed])
+
+
+def load_on_rank_0_alone(folder):
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+
+    model = make_model(seed=0)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05), Recipe(ratio=0.01)), "mse", jit_compile=False)
+    if HorovodWorkers().first == 0:
+        model.optimizer.build(model.trainable_variables)
+        model.optimizer.compressor.step.assign(7)
+    model.fit(np.ones((8, 8, 8, 1)), np.ones((8, 10)), verbose=0)
+
+
+def test_a_state_loaded_on_one_rank_alone_is_refused(two_ranks, tmp_path):
+    with pytest.raises(RankFailed, match="every rank must load its own state"):
+        two_ranks.run(load_on_rank_0_alone, str(tmp_path))
+    assert two_ranks.ready
+
+
+# compat.v1 ----------------------------------------------------------------------------------------------------------
+
+
+def train_v1(order, recipe, mode, embedding=False):
+    """Weights after some steps with the compat.v1 optimizer, in one of the two orders, and what it sent."""
+    import horovod.tensorflow as hvd
+
+    from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
+
+    inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    if order == "inside":
+        own = GradientCompressionOptimizer(inner, recipe)
+        optimizer = hvd.DistributedOptimizer(own)
+    else:
+        own = optimizer = GradientCompressionOptimizer(hvd.DistributedOptimizer(inner), recipe)
+    data = [np.random.default_rng((step, hvd.rank())).normal(size=(16, 40)).astype(np.float32) for step in range(6)]
+
+    def loss_of(weights, x):
+        hidden = tf.tanh(x @ weights[0] + weights[1])
+        if embedding:
+            hidden += tf.gather(weights[2], [3, 3, hvd.rank()] + [1] * 13)
+        return tf.reduce_mean(tf.square(hidden - 0.5))
+
+    def make_weights():
+        start = np.random.default_rng(0).normal(size=(40, 50)).astype(np.float32)
+        values = [start, np.zeros(50, np.float32)] + [np.zeros((6, 50), np.float32)] * embedding
+        return [tf.Variable(value) for value in values]
+
+    if mode == "session":
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            weights, x = make_weights(), tf.compat.v1.placeholder(tf.float32, [None, 40])
+            step = optimizer.minimize(loss_of(weights, x), var_list=weights)
+            session.run(tf.compat.v1.global_variables_initializer())
+            for batch in data:
+                session.run(step, {x: batch})
+            return session.run(weights), session.run(own.compressor.bytes_sent).sum()
+    weights = make_weights()
+
+    def step(x):
+        optimizer.minimize(lambda: loss_of(weights, x), var_list=weights)
+
+    step = tf.function(step) if mode == "function" else step
+    for batch in data:
+        step(tf.constant(batch))
+    return [weight.numpy() for weight in weights], own.compressor.bytes_sent.numpy().sum()
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "session"])
+@pytest.mark.parametrize("name", ["dgc", "eq. 5", "nesterov", "float16", "warm-up", "masking", "vectors"])
+def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mode):
+    results = {}
+    for order in ("inside", "around"):
+        (first, sent), (second, _) = two_ranks.run(train_v1, order, RECIPES[name], mode)
+        assert_bits([first], [second])
+        results[order] = first, sent
+    for one, other in zip(results["inside"][0], results["around"][0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    if name != "warm-up":  # it sends all in its first steps
+        assert all(sent < 6 * 4 * 2050 / 3 for _, sent in results.values())
+
+
+@pytest.mark.parametrize("mode", ["function", "session"])
+@pytest.mark.parametrize("order", ["inside", "around"])
+def test_embeddings_stay_rows_in_both_orders(two_ranks, order, mode):
+    (first, _), (second, _) = two_ranks.run(train_v1, order, RECIPES["dgc"], mode, embedding=True)
+    assert_bits([first], [second])
+    assert np.any(first[2][[0, 1, 3]] != 0, axis=1).all()
+    assert not np.any(first[2][[2, 4, 5]])
+
+
+def fit_unequal_shards():
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer
+
+    model = make_model(seed=0)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse", jit_compile=False)
+    examples = 64 + 64 * HorovodWorkers().first
+    model.fit(np.ones((examples, 8, 8, 1)), np.ones((examples, 10)), verbose=0, callbacks=[AverageMetrics()])
+
+
+def test_ranks_with_different_numbers_of_steps_are_told(two_ranks):
+    with pytest.raises(RankFailed, match="steps an epoch"):
+        two_ranks.run(fit_unequal_shards)
+    assert two_ranks.ready
+
+
+def count_twice():
+    import horovod.tensorflow as hvd
+
+    from dgc_lab.distributed.communicators import handed_to_horovod
+
+    found, weight = [], tf.Variable(tf.ones([30, 40]))
+    for _ in range(2):
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+        with handed_to_horovod() as sent:
+            optimizer.minimize(lambda: tf.reduce_sum(weight**2), var_list=[weight])
+        found.append((dict(sent), sent.calls))
+    return found
+
+
+def test_what_horovods_own_optimizer_sends_is_counted_every_time(two_ranks):
+    for found in two_ranks.run(count_twice):
+        assert found == [({"allreduce": 4800, "allgather": 0}, {"allreduce": 1, "allgather": 0})] * 2
+
+
+def nobody_exchanges():
+    from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
+
+    weight = tf.Variable(tf.zeros([3, 4]))
+    optimizer = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), Recipe(dense_below=0))
+    optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
+
+
+def test_training_alone_among_ranks_is_refused(two_ranks):
+    with pytest.raises(RankFailed, match="nobody exchanged their gradients"):
+        two_ranks.run(nobody_exchanges)
+
+
+def spoil_inside():
+    import horovod.tensorflow as hvd
+
+    from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
+
+    weight = tf.Variable(tf.ones([30, 40]), name="kernel")
+    inner = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), Recipe(dense_below=0))
+    factor = tf.constant(np.nan if hvd.rank() == 1 else 1.0)
+    hvd.DistributedOptimizer(inner).minimize(lambda: tf.reduce_sum(weight * factor), var_list=[weight])
+
+
+def test_nan_inside_horovod_is_told_on_all(two_ranks):
+    with pytest.raises(RankFailed) as failure:
+        two_ranks.run(spoil_inside)
+    assert set(failure.value.problems) == {0, 1}
+    assert all("gradient of kernel" in problem.message for problem in failure.value.problems.values())
+
+
+def test_every_combination_of_switches_trains():
+    switches = ("accumulate", "momentum_correction", "factor_masking", "nesterov", "dense_vectors")
+    for choice in itertools.product([False, True], repeat=len(switches)):
+        recipe = Recipe(ratio=0.05, dense_below=0, rule="exact", **dict(zip(switches, choice, strict=True)))
+        assert all(np.isfinite(weight).all() for weight in train(recipe, SimulatedWorkers(2), steps=2)[-1])

@@ -1,0 +1,170 @@
+"""What an installation promises: a quick import, a doctor that tells the truth, a Horovod that adds up."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dgc_lab.install import build_horovod, doctor
+from dgc_lab.install.colab import pins
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
+    )
+
+
+@pytest.mark.parametrize("module", ["dgc_lab", "dgc_lab.workloads.data", "dgc_lab.workloads.models", "dgc_lab.training.sweep", "dgc_lab.training.masking_widget"])
+def test_import_starts_no_tensorflow(module):
+    heavy = "('tensorflow', 'keras', 'horovod')"
+    done = python(f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_import_of_the_package_loads_nothing_but_itself():
+    done = python("import sys; before = set(sys.modules); import dgc_lab; print(sorted(set(sys.modules) - before))")
+    assert eval(done.stdout) == ["dgc_lab"]
+
+
+def test_doctor_reports_what_is_here():
+    done = subprocess.run([sys.executable, "-m", "dgc_lab", "doctor"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
+    import keras
+
+    assert re.search(rf"^ok +keras +{re.escape(keras.__version__)} *$", done.stdout, re.MULTILINE)
+    for name in ("python", "tensorflow", "horovod", "GPUs", "processor cores", "memory", "MNIST"):
+        assert re.search(rf"^\S+ +{name}", done.stdout, re.MULTILINE), f"no line on {name}"
+
+
+def test_doctor_names_the_remedy(monkeypatch):
+    monkeypatch.setattr(doctor, "installed", lambda name: {"keras": "2.9.0"}.get(name))
+    monkeypatch.setattr(doctor, "horovod_state", lambda: ("0.28.1", "2.19.0"))
+    monkeypatch.setenv("DGC_LAB_DATA", "/nowhere")
+    findings = {finding.name: finding for finding in doctor.examine()}
+    assert findings["keras"].remedy == "pip install 'keras>=3.13'"
+    assert findings["numpy"].remedy == "pip install 'numpy>=2.0'"
+    assert findings["tensorflow"].remedy == "pip install 'tensorflow>=2.20'"
+    assert "build_horovod" in findings["horovod"].remedy
+    assert not findings["horovod"].needed
+    assert "no file /nowhere" in findings["MNIST"].remedy
+    text = doctor.report(list(findings.values()))
+    assert re.search(r"^! +keras", text, re.MULTILINE)
+    assert re.search(r"^- +horovod", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib"])
+def test_doctor_speaks_where_a_package_is_missing(missing):
+    """The package cannot be imported, and TensorFlow with it where it needs it."""
+    code = f"""
+import importlib.metadata, sys
+sys.modules[{missing!r}] = None
+usual = importlib.metadata.version
+def version(name):
+    if name == {missing!r}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return usual(name)
+importlib.metadata.version = version
+from dgc_lab.__main__ import main
+print(main(["doctor"]))
+"""
+    done = python(code)
+    assert re.search(rf"^! +{missing} +not installed +pip install '{missing}>=", done.stdout, re.MULTILINE), done.stderr
+    assert done.stdout.splitlines()[-1] == "1"
+
+
+def test_lower_bounds_are_met_by_colab():
+    """The image of 2026-08-19; raising a bound above it would break the class there."""
+    import tomllib
+
+    colab = pins((ROOT / "colab" / "freeze.txt").read_text())
+    colab |= {"pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5", "tqdm": "4.67", "cloudpickle": "3.1.1"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"]:
+        name, least = requirement.split(">=")
+        if name == "simpy":  # not in the image; it needs nothing else, so that installing it changes nothing there
+            continue
+        assert not doctor.older(colab[name], least), requirement
+
+
+@pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
+def test_two_ranks_add_up():
+    build_horovod.verify()
+
+
+@pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
+def test_a_rank_that_fails_is_named(monkeypatch):
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import os; assert os.environ['HOROVOD_RANK'] == '0', 'lost'")
+    with pytest.raises(build_horovod.BuildError, match=r"rank 1 failed:(.|\n)*lost"):
+        build_horovod.verify()
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import time; time.sleep(600)")
+    with pytest.raises(build_horovod.BuildError, match="rank 0 did not finish its allreduce in 1 s"):
+        build_horovod.verify(timeout=1)
+
+
+@pytest.mark.alone  # it looks at what the whole machine listens on
+@pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
+def test_ranks_and_rendezvous_listen_on_loopback_alone(tmp_path, monkeypatch):
+    """Both ranks look at all listening sockets of the group while the job runs."""
+    import psutil
+
+    before = {connection.laddr.port for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"}
+    seen = tmp_path / "seen"
+    monkeypatch.setattr(
+        build_horovod,
+        "RANK_PROGRAM",
+        build_horovod.RANK_PROGRAM + "import psutil\n"
+        "found = {c.laddr for c in psutil.net_connections('tcp') if c.status == 'LISTEN'}\n"
+        f"open({str(seen)!r}, 'a').write(''.join(f'{{a.ip}} {{a.port}}\\n' for a in found))\n"
+        "hvd.allreduce(total, op=hvd.Sum)\n",
+    )
+    build_horovod.verify()
+    listening = {tuple(line.split()) for line in seen.read_text().splitlines()}
+    new = {ip for ip, port in listening if int(port) not in before}
+    assert new == {"127.0.0.1"}
+
+
+def test_missing_tools_are_named_with_their_remedy(monkeypatch):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, **k: None if name in ("g++", "c++", "clang++", "cmake") else "x")
+    with pytest.raises(build_horovod.BuildError, match=r"C\+\+ compiler .*apt-get install g\+\+(.|\n)*cmake<4"):
+        build_horovod.check_tools()
+    monkeypatch.setattr(shutil, "which", which)
+    monkeypatch.setattr(build_horovod, "BUILD_MODULES", {"no_such_module": "no-such-package"})
+    with pytest.raises(build_horovod.BuildError, match="pip install no-such-package"):
+        build_horovod.check_tools()
+
+
+def test_another_source_is_not_built(monkeypatch, tmp_path):
+    def download(command, **_):
+        target = Path(command[command.index("--dest") + 1]) / f"horovod-{build_horovod.VERSION}.tar.gz"
+        target.write_bytes(b"something else")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", download)
+    with pytest.raises(build_horovod.BuildError, match=r"has SHA-256 .* expected 92a43f5a.*: not built"):
+        build_horovod.fetch(tmp_path)
+
+
+def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):
+    monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.20.0")
+    one = build_horovod.wheel_folder()
+    monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.21.0")
+    assert one != build_horovod.wheel_folder()
+    assert f"cp{sys.version_info.major}{sys.version_info.minor}" in one.name
+    assert one.is_relative_to(tmp_path)
+
+
+def test_failed_build_shows_the_compilers_last_words(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "setup.py").write_text("raise SystemExit('no way to compile this')")
+    with pytest.raises(build_horovod.BuildError, match=r"build\.log(.|\n)*no way to compile this"):
+        build_horovod.compile_wheel(tree, tmp_path / "out", tmp_path / "build.log")

@@ -1,0 +1,133 @@
+"""Lesson 3's widget on real parameter servers, in a real JupyterLab in a real Chromium.
+
+In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
+"""
+
+import re
+import time
+
+import pytest
+from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all, screenshot
+from controls import by_mouse, change_all_by_keyboard, change_all_by_mouse, kernel_values, wait_for_another
+from playwright.sync_api import expect
+
+LESSON = "stragglers.ipynb"
+CELL = """\
+from dgc_lab.parameter_server.widget import StragglerLab
+
+lab = StragglerLab(gradients=240)
+lab"""
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+
+
+@pytest.fixture(scope="module")
+def lesson_file(tmp_path_factory):
+    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), LESSON, CELL)
+
+
+def widget(page):
+    found = page.locator(".widget-vbox:has(button:has-text('Run'))").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def press(page, name):
+    widget(page).get_by_role("button", name=name).click()
+
+
+def rows(page):
+    return widget(page).locator("table tbody tr")
+
+
+def wait_for_message(page, words, seconds=120):
+    widget(page).get_by_text(re.compile(words)).first.wait_for(timeout=1000 * seconds)
+
+
+def fill(page, **values):
+    for label, value in values.items():
+        control(page, label).fill(value)
+        control(page, label).press("Tab")
+
+
+def test_the_widget_appears(page):
+    run_all(page)
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    wait_for_message(page, "Press Run to train")
+    assert rows(page).count() == 0
+
+
+def test_run_starts_servers_and_draws_live(page):
+    control(page, "Mode").select_option("asynchronous")
+    slowdown = widget(page).locator(".noUi-handle").nth(1)
+    slowdown.focus()
+    for _ in range(8):
+        slowdown.press("ArrowRight")
+    expect(widget(page).locator(".widget-readout").nth(1)).to_have_text("5.0")
+    fill(page, Gradients="100000")
+    press(page, "Run")
+    wait_for_message(page, r"2 workers, asynchronous, worker 1 slowed 5 times: \d+ of 100000 gradients")
+    seen, end = set(), time.monotonic() + 60
+    while len(seen) < 4:
+        assert time.monotonic() < end, "the picture does not move"
+        seen.add(widget(page).locator("img[alt^='Training loss by seconds']").get_attribute("src"))
+        time.sleep(0.1)
+    time.sleep(3)  # for a picture with something in it
+    screenshot(page, "stragglers_running")
+
+
+def test_stop_ends_the_training_and_keeps_a_row(page):
+    asked = time.monotonic()
+    press(page, "Stop")
+    wait_for_message(page, "Stopped: 2 workers, asynchronous")
+    assert time.monotonic() - asked < 5
+    expect(rows(page)).to_have_count(1)
+    assert rows(page).inner_text().split("\t")[:2] == ["1, stopped", "asynchronous"]
+
+
+def test_other_modes_have_their_own_controls_and_rows(page):
+    fill(page, Gradients="60")
+    for mode, own, hidden in (("bounded staleness", "Bound", "Backup"), ("backup workers", "Backup", "Bound")):
+        control(page, "Mode").select_option(mode)
+        expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has answered
+        expect(control(page, hidden)).to_be_hidden()
+        before = kernel_values(page, "lab")
+        by_mouse(page, control(page, own))
+        wait_for_another(page, "lab", own, before)
+        more = kernel_values(page, "lab")
+        control(page, own).press("ArrowDown")
+        control(page, own).press("Tab")
+        wait_for_another(page, "lab", own, more)
+        press(page, "Run")
+        wait_for_message(page, f"Done: 2 workers, {mode}, worker 1 slowed 5 times: 60 of 60 gradients")
+    expect(rows(page)).to_have_count(3)
+    widget(page).screenshot(path=ROOT / "artefacts" / "stragglers_widget.png")
+
+
+def test_a_wrong_value_is_said_in_the_widget(page):
+    fill(page, **{"Learning rate": "0"})
+    press(page, "Run")
+    widget(page).get_by_role("alert").get_by_text("learning_rate must be above 0").wait_for(timeout=10_000)
+    expect(rows(page)).to_have_count(3)
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "lab")
+    change_all_by_keyboard(page, widget(page), "lab")
+
+
+def test_what_it_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_restart_and_run_all(page):
+    """The servers of the kernel that was ended are no hindrance to new ones."""
+    run_all(page, restart=True)
+    wait_for_message(page, "Press Run to train")
+    fill(page, Gradients="60")
+    press(page, "Run")
+    wait_for_message(page, "Done: 2 workers, synchronous: 60 of 60 gradients")
+    expect(rows(page)).to_have_count(1)
+
+
+def test_console_is_silent(page):
+    assert page.complaints == []

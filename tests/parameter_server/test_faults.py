@@ -1,0 +1,250 @@
+"""Training on parameter servers when processes die, when it is stopped, and when it goes on from a checkpoint."""
+
+import time
+
+import numpy as np
+import pytest
+
+from dgc_lab.cluster.public import FunctionFailed, ParameterServers, ProcessDied
+from dgc_lab.parameter_server.schedule import DROPPED, Gradient, Schedule, Straggler
+from dgc_lab.parameter_server.tasks import Classifier
+from dgc_lab.parameter_server.training_loop import Finished, Score, Settings, WorkerDied, train
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
+
+SLOW = tuple(Straggler(worker, delay=0.01) for worker in range(3))  # time enough for a fault in the middle
+
+
+def dense_layer():
+    """The smallest network: one dense layer, with the same first weights every time."""
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.layers.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def warm_servers():
+    with ParameterServers(3, 2, progress=None) as servers:
+        yield servers
+
+
+@pytest.fixture
+def three(warm_servers):
+    """Three workers and two parameter servers, all alive."""
+    if not warm_servers.ready:
+        return warm_servers.restart()
+    for number in range(3):
+        if not warm_servers._processes.members[f"worker {number}"].process.is_running():
+            warm_servers.restart_worker(number)
+    return warm_servers
+
+
+@pytest.fixture(scope="module")
+def task(digits):
+    return Classifier(dense_layer, digits)
+
+
+def settings(mode, gradients=240, stragglers=(), **others):
+    return Settings(Schedule(mode, stragglers=stragglers), gradients=gradients, batch=32, score_every=60, **others)
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def check_whole(events, gradients):
+    """Every batch was worked off once, and went into one update or into none."""
+    records = of(Gradient, events)
+    assert sorted(record.batch for record in records) == list(range(gradients))
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.gradients == gradients
+    assert {record.update for record in records} - {DROPPED} == set(range(end.version))
+    assert all(np.isfinite(weight).all() for weight in end.weights)
+    assert all(record.staleness >= 0 for record in records if record.update != DROPPED)
+    return records, end
+
+
+def train_and_kill(servers, task, settings, names, restart=False):
+    """Train, kill processes after 30 gradients, and bring a worker back after 60 more; all that happened."""
+    events, taken = [], 0
+    for event in servers.stream(train, task, settings):
+        events.append(event)
+        taken += isinstance(event, Gradient)
+        if taken == 30 and isinstance(event, Gradient):
+            for name in names:
+                servers.kill(name)
+        if taken == 90 and isinstance(event, Gradient) and restart:
+            for name in names:
+                servers.restart_worker(int(name[-1]))
+    return events
+
+
+# A worker dies
+
+
+@pytest.mark.parametrize("killed", [["worker 0"], ["worker 1", "worker 2"]])
+def test_asynchronous_training_goes_on_without_workers(three, task, killed):
+    events = train_and_kill(three, task, settings("asynchronous", stragglers=SLOW), killed)
+    records, end = check_whole(events, 240)
+    assert end.version == 240, "each gradient is one update"
+    assert sorted(f"worker {event.worker}" for event in of(WorkerDied, events)) == killed
+    dead = {int(name[-1]) for name in killed}
+    assert {record.worker for record in records[150:]}.isdisjoint(dead)
+    assert of(Score, events)[-1].values["loss"] < of(Score, events)[0].values["loss"]
+
+
+def test_a_worker_that_comes_back_takes_part_again(three, task):
+    chosen = settings("asynchronous", gradients=600, stragglers=SLOW)
+    events = train_and_kill(three, task, chosen, ["worker 1"], restart=True)
+    records, end = check_whole(events, 600)
+    assert end.version == 600
+    assert [event.worker for event in of(WorkerDied, events)] == [1]
+    place = next(place for place, event in enumerate(events) if isinstance(event, WorkerDied))
+    assert any(record.worker == 1 for record in of(Gradient, events[place + 100 :])), "the new process works"
+    assert {record.worker for record in records} == {0, 1, 2}
+
+
+def test_backup_workers_stand_in_for_one_that_dies(three, task):
+    events = train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 2"])
+    records, end = check_whole(events, 240)
+    assert [event.worker for event in of(WorkerDied, events)] == [2]
+    for update in range(end.version):
+        assert sum(record.update == update for record in records) == 2, "the mean of the first two"
+    assert of(Score, events)[-1].values["loss"] < of(Score, events)[0].values["loss"]
+
+
+def test_more_dead_workers_than_backups_are_an_error(three, task):
+    with pytest.raises(FunctionFailed, match="worker 0 and worker 2 died, and backup workers training cannot go on"):
+        train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 0", "worker 2"])
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "bounded staleness"])
+def test_training_that_waits_for_all_says_who_died(three, task, mode):
+    stream, taken = three.stream(train, task, settings(mode, stragglers=SLOW)), 0
+    while taken < 30:
+        taken += isinstance(next(stream), Gradient)
+    three.kill("worker 1")
+    began = time.monotonic()
+    with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot go on without.*restart_work"):
+        list(stream)
+    assert time.monotonic() - began < 5
+    three.restart_worker(1)
+    events = list(three.stream(train, task, settings(mode, gradients=60)))
+    records, _ = check_whole(events, 60)
+    assert {record.worker for record in records} == {0, 1, 2}, "the same cluster, and the new worker in it"
+
+
+# A parameter server dies
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(three, task, mode, tmp_path):
+    chosen, file = settings(mode, stragglers=SLOW), tmp_path / "checkpoint.npz"
+    stream, before = three.stream(train, task, chosen, file), []
+    while len(of(Score, before)) < 3:  # at 0, 60 and 120 gradients
+        before.append(next(stream))
+    for _ in range(20):  # what these learn is lost
+        before.append(next(stream))
+    three.kill("parameter server 1")
+    began = time.monotonic()
+    with pytest.raises(ProcessDied, match="parameter server 1 died"):
+        list(stream)
+    assert time.monotonic() - began < 10
+    with np.load(file) as kept:
+        known = set(np.flatnonzero(kept["updates"] >= 0).tolist())
+        version = int(kept["version"])
+    assert len(known) >= 100
+    three.restart()
+    events = list(three.stream(train, task, chosen, file))
+    done_again = {record.batch for record in of(Gradient, events)}
+    assert done_again == set(range(240)) - known, "all that is not in the checkpoint, and nothing twice"
+    assert of(Score, events)[0].gradients == len(known)
+    assert events[-1].gradients == 240
+    assert events[-1].version == (80 if mode == "synchronous" else 240)
+    first = [record.update for record in of(Gradient, before) if record.batch in known]
+    assert sorted({*range(version)}) == sorted(set(first))
+    assert of(Score, events)[-1].values["loss"] < of(Score, before)[0].values["loss"]
+
+
+# A stop, and going on
+
+
+def train_in_parts(servers, task, settings, file, parts):
+    """Train, close the stream at these numbers of gradients, and go on each time; the records, and the last events."""
+    records = []
+    for part in [*parts, None]:
+        events, stream = [], servers.stream(train, task, settings, file)
+        for event in stream:
+            events.append(event)
+            records += of(Gradient, [event])
+            if part and len(records) >= part:
+                break
+        stream.close()
+    return records, events
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_synchronous_training_in_parts_equals_training_in_one(three, task, tmp_path, momentum):
+    chosen = settings("synchronous", momentum=momentum, learning_rate=0.01, stragglers=SLOW)
+    _, whole = check_whole(list(three.stream(train, task, chosen)), 240)
+    records, events = train_in_parts(three, task, chosen, tmp_path / "checkpoint.npz", [50, 130])
+    assert events[-1].version == whole.version == 80
+    assert events[-1].gradients == 240
+    assert {record.batch for record in records} == set(range(240)) or len(records) < 240, "the last may not be seen"
+    for got, expected in zip(events[-1].weights, whole.weights, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["asynchronous", "bounded staleness", "backup workers"])
+def test_other_training_in_parts_takes_every_batch_once(three, task, tmp_path, mode):
+    file = tmp_path / "checkpoint.npz"
+    chosen = settings(mode, stragglers=SLOW)
+    _, events = train_in_parts(three, task, chosen, file, [50, 130])
+    assert events[-1].gradients == 240
+    with np.load(file) as kept:
+        updates = kept["updates"]
+    assert (updates != -2).all(), "every batch was worked off"
+    took, counts = np.unique(updates[updates != DROPPED], return_counts=True)
+    assert took.tolist() == list(range(events[-1].version)), "and no update was made twice, or by nobody"
+    assert set(counts) == {2 if mode == "backup workers" else 1}
+    assert sum(counts) == 240 or mode == "backup workers"
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mode):
+    """The gradients that were under way when the stop came are in the weights, so they have to be in the records."""
+    file, events = tmp_path / "checkpoint.npz", []
+    for event in three.stream(train, task, settings(mode, stragglers=SLOW), file):
+        events.append(event)
+        if len(of(Gradient, events)) == 50:
+            three.request_stop()
+    end = events[-1]
+    records = [record for record in of(Gradient, events) if 0 <= record.update < end.version]
+    assert 50 < end.gradients < 240
+    assert len(records) == end.gradients == end.version * (3 if mode == "synchronous" else 1)
+    with np.load(file) as kept:
+        assert sorted(record.batch for record in records) == np.flatnonzero(kept["updates"] >= 0).tolist()
+
+
+def test_training_that_had_ended_is_not_done_again(three, task, tmp_path):
+    chosen, file = settings("asynchronous", gradients=60), tmp_path / "checkpoint.npz"
+    first = list(three.stream(train, task, chosen, file))[-1]
+    again = list(three.stream(train, task, chosen, file))
+    assert of(Gradient, again) == []
+    assert again[-1].gradients == again[-1].version == 60
+    for got, expected in zip(again[-1].weights, first.weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_the_checkpoint_of_another_training_is_refused(three, task, tmp_path):
+    file = tmp_path / "checkpoint.npz"
+    list(three.stream(train, task, settings("asynchronous", gradients=60), file))
+    with pytest.raises(FunctionFailed, match=r"ValueError: checkpoint .*gradients=60.*not .*gradients=90"):
+        list(three.stream(train, task, settings("asynchronous", gradients=90), file))

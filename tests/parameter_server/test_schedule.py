@@ -1,0 +1,505 @@
+"""Schedules of workers: what their records say, the simulation that makes such records, and pictures of both."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
+
+from dgc_lab.parameter_server import figures as schedule_pictures
+from dgc_lab.parameter_server import metrics as event_log
+from dgc_lab.parameter_server import throughput_figures as throughput_pictures
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient, Schedule, Straggler, draw_delay
+from dgc_lab.parameter_server.simulation import scale_row, simulate, sweep_workers
+from dgc_lab.parameter_server.step_costs import Costs
+
+COSTS = Costs(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
+
+seconds = st.floats(1e-4, 0.1)
+costs = st.builds(
+    Costs,
+    computing=st.lists(st.floats(0.01, 0.1), min_size=1, max_size=5),
+    reading=st.lists(seconds, min_size=1, max_size=3),
+    applying=st.lists(seconds, min_size=1, max_size=3),
+    dispatch=st.lists(seconds, min_size=1, max_size=3),
+    serial_dispatch=st.booleans(),
+)
+
+
+@st.composite
+def runs(draw, modes=MODES):
+    """Workers, schedule and the records of a simulated run."""
+    workers = draw(st.integers(2, 9))
+    slow = draw(st.lists(st.integers(0, workers - 1), unique=True, max_size=2))
+    stragglers = tuple(
+        Straggler(worker, draw(st.floats(1, 10)), draw(seconds), draw(st.none() | st.floats(1.1, 3))) for worker in slow
+    )
+    schedule = Schedule(
+        draw(st.sampled_from(modes)), draw(st.integers(0, 4)), draw(st.integers(1, workers - 1)), stragglers
+    )
+    gradients = workers * draw(st.integers(1, 8))
+    return workers, schedule, simulate(schedule, workers, gradients, draw(costs), draw(st.integers(0, 99)))
+
+
+# Records -----------------------------------------------------------------------------------------------------------
+
+
+def test_staleness_on_a_schedule_made_by_hand():
+    """Worker a is quick, b is slow, c joins late.
+
+    a reads 0, b reads 0, a updates to 1, a reads 1, a updates to 2, c reads 2, a reads 2, b updates to 3 (two of a's
+    between), a updates to 4 (b's between), c updates to 5 (b's and a's between).
+    """
+    order = "read a1, read b1, update a1, read a2, update a2, read c1, read a3, update b1, update a3, update c1"
+    events = [tuple(event.split()) for event in order.split(", ")]
+    assert event_log.count_staleness(events) == {"a1": 0, "a2": 0, "b1": 2, "a3": 1, "c1": 2}
+
+
+def test_staleness_of_updates_with_several_gradients():
+    """Three workers, one of them a backup: c's first gradient goes nowhere, its second into the second update."""
+    order = "read a1, read b1, read c1, update a1 b1, read c2, read a2, update c2 a2"
+    events = [tuple(event.split()) for event in order.split(", ")]
+    assert event_log.count_staleness(events) == {"a1": 0, "b1": 0, "c2": 0, "a2": 0}
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([("write", "a")], r"event must be one of read, update, got 'write'"),
+        ([("update", "a")], r"events must read for a gradient before its update, got 'a'"),
+        ([("read", "a"), ("read", "a")], r"events must read for each gradient once, got 'a' again"),
+        ([("read", "a"), ("update", "a"), ("update", "a")], r"events must apply each gradient once, got 'a' again"),
+    ],
+)
+def test_impossible_orders_of_events(events, message):
+    with pytest.raises(ValueError, match=message):
+        event_log.count_staleness(events)
+
+
+def test_tables_of_a_run_made_by_hand():
+    """Two workers at 4 s: 0 computes all but 1 s, 1 has one gradient dropped."""
+    records = [
+        Gradient(0, 0, 0.0, 0.25, 1.75, 2.0, 0, 0, 2.0),
+        Gradient(1, 1, 0.5, 1.0, 2.0, 2.5, 0, DROPPED, 2.0),
+        Gradient(0, 2, 2.0, 2.25, 3.75, 4.0, 1, 1, 1.0),
+    ]
+    row = event_log.summary({"run": records}, batch_size=10).loc["run"].to_dict()
+    assert row == {
+        "gradients": 3,
+        "updates": 2,
+        "dropped": 1,
+        "seconds": 4.0,
+        "gradients/s": 0.75,
+        "updates/s": 0.5,
+        "samples/s": 5.0,
+        "mean staleness": 0.0,
+        "max staleness": 0,
+        "idle share": 0.5,
+    }
+    table = event_log.by_worker(records)
+    assert table.loc[0].to_dict() == {
+        "gradients": 2,
+        "dropped": 0,
+        "computing": 3.0,
+        "waiting": 0.5,
+        "exchanging": 0.5,
+        "idle": 1.0,
+        "idle share": 0.25,
+    }
+    assert table.loc[1, ["gradients", "dropped", "computing", "idle share"]].tolist() == [1, 1, 1.0, 0.75]
+    assert event_log.updates(records) == [(2.0, 1), (4.0, 1)]
+
+
+def test_runs_without_records():
+    with pytest.raises(ValueError, match=r"runs must name at least one run, got none"):
+        event_log.summary({}, 32)
+    with pytest.raises(ValueError, match=r"at least one gradient each, got none for 'a'"):
+        event_log.summary({"a": []}, 32)
+    with pytest.raises(ValueError, match=r"batch_size must be a whole number from 1"):
+        event_log.summary({"a": [Gradient(0, 0, 0, 0, 1, 1, 0, 0, 1.0)]}, 0)
+
+
+@given(runs())
+def test_times_alone_give_the_staleness_of_the_version_numbers(run):
+    _, _, records = run
+    counted = event_log.count_staleness(event_log.events_in_order(records))
+    told = {place: record.staleness for place, record in enumerate(records) if record.update != DROPPED}
+    assert counted == told
+
+
+@given(runs())
+def test_a_worker_spends_its_time_once(run):
+    workers, _, records = run
+    table = event_log.by_worker(records)
+    row = event_log.summary({"run": records}, 1).loc["run"]
+    assert table["gradients"].sum() == row["gradients"] == len(records)
+    assert table["dropped"].sum() == row["dropped"]
+    assert np.all(table["idle"] >= table["waiting"] + table["exchanging"] - 1e-9)
+    np.testing.assert_allclose(table["computing"] + table["idle"], row["seconds"])
+    assert row["samples/s"] == pytest.approx((row["gradients"] - row["dropped"]) / row["seconds"])
+    for worker in range(workers):
+        own = sorted((record for record in records if record.worker == worker), key=lambda record: record.began)
+        moments = [moment for record in own for moment in (record.began, record.read, record.computed, record.done)]
+        assert moments == sorted(moments)
+
+
+# Simulation: invariants of the modes -------------------------------------------------------------------------------
+
+
+@given(runs())
+def test_every_batch_is_computed_once_and_every_number_taken(run):
+    _, _, records = run
+    assert sorted(record.batch for record in records) == list(range(len(records)))
+    numbers = {record.update for record in records} - {DROPPED}
+    assert numbers == set(range(len(numbers)))
+    assert [record.done for record in records] == sorted(record.done for record in records)
+    assert all(math.isnan(record.loss) for record in records)
+    assert all(record.staleness >= 0 for record in records if record.update != DROPPED)
+
+
+@given(runs(["synchronous"]))
+def test_synchronous_updates_hold_one_gradient_of_each_worker(run):
+    workers, _, records = run
+    assert all(record.staleness == 0 for record in records)
+    for update in range(len(records) // workers):
+        assert sorted(record.worker for record in records if record.update == update) == list(range(workers))
+
+
+@given(runs(["asynchronous", "bounded staleness"]))
+def test_every_gradient_is_an_update(run):
+    _, _, records = run
+    assert [record.update for record in records] == list(range(len(records)))
+
+
+@given(runs(["bounded staleness"]))
+def test_no_worker_runs_ahead_of_the_bound(run):
+    """Counted until a worker finds no batch more: then those that waited for it are let go."""
+    workers, schedule, records = run
+    last = {record.worker: record.done for record in records}
+    counts = Counter(dict.fromkeys(range(workers), 0))
+    for record in records:
+        if record.done >= min(last.values()):
+            break
+        counts[record.worker] += 1
+        assert max(counts.values()) - min(counts.values()) <= schedule.bound + 1
+
+
+@given(runs(["backup workers"]))
+def test_backup_updates_hold_the_first_gradients_and_drop_the_others(run):
+    workers, schedule, records = run
+    needed = workers - schedule.backup
+    end = min({record.worker: record.done for record in records}.values())
+    sizes = Counter(record.update for record in records if record.update != DROPPED)
+    assert set(sizes.values()) <= {needed}
+    applied = dict(enumerate(done for done, _ in event_log.updates(records)))
+    for update, done in applied.items():
+        assert done > end or len({record.worker for record in records if record.update == update}) == needed
+    for record in records:
+        if record.update != DROPPED:
+            assert record.update == record.version
+        elif record.version in applied:
+            assert record.done > applied[record.version]
+        else:
+            assert record.version == len(applied), "a sum that the end left unfinished"
+
+
+def test_unfinished_sums_count_as_dropped():
+    assert [record.update for record in simulate(Schedule(), 4, 6, COSTS)] == [0, 0, 0, 0, DROPPED, DROPPED]
+
+
+@given(st.sampled_from(MODES), st.integers(0, 1000))
+def test_a_seed_gives_the_same_records(mode, seed):
+    schedule = Schedule(mode, stragglers=(Straggler(1, delay=0.01, tail=1.5),))
+    several = Costs([0.01, 0.02, 0.03], 0.001, 0.001, [0.001, 0.002])
+    first, again, other = (simulate(schedule, 4, 24, several, number) for number in (seed, seed, seed + 1))
+    untold = [[vars(record) | {"loss": None} for record in records] for records in (first, again, other)]
+    assert untold[0] == untold[1] != untold[2]
+
+
+# Simulation: times -------------------------------------------------------------------------------------------------
+
+
+@given(seconds, seconds, seconds, seconds, st.integers(1, 20), st.sampled_from(MODES[:3]))
+def test_one_worker_by_closed_form(computing, reading, applying, dispatch, gradients, mode):
+    records = simulate(Schedule(mode), 1, gradients, Costs(computing, reading, applying, dispatch))
+    assert records[-1].done == pytest.approx(gradients * (dispatch + reading + computing + applying))
+
+
+@given(st.integers(1, 64), seconds, seconds, st.integers(1, 5), st.sampled_from(MODES[:3]))
+def test_workers_that_share_nothing_by_closed_form(workers, computing, dispatch, each, mode):
+    """The lock takes no time: k workers are k times as fast, and equal ones never wait."""
+    records = simulate(Schedule(mode), workers, each * workers, Costs(computing, dispatch=dispatch))
+    assert len(records) / records[-1].done == pytest.approx(workers / (computing + dispatch))
+
+
+@given(st.integers(1, 12), st.floats(0.01, 0.1), seconds, st.floats(0, 1), seconds, st.integers(1, 6))
+def test_synchronous_rounds_by_closed_form(workers, more, reading, part, dispatch, rounds):
+    """Handing in takes no longer than reading, and computing longer than all reads: nobody waits to hand in.
+
+    The last to hand in reads last in the next round: after its next batch has come, and after the others.
+    """
+    applying, computing = part * reading, more + dispatch + workers * reading
+    records = simulate(Schedule(), workers, rounds * workers, Costs(computing, reading, applying, dispatch))
+    first = dispatch + workers * reading + computing + applying
+    later = max(dispatch + reading, workers * reading) + computing + applying
+    assert records[-1].done == pytest.approx(first + (rounds - 1) * later)
+
+
+def test_many_asynchronous_workers_are_as_fast_as_the_lock():
+    records = simulate(Schedule("asynchronous"), 512, 512 * 10, COSTS)
+    assert len(records) / records[-1].done == pytest.approx(1 / (0.0004 + 0.001), rel=0.02)
+
+
+def test_a_straggler_holds_up_who_waits_for_it():
+    slow = (Straggler(1, slowdown=5),)
+    rows = {
+        mode: scale_row(mode, simulate(Schedule(mode, stragglers=slow), 2, 200, COSTS), 2, "simulated")
+        for mode in MODES
+    }
+    alone, together = 0.02 + 0.0034, 5 * 0.02 + 0.0034
+    assert rows["synchronous"]["updates/s"] == pytest.approx(1 / together, rel=0.03)
+    assert rows["asynchronous"]["updates/s"] == pytest.approx(1 / alone + 1 / together, rel=0.03)
+    assert rows["bounded staleness"]["gradients/s"] == pytest.approx(2 / together, rel=0.06)
+    assert rows["backup workers"]["updates/s"] == pytest.approx(1 / alone, rel=0.06)
+    assert rows["asynchronous"]["mean staleness"] > rows["bounded staleness"]["mean staleness"] > 0
+    assert rows["synchronous"]["idle share"] > rows["asynchronous"]["idle share"] + 0.2
+
+
+def test_serial_dispatch_bounds_the_throughput():
+    records = simulate(Schedule("asynchronous"), 64, 640, Costs(0.001, dispatch=0.01, serial_dispatch=True))
+    assert len(records) / records[-1].done == pytest.approx(100, rel=0.01)
+
+
+def test_delays_with_a_tail_have_their_mean():
+    random = np.random.default_rng(0)
+    drawn = np.array([draw_delay(Straggler(0, delay=0.5, tail=3.0), random) for _ in range(20_000)])
+    assert drawn.mean() == pytest.approx(0.5, rel=0.03)
+    assert drawn.min() >= 0.5 * 2 / 3
+    assert (drawn > 1.0).mean() == pytest.approx((1 / 3) ** 3, rel=0.15)  # Pareto: (least / x) to the tail
+
+
+# Calibration and sweeps --------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(MODES), seconds, seconds, seconds, st.floats(0.05, 0.2))
+def test_costs_are_found_again_in_a_run(mode, reading, applying, dispatch, computing):
+    """Waiting for a turn or for the lock is not taken for a cost.
+
+    Pause and computing are longer than a read: else two synchronous workers can hinder each other at each one.
+    """
+    dispatch += reading
+    computing += dispatch + reading
+    varied = [computing, 1.1 * computing, 1.37 * computing]
+    records = simulate(Schedule(mode), 2, 60, Costs(varied, reading, applying, dispatch))
+    found = Costs.measured(records)
+    np.testing.assert_allclose(found.reading, reading)
+    np.testing.assert_allclose(found.applying, applying)
+    np.testing.assert_allclose(found.dispatch, dispatch)
+    assert {round(number / computing, 6) for number in found.computing} <= {1.0, 1.1, 1.37}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_calibrated_simulation_repeats_the_run(mode):
+    random = np.random.default_rng(1)
+    varied = Costs(random.gamma(4, 0.005, 50), random.gamma(4, 0.0002, 50), random.gamma(4, 0.0003, 50), [0.001, 0.003])
+    schedule = Schedule(mode)
+    given = simulate(schedule, 2, 1000, varied, seed=1)
+    again = simulate(schedule, 2, 1000, Costs.measured(simulate(Schedule("asynchronous"), 2, 1000, varied)), seed=2)
+    first, second = (event_log.summary({"run": records}, 32).loc["run"] for records in (given, again))
+    assert second["samples/s"] == pytest.approx(first["samples/s"], rel=0.05)
+    assert second["mean staleness"] == pytest.approx(first["mean staleness"], abs=0.05)
+
+
+def test_runs_from_which_no_costs_follow():
+    one = Gradient(0, 0, 0.0, 1.0, 2.0, 3.0, 0, 0, 2.0)
+    with pytest.raises(ValueError, match=r"two gradients of one worker, got 1"):
+        Costs.measured([one])
+    with pytest.raises(ValueError, match=r"no other worker's ended, got 1 and 0 of 2"):
+        Costs.measured([Gradient(0, 0, 0.0, 1.0, 2.0, 5.0, 0, 0, 2.0), Gradient(1, 1, 0.5, 3.0, 4.0, 6.0, 0, 1, 2.0)])
+    with pytest.raises(ValueError, match=r"got none for 'records'"):
+        Costs.measured([])
+
+
+def test_a_sweep_says_that_it_is_simulated():
+    frame = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 16), gradients_each=5)
+    assert frame["source"].eq("simulated").all()
+    assert frame[["schedule", "workers"]].values.tolist() == [[mode, count] for mode in MODES for count in (2, 16)]
+    by_name = frame.set_index(["schedule", "workers"])
+    assert by_name.loc[("asynchronous", 16), "gradients/s"] > 4 * by_name.loc[("asynchronous", 2), "gradients/s"]
+    assert (by_name.loc["synchronous", "mean staleness"] == 0).all()
+
+
+# Bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"computing": 0}, r"computing must be above 0 seconds and finite, got 0.0"),
+        ({"computing": []}, r"computing must hold at least one number of seconds, got none"),
+        ({"computing": "long"}, r"computing must be seconds, one number or several, got 'long'"),
+        ({"computing": 1, "reading": -1}, r"reading must be at least 0 seconds and finite, got -1.0"),
+        ({"computing": 1, "dispatch": [0.1, math.inf]}, r"dispatch must be at least 0 seconds and finite, got inf"),
+    ],
+)
+def test_impossible_costs(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Costs(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, r"workers must be a whole number from 1 to 1024, got 0"),
+        ({"workers": 1025}, r"workers must be a whole number from 1 to 1024, got 1025"),
+        ({"gradients": 0}, r"gradients must be a whole number from 1 to 1000000, got 0"),
+        ({"seed": -1}, r"seed must be a whole number from 0"),
+        ({"schedule": Schedule("backup workers", backup=2)}, r"backup must be below the 2 workers, got 2"),
+        ({"schedule": Schedule(stragglers=(Straggler(2),))}, r"stragglers must be among workers 0 to 1, got 2"),
+    ],
+)
+def test_simulations_of_nothing(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(**{"schedule": Schedule(), "workers": 2, "gradients": 4, "costs": COSTS, **arguments})
+
+
+def test_sweeps_are_checked_before_the_first_run():
+    with pytest.raises(ValueError, match=r"workers must be a whole number from 1 to 1024, got 2048"):
+        sweep_workers({"synchronous": Schedule()}, COSTS, workers=(1024, 2048), gradients_each=900)
+    with pytest.raises(ValueError, match=r"schedules and workers must not be empty"):
+        sweep_workers({}, COSTS)
+    with pytest.raises(ValueError, match=r"source must be one of measured, simulated, got 'guessed'"):
+        scale_row("a", [], 2, "guessed")
+
+
+# Pictures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured_like():
+    """Runs of all modes with one slow worker of three, and a falling loss."""
+    slow = (Straggler(2, slowdown=4),)
+    return {
+        mode: [
+            replace(record, loss=2.0 - place / 100)
+            for place, record in enumerate(simulate(Schedule(mode, stragglers=slow), 3, 90, COSTS))
+        ]
+        for mode in MODES
+    }
+
+
+def bars_of(picture, panel: int, look: str):
+    """Bars of one look in a panel of the timelines, as (begin, end, height of the middle)."""
+    colour = to_rgba(schedule_pictures.LOOKS[look]["facecolor"])
+    for collection in picture.figure.axes[panel].collections:
+        if tuple(collection.get_facecolor()[0]) == colour:
+            for path in collection.get_paths():
+                box = path.get_extents()
+                yield box.x0, box.x1, round((box.y0 + box.y1) / 2)
+
+
+def test_timelines_show_what_the_records_say(measured_like):
+    picture = schedule_pictures.timelines(measured_like, seconds=(0.1, 0.5))
+    assert len(picture.figure.axes) == len(MODES)
+    for panel, (name, records) in enumerate(measured_like.items()):
+        shown = sorted(
+            (max(record.read, 0.1), min(record.computed, 0.5), record.worker)
+            for record in records
+            if record.update != DROPPED and record.read < 0.5 and record.computed > 0.1
+        )
+        np.testing.assert_allclose(sorted(bars_of(picture, panel, "computing")), shown)
+        marks = picture.figure.axes[panel].lines[0].get_xdata()
+        moments = [moment for moment, _ in event_log.updates(records) if 0.1 <= moment <= 0.5]
+        np.testing.assert_allclose(marks, moments)
+        assert f"{name}: {len(moments)} updates" in picture.alt
+    dropped = list(bars_of(picture, MODES.index("backup workers"), "computing, then dropped"))
+    assert dropped
+    assert {worker for _, _, worker in dropped} == {2}
+
+
+def test_timelines_choose_a_window_and_leave_out_workers_that_would_be_too_thin():
+    runs = {"many": simulate(Schedule("asynchronous"), 40, 4000, COSTS)}
+    picture = schedule_pictures.timelines(runs)
+    start, end = picture.figure.axes[0].get_xlim()
+    assert start == 0
+    assert 3 * 0.02 < end < runs["many"][-1].done / 4
+    assert "many (the first 16 of 40 workers)" in picture.alt
+    assert len(picture.figure.axes[0].get_yticks()) == 17
+    short = {"short": runs["many"][:1]}
+    assert schedule_pictures.timelines(short).figure.axes[0].get_xlim()[1] == runs["many"][0].done
+
+
+@pytest.mark.parametrize("window", [(1.0, 1.0), (-1.0, 2.0), (0.0, math.inf)])
+def test_windows_that_show_nothing(measured_like, window):
+    with pytest.raises(ValueError, match=r"seconds must be a time of at least 0 and a later one, got \("):
+        schedule_pictures.timelines(measured_like, seconds=window)
+
+
+def test_histograms_show_each_share(measured_like):
+    picture = schedule_pictures.staleness_histograms(measured_like)
+    for axes, (name, records) in zip(picture.figure.axes, measured_like.items(), strict=True):
+        stale = [record.staleness for record in records if record.update != DROPPED]
+        heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
+        counted = {staleness: count / len(stale) for staleness, count in Counter(stale).items()}
+        assert {staleness: height for staleness, height in heights.items() if height} == pytest.approx(counted)
+        assert f"{name}: mean {np.mean(stale):.2f}, at most {max(stale)}" in picture.alt
+    many = {"many": simulate(Schedule("asynchronous"), 100, 1000, COSTS)}
+    bars = schedule_pictures.staleness_histograms(many).figure.axes[0].patches
+    assert len(bars) <= 30
+    assert sum(bar.get_height() for bar in bars) == pytest.approx(1)
+    nothing = {"nothing": [Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, 0, DROPPED, 2.0)]}
+    assert "nothing: no update" in schedule_pictures.staleness_histograms(nothing).alt
+
+
+def test_losses_by_time_and_by_gradients(measured_like):
+    by_time = schedule_pictures.loss_curves(measured_like, smooth=4)
+    by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients", smooth=4)
+    for number, records in enumerate(measured_like.values()):
+        for picture, places in ((by_time, [record.done for record in records]), (by_gradients, range(1, 91))):
+            x, y = picture.figure.axes[0].lines[number].get_data()
+            np.testing.assert_allclose(x, places)
+            assert y[0] == pytest.approx(2.0)
+            assert y[1] == pytest.approx(1.995)
+            np.testing.assert_allclose(y[3:], 2.0 - (np.arange(3, 90) - 1.5) / 100)
+    assert "synchronous: 2.000 at first, 1.125 after 90 gradients" in by_gradients.alt
+    with pytest.raises(ValueError, match=r"runs must hold losses, got none for 'simulated'"):
+        schedule_pictures.loss_curves({"simulated": simulate(Schedule(), 2, 4, COSTS)})
+    with pytest.raises(ValueError, match=r"by must be one of seconds, gradients, got 'steps'"):
+        schedule_pictures.loss_curves(measured_like, by="steps")
+
+
+def test_a_loss_that_grows_without_end_leaves_the_others_visible(measured_like):
+    diverged = [replace(record, loss=10.0**place) for place, record in enumerate(measured_like["asynchronous"])]
+    picture = schedule_pictures.loss_curves({"good": measured_like["synchronous"], "diverged": diverged})
+    assert picture.figure.axes[0].get_ylim() == (0, 10)
+
+
+def test_throughput_bars(measured_like):
+    frame = event_log.summary(measured_like, 32)[["samples/s", "gradients/s"]]
+    picture = throughput_pictures.throughput_bars(frame, "a second")
+    widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
+    np.testing.assert_allclose(widths, [*frame["samples/s"], *frame["gradients/s"]])
+    assert f"asynchronous: samples/s {frame.loc['asynchronous', 'samples/s']:,.0f}, gradients/s" in picture.alt
+    with pytest.raises(ValueError, match=r"frame must hold at least one number, got 0 rows"):
+        throughput_pictures.throughput_bars(frame.iloc[:0])
+
+
+def test_scale_tells_simulated_from_measured(measured_like):
+    rows = [scale_row(name, records, 3, "measured") for name, records in measured_like.items()]
+    simulated = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 4, 8), gradients_each=5)
+    picture = throughput_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))
+    speeds = picture.figure.axes[0]
+    assert (speeds.get_xscale(), speeds.get_yscale()) == ("log", "log")
+    marks = [line for line in speeds.lines if line.get_linestyle() == "None"]
+    assert [line.get_xdata().tolist() for line in marks] == [[3]] * 4
+    assert [line.get_ydata()[0] for line in marks] == pytest.approx([row["gradients/s"] for row in rows])
+    assert [line.get_xdata().tolist() for line in speeds.lines if line not in marks] == [[2, 4, 8]] * 4
+    assert "asynchronous, measured: 3 workers" in picture.alt
+    assert "asynchronous, simulated: 8 workers" in picture.alt
+    with pytest.raises(ValueError, match=r"frame must hold at least one row, got none"):
+        throughput_pictures.by_workers(simulated.iloc[:0])

@@ -1,0 +1,349 @@
+"""The widget of lesson 3 on real parameter servers, handled through its controls."""
+
+import base64
+import io
+import re
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+from dgc_lab.common import LabError
+from PIL import Image
+
+from dgc_lab.parameter_server.live_figure import StragglerPicture
+from dgc_lab.parameter_server.metrics import summary
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient
+from dgc_lab.parameter_server.tasks import Classifier
+from dgc_lab.parameter_server.training_loop import Score, train
+from dgc_lab.parameter_server.widget import StragglerLab
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.models import digits_cnn
+
+FIRST = {"mode": "synchronous", "workers": 2, "slowdown": 1, "learning_rate": 0.05, "momentum": 0}
+FIRST |= {"staleness_aware": False, "bound": 2, "backup": 1, "batch": 16, "gradients": 24, "seed": 0}
+LONG = 100_000  # gradients; such a run ends by Stop alone
+
+
+@pytest.fixture(scope="module")
+def warm_lab():
+    """A widget whose servers are kept from test to test; ask for `lab`."""
+    widget = StragglerLab(Classifier(digits_cnn, load("digits")))
+    yield widget
+    widget.close()
+
+
+@pytest.fixture
+def lab(warm_lab):
+    """The widget with a short run set and no rows, stopped at the end whatever the test did."""
+    for name, value in FIRST.items():
+        warm_lab.controls[name].value = value
+    warm_lab.clear()
+    yield warm_lab
+    warm_lab.stop()
+    assert warm_lab.wait(60)
+
+
+def press(widget, name):
+    """Click a button as the front end does: a disabled one does not react."""
+    button = getattr(widget, f"{name}_button")
+    if not button.disabled:
+        button.click()
+
+
+def train_to_the_end(widget):
+    press(widget, "run")
+    assert widget.wait(120)
+    assert "Done" in said(widget), said(widget)
+
+
+def said(widget):
+    return re.sub("<[^>]+>", "", widget.message.value)
+
+
+def wait_for_message(widget, words, seconds=90):
+    end = time.monotonic() + seconds
+    while not re.search(words, said(widget)):
+        assert time.monotonic() < end, said(widget)
+        time.sleep(0.02)
+
+
+# One run and its row -------------------------------------------------------------------------------------------------
+
+
+def test_run_trains_on_servers_and_the_row_agrees_with_the_records(lab):
+    train_to_the_end(lab)
+    [row], [records] = lab.rows, lab.records.values()
+    assert sorted(record.batch for record in records) == list(range(24))
+    measured = summary(lab.records, batch_size=16).iloc[0].to_dict()
+    assert {name: row[name] for name in measured} == measured
+    assert row["max staleness"] == 0
+    assert {name: row[name] for name in ("mode", "workers", "slowdown")} == {
+        "mode": "synchronous",
+        "workers": 2,
+        "slowdown": 1.0,
+    }
+    *_, score = [e for e in lab.servers.stream(train, lab.task, lab.settings()) if isinstance(e, Score)]
+    assert row["loss"] == pytest.approx(score.values["loss"], rel=1e-3)
+    assert row["accuracy"] == pytest.approx(score.values["accuracy"], abs=0.01)
+    assert f"{row['gradients/s']:.4g}" in lab.table.value
+    assert re.search(
+        r"Done: 2 workers, synchronous: 24 of 24 gradients, [\d.]+ gradients/s, mean stal.* 0.00", said(lab)
+    )
+    assert lab.progress.value == 1
+
+
+def test_a_slow_worker_in_asynchronous_training(lab):
+    lab.mode.value, lab.slowdown.value, lab.gradients.value = "asynchronous", 10, 60
+    train_to_the_end(lab)
+    [records] = lab.records.values()
+    by_worker = Counter(record.worker for record in records)
+    assert by_worker[0] > by_worker[1] > 0
+    assert lab.rows[0]["slowdown"] == 10
+    assert lab.rows[0]["max staleness"] == max(record.staleness for record in records) > 0
+    assert lab.curves.counts == Counter(record.staleness for record in records)
+    alt = lab.curves.alt()
+    assert f"mean {lab.rows[0]['mean staleness']:.2f}, at most {lab.rows[0]['max staleness']}" in alt
+    assert re.search(r"worker 0 .*computing.*; worker 1 .*computing", alt)
+    assert "1 asynchronous, 10x: " in lab.image.value
+
+
+def test_the_other_modes_and_runs_beside_each_other(lab):
+    for mode in MODES:
+        lab.mode.value = mode
+        train_to_the_end(lab)
+    assert [row["mode"] for row in lab.rows] == [
+        "synchronous",
+        "asynchronous",
+        "bounded staleness, bound 2",
+        "backup workers, backup 1",
+    ]
+    assert list(lab.records) == [row["name"] for row in lab.rows] == [f"{n} {mode}" for n, mode in enumerate(MODES, 1)]
+    assert all(row["name"] in lab.curves.alt() for row in lab.rows)
+    assert lab.table.value.count("<tr") == 1 + 4
+    taken = [record for record in lab.records["4 backup workers"] if record.update != DROPPED]
+    assert lab.rows[3]["updates"] == len(taken)
+    press(lab, "clear")
+    assert (lab.rows, lab.records, lab.table.value) == ([], {}, "")
+    assert "No run yet" in lab.image.value
+
+
+def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
+    lab.staleness_aware.value, lab.momentum.value = True, 0.5
+    lab.run()
+    picture, frame = shown
+    data, metadata = picture._repr_mimebundle_()
+    assert base64.b64decode(data["image/png"])[:4] == b"\x89PNG"
+    assert metadata["image/png"]["alt"].startswith("Training loss by seconds. 1 synchronous: ")
+    assert frame["rate"].tolist() == ["0.05 / staleness, momentum 0.5"]
+
+
+# Stop, and what can go wrong -----------------------------------------------------------------------------------------
+
+
+def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
+    lab.gradients.value, lab.mode.value = LONG, "asynchronous"
+    times = []
+    lab.image.observe(lambda _: times.append(time.monotonic()), "value")
+    press(lab, "run")
+    press(lab, "run")
+    thread = lab._thread
+    lab.start()
+    lab.clear()
+    with pytest.raises(RuntimeError, match="a run is under way"):
+        lab.run()
+    assert lab._thread is thread
+    while len(times) < 5:
+        assert lab._thread.is_alive(), said(lab)
+        time.sleep(0.02)
+    asked = time.monotonic()
+    press(lab, "stop")
+    press(lab, "stop")
+    lab.stop()
+    assert lab.wait(20)
+    assert time.monotonic() - asked < 5
+    lab.image.unobserve_all()
+    assert np.diff(times[:5]).min() >= 0.24, "at most four pictures a second"
+    assert said(lab).startswith("Stopped: 2 workers, asynchronous: ")
+    [row] = lab.rows
+    assert (row["run"], row["name"]) == ("1, stopped", "1 asynchronous (stopped)")
+    assert 0 < row["gradients"] == len(lab.records[row["name"]]) < LONG
+    assert not lab.run_button.disabled
+    assert lab.stop_button.disabled
+    lab.gradients.value = 24
+    train_to_the_end(lab)
+    assert [row["run"] for row in lab.rows] == ["1, stopped", "2"]
+
+
+def test_the_next_run_has_all_that_died_again(lab):
+    train_to_the_end(lab)
+    before = lab.servers
+    lab.servers.kill("worker 1")
+    train_to_the_end(lab)
+    assert {record.worker for record in lab.records["2 synchronous"]} == {0, 1}
+    lab.workers.value = 1
+    train_to_the_end(lab)
+    assert not before.ready
+    lab.servers.kill("parameter server 0")
+    train_to_the_end(lab)
+    assert [row["workers"] for row in lab.rows] == [2, 2, 1, 1]
+
+
+def test_a_death_in_training_is_said_and_gives_no_row(lab):
+    lab.gradients.value, lab.workers.value = LONG, 1
+    press(lab, "run")
+    wait_for_message(lab, r"of 100000 gradients")
+    lab.servers.kill("parameter server 0")
+    assert lab.wait(60)
+    assert 'role="alert"' in lab.message.value
+    assert "parameter server 0" in said(lab)
+    assert lab.rows == []
+    assert "1 synchronous (broken off)" in lab.curves.alt()
+    assert not lab.run_button.disabled
+
+
+def test_close_leaves_no_process():
+    lab = StragglerLab(Classifier(digits_cnn, load("digits")), workers=1, gradients=LONG)
+    before = set(psutil.Process().children(recursive=True))
+    assert lab.servers is None, "nothing starts before Run"
+    lab.start()
+    wait_for_message(lab, r"of 100000 gradients")
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert started
+    lab.close()
+    assert not psutil.wait_procs(started, timeout=10)[1]
+
+
+@pytest.fixture
+def unstarted():
+    widget = StragglerLab()
+    yield widget
+    assert widget.wait(30)
+    assert widget.rows == []
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gradients": 0}, "gradients must be a whole number from 1"),
+        ({"gradients": 25}, "gradients must be a multiple of the 2 workers, got 25"),
+        ({"gradients": 2, "workers": 4}, "gradients must be at least one for each of 4 workers, got 2"),
+        ({"batch": 0}, "batch must be a whole number from 1"),
+        ({"learning_rate": 0}, "learning_rate must be above 0"),
+        ({"momentum": 1}, "momentum must be at least 0 and below 1"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"mode": "bounded staleness", "bound": -1}, "bound must be a whole number from 0"),
+        ({"mode": "backup workers", "workers": 1}, "backup must be below the 1 workers, got 1"),
+    ],
+)
+def test_wrong_values_are_said_and_nothing_starts(unstarted, values, message):
+    for name, value in values.items():
+        unstarted.controls[name].value = value
+    press(unstarted, "run")
+    assert message in said(unstarted)
+    assert 'role="alert"' in unstarted.message.value
+    assert unstarted.servers is None
+    assert not unstarted.run_button.disabled
+    with pytest.raises(ValueError, match=re.escape(message)):
+        unstarted.run()
+
+
+def test_bound_and_backup_are_shown_and_used_where_the_mode_has_them(unstarted):
+    shown = {"bound": "bounded staleness", "backup": "backup workers"}
+    for mode in MODES:
+        unstarted.mode.value = mode
+        for name, own in shown.items():
+            assert unstarted.controls[name].layout.display == (None if mode == own else "none")
+    unstarted.bound.value = -1
+    assert unstarted.settings().schedule.backup == 1, "a value that is not shown is not checked"
+    unstarted.mode.value, unstarted.workers.value, unstarted.backup.value = "backup workers", 4, 3
+    assert unstarted.settings().schedule.gradients_an_update(4) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workers": 5}, r"workers must be from 1 to 4, got 5"),
+        ({"slowdown": 0.5}, r"slowdown must be from 1.0 to 10.0, got 0.5"),
+        ({"mode": "none"}, r"mode must be .*synchronous.*, got 'none'"),
+        ({"delay": 1}, r"settings must be among mode, workers, slowdown, .* got 'delay'"),
+    ],
+)
+def test_first_values_that_no_control_takes_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        StragglerLab(**values)
+
+
+def test_a_machine_without_private_networks_is_said(unstarted, monkeypatch):
+    monkeypatch.setattr("dgc_lab.cluster.private_network.why_not", lambda: "forbidden")
+    press(unstarted, "run")
+    assert unstarted.wait(60)
+    assert "reachable=True starts them so" in said(unstarted)
+    assert 'role="alert"' in unstarted.message.value
+    with pytest.raises(LabError, match="no private network"):
+        unstarted.run()
+
+
+# The picture ---------------------------------------------------------------------------------------------------------
+
+
+def hand_made(seconds=3.0):
+    """Worker 0 takes 0.1 s and worker 1 takes 0.5 s for a gradient; every gradient is an update."""
+    ends = [(0.1 * n, 0, 0.1) for n in range(1, round(10 * seconds))] + [(0.5 * n + 0.01, 1, 0.5) for n in (1, 2, 3, 4)]
+    records, done = [], []
+    for end, worker, length in sorted(ends):
+        began = end - length
+        version = sum(moment <= began for moment in done)
+        records.append(
+            Gradient(worker, len(done), began, began + 0.01, end - 0.01, end, version, update=len(done), loss=2.0)
+        )
+        done.append(end)
+    return records
+
+
+def test_the_picture_says_what_the_records_say():
+    picture = StragglerPicture()
+    picture.begin("1 asynchronous, 5x", workers=2)
+    records = hand_made()
+    for record in records:
+        picture.add(record)
+    stale = [record.staleness for record in records]
+    assert picture.window == 3, "four gradients of the slow worker"
+    assert "1 asynchronous, 5x: 2.000 at first, 2.000 after 2.9 s" in picture.alt()
+    assert f"mean {np.mean(stale):.2f}, at most {max(stale)}, {stale.count(0) / len(stale):.0%} are 0" in picture.alt()
+    computing = sum(record.computed - record.read for record in records if record.worker == 1)
+    assert re.search(rf"3 seconds: {len(records)} updates; .*worker 1 computing {computing / 3:.0%}", picture.alt())
+
+
+def test_the_histogram_has_room_for_many_and_not_for_a_single_one():
+    picture = StragglerPicture()
+    picture.begin("1 asynchronous", workers=1)
+    for update in range(200):
+        stale = {150: 120}.get(update, update % 2)
+        picture.add(Gradient(0, update, update, update, update, update + 1, update - stale, update, loss=2.0))
+    assert picture.shown == 8
+    assert picture.shares() == [0.5 - 1 / 200, 0.5, 0, 0, 0, 0, 0, 0, 1 / 200]
+    assert "at most 120" in picture.alt()
+    for update in range(200, 220):
+        picture.add(Gradient(0, update, update, update, update, update + 1, update - 11, update, loss=2.0))
+    assert picture.shown == 16
+    assert picture.shares()[11] == 20 / 220
+
+
+def test_a_frame_shows_the_same_as_the_whole_figure():
+    """Background with what moves, and matplotlib's own drawing, agree, but for the palette."""
+    picture = StragglerPicture()
+    for label in ("1 asynchronous", "2 asynchronous"):
+        picture.begin(label, workers=2)
+        for record in hand_made():
+            picture.add(record)
+            if record.batch % 7 == 0:
+                picture.frame()
+    frame = np.asarray(Image.open(io.BytesIO(picture.frame())).convert("RGB")).astype(int)
+    picture.canvas.draw()
+    whole = np.asarray(picture.canvas.buffer_rgba())[..., :3].astype(int)
+    assert frame.shape == whole.shape
+    assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005

@@ -1,0 +1,317 @@
+"""Lesson 2's modules, on eight logical devices.
+
+Devices can be made only before TensorFlow starts, and in this process it may have: the tests marked ``on_replicas``
+run in one process of their own.
+"""
+
+import functools
+import inspect
+import multiprocessing
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+DEVICES = 8
+
+
+def start():
+    """In the new process: devices before anything else of TensorFlow."""
+    from dgc_lab.replicas.mirrored_variable import start_devices
+
+    start_devices(DEVICES)
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=start) as pool:
+        yield pool
+
+
+def on_replicas(test):
+    """Run a test in the process that has eight devices; what it raises arrives here."""
+
+    @functools.wraps(test)
+    def there(elsewhere, **arguments):
+        elsewhere.submit(run_by_name, test.__name__, arguments).result(timeout=300)
+
+    # pytest reads the arguments to fill in from the signature: the test's own, and the process.
+    names = [*inspect.signature(test).parameters, "elsewhere"]
+    there.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
+    return there
+
+
+def run_by_name(name, arguments):
+    getattr(sys.modules[__name__], name).__wrapped__(**arguments)
+
+
+@functools.cache
+def strategy(replicas):
+    from dgc_lab.replicas.mirrored_variable import mirrored
+
+    return mirrored(replicas)
+
+
+# Aggregation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+@on_replicas
+def test_aggregations_by_closed_form(replicas):
+    from dgc_lab.replicas.mirrored_variable import AGGREGATIONS, try_pair
+
+    given = [3.0 * place + 1 for place in range(replicas)]
+    expected = {
+        "NONE": given,
+        "SUM": [sum(given)] * replicas,
+        "MEAN": [sum(given) / replicas] * replicas,
+        "ONLY_FIRST_REPLICA": [given[0]] * replicas,
+    }
+    for aggregation in AGGREGATIONS:
+        for how, sign, start_value in (("assign", 1, 0.0), ("assign_add", 1, 10.0), ("assign_sub", -1, 10.0)):
+            for synchronization in ("AUTO", "ON_WRITE"):
+                outcome = try_pair(strategy(replicas), given, aggregation, synchronization, how, 10.0)
+                wanted = [start_value + sign * value for value in expected[aggregation]]
+                assert outcome.error is None, (aggregation, how)
+                assert outcome.before == (10.0,) * replicas
+                assert outcome.after == tuple(wanted), (aggregation, synchronization, how)
+                assert outcome.read == wanted[0]
+
+
+@on_replicas
+def test_on_read_keeps_each_replicas_value_and_aggregates_when_read():
+    from dgc_lab.replicas.mirrored_variable import try_pair
+
+    reads = {"SUM": 10.0, "MEAN": 2.5, "ONLY_FIRST_REPLICA": 1.0}
+    for aggregation, read in reads.items():
+        outcome = try_pair(strategy(4), [1, 2, 3, 4], aggregation, "ON_READ")
+        assert outcome.after == (1, 2, 3, 4)
+        assert outcome.read == read
+    outcome = try_pair(strategy(4), [1, 2, 3, 4], "NONE", "ON_READ")
+    assert (outcome.after, outcome.read, outcome.stage) == ((1, 2, 3, 4), None, "read")
+    assert "NONE" in outcome.error
+
+
+@on_replicas
+def test_all_pairs_fail_where_they_must_and_nowhere_else():
+    from dgc_lab.replicas.mirrored_variable import ASSIGNMENTS, all_pairs
+
+    for how in ASSIGNMENTS:
+        rows = all_pairs(strategy(4), [1, 2, 3, 4], how)
+        assert len(rows) == 16
+        for row in rows:
+            pair = row["synchronization"], row["aggregation"]
+            stage = "create" if pair[0] == "NONE" else "read" if pair == ("ON_READ", "NONE") else ""
+            assert row["fails"].partition(":")[0] == stage, row
+
+
+@on_replicas
+def test_checkpoints_hold_one_value():
+    from dgc_lab.replicas.mirrored_variable import assign_on_replicas, per_replica_variable, through_checkpoint
+
+    expected = {
+        ("NONE", "ON_WRITE"): (1.0, (1.0,) * 4),
+        ("MEAN", "ON_WRITE"): (2.5, (2.5,) * 4),
+        ("SUM", "ON_READ"): (10.0, (2.5,) * 4),  # a fourth of the sum for each, so that the sum is kept
+        ("MEAN", "ON_READ"): (2.5, (2.5,) * 4),
+        ("ONLY_FIRST_REPLICA", "ON_READ"): (1.0, (1.0,) * 4),
+    }
+    for (aggregation, synchronization), (saved, restored) in expected.items():
+        variable = per_replica_variable(strategy(4), 0.0, aggregation, synchronization)
+        assign_on_replicas(strategy(4), variable, [1, 2, 3, 4])
+        result = through_checkpoint(strategy(4), variable)
+        assert (result["saved"], result["restored"], result["elsewhere"]) == (saved, restored, saved)
+    variable = per_replica_variable(strategy(4), 0.0, "NONE", "ON_READ")
+    with pytest.raises(ValueError, match="NONE"):
+        through_checkpoint(strategy(4), variable)
+
+
+@on_replicas
+def test_bad_arguments_are_refused():
+    from dgc_lab.replicas.mirrored_variable import mirrored, per_replica_variable, start_devices, try_pair
+
+    for replicas in (0, 9, 2.5, True):
+        with pytest.raises(ValueError, match=r"replicas must be a whole number from 1 to 8, got"):
+            mirrored(replicas)
+    with pytest.raises(ValueError, match=r"replicas must be a whole number from 2 to 8, got 0"):
+        start_devices(0)
+    with pytest.raises(ValueError, match=r"aggregation must be one of NONE, .*, got 'AVERAGE'"):
+        per_replica_variable(strategy(2), aggregation="AVERAGE")
+    with pytest.raises(ValueError, match=r"synchronization must be one of AUTO, .*, got 'LATER'"):
+        try_pair(strategy(2), [1, 2], "SUM", "LATER")
+    with pytest.raises(ValueError, match=r"how must be one of assign, .*, got 'assign_mul'"):
+        try_pair(strategy(2), [1, 2], "SUM", how="assign_mul")
+    with pytest.raises(ValueError, match=r"one number per replica \(2\), got 3"):
+        try_pair(strategy(2), [1, 2, 3], "SUM")
+    with pytest.raises(ValueError, match=r"values must be finite numbers, got nan for replica 1"):
+        try_pair(strategy(2), [1, float("nan")], "SUM")
+
+
+@on_replicas
+def test_fewer_devices_than_there_are_is_no_new_start():
+    import tensorflow as tf
+
+    from dgc_lab.replicas.mirrored_variable import start_devices
+
+    assert start_devices(3) == ["CPU:0", "CPU:1", "CPU:2"]
+    assert len(tf.config.list_logical_devices("CPU")) == DEVICES
+
+
+def test_too_late_says_what_to_do():
+    code = """
+import tensorflow as tf
+tf.zeros([1])
+from dgc_lab.replicas.mirrored_variable import TooLate, mirrored
+try:
+    mirrored(4)
+except TooLate as error:
+    print(error)
+print(mirrored(1).num_replicas_in_sync)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert "TensorFlow has started with 1 CPU device, and 4 are asked for. Restart the kernel" in done.stdout, (
+        done.stderr
+    )
+    assert done.stdout.splitlines()[-1] == "1", "one replica needs no devices"
+
+
+@pytest.mark.parametrize("operation", ["SUM", "MEAN"])
+@pytest.mark.parametrize("name", ["ReductionToOneDevice", "HierarchicalCopyAllReduce"])
+@on_replicas
+def test_cross_device_operations_agree(name, operation):
+    import tensorflow as tf
+
+    from dgc_lab.replicas.mirrored_variable import all_reduce, mirrored
+
+    arrays = [np.full(100, 2.0**place, np.float32) for place in range(4)]
+    reduced = all_reduce(mirrored(4, getattr(tf.distribute, name)()), arrays, operation)
+    assert len(reduced) == 4
+    for array in reduced:
+        assert np.array_equal(array, np.full(100, 15.0 if operation == "SUM" else 3.75))
+    with pytest.raises(ValueError, match=r"one per replica \(4\), got 2"):
+        all_reduce(strategy(4), arrays[:2])
+
+
+# Training ----------------------------------------------------------------------------------------------------------
+
+
+def trained(replicas, steps=30, batch=64, normalization=None, own_slices=False, **options):
+    from dgc_lab.replicas.training_loop import batch_order, dense_network, train
+    from dgc_lab.workloads.data import load
+
+    data = load("digits")
+    order = batch_order(len(data.y_train), steps, batch, replicas, own_slices)
+    build = functools.partial(dense_network, 0, normalization)
+    return train(strategy(replicas), build, data.x_train, data.y_train, order, **options)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("replicas", [2, 4, 8])
+@on_replicas
+def test_replicas_with_mean_are_one_device_on_the_whole_batch(replicas, momentum):
+    from dgc_lab.replicas.training_loop import largest_difference
+
+    one, several = trained(1, momentum=momentum), trained(replicas, momentum=momentum)
+    assert several.spread() == 0
+    assert largest_difference(one.weights[0], several.weights[0]) < 1e-5
+    np.testing.assert_allclose(several.losses.mean(axis=1), one.losses[:, 0], rtol=1e-4)
+    assert one.losses[-1] < one.losses[0]
+
+
+@on_replicas
+def test_sum_needs_the_global_batch_as_divisor():
+    from dgc_lab.replicas.training_loop import dense_network, largest_difference
+
+    one = trained(1, steps=1)
+    right = trained(4, steps=1, exchange="SUM", divide_by="global batch")
+    wrong = trained(4, steps=1, exchange="SUM")
+    assert largest_difference(one.weights[0], right.weights[0]) < 1e-6
+    first = dense_network().get_weights()
+    for start_value, single, fourfold in zip(first, one.weights[0], wrong.weights[0], strict=True):
+        np.testing.assert_allclose(fourfold - start_value, 4 * (single - start_value), atol=2e-6)
+
+
+@on_replicas
+def test_batch_normalization_needs_synchronization():
+    from dgc_lab.replicas.training_loop import largest_difference
+
+    one = trained(1, normalization="local")
+    local, synchronized = trained(4, normalization="local"), trained(4, normalization="synchronized")
+    assert largest_difference(one.weights[0], synchronized.weights[0]) < 1e-5
+    assert largest_difference(one.weights[0], local.weights[0]) > 1e-3
+    assert synchronized.spread() < 1e-6
+    assert local.spread() > 1e-4, "each replica keeps moments of its own"
+
+
+@on_replicas
+def test_without_an_exchange_the_replicas_part_ways():
+    from dgc_lab.replicas.training_loop import combined_weights
+
+    alone = trained(4, exchange="NONE", own_slices=True)
+    assert alone.spread() > 0.01
+    mean = combined_weights(strategy(4), alone.weights, "MEAN")
+    total = combined_weights(strategy(4), alone.weights, "SUM")
+    first = combined_weights(strategy(4), alone.weights, "ONLY_FIRST_REPLICA")
+    for place in range(len(mean)):
+        arrays = [weights[place] for weights in alone.weights]
+        np.testing.assert_allclose(mean[place], np.mean(arrays, axis=0), atol=1e-6)
+        np.testing.assert_allclose(total[place], np.sum(arrays, axis=0), atol=1e-5)
+        assert np.array_equal(first[place], arrays[0])
+    with pytest.raises(ValueError, match="weights must be of 2 replicas, got 4"):
+        combined_weights(strategy(2), alone.weights, "MEAN")
+
+
+@on_replicas
+def test_training_refuses_bad_arguments():
+    from dgc_lab.replicas.training_loop import dense_network, train
+
+    images, labels, order = np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32), np.zeros((1, 2, 2), np.int32)
+    for wrong, message in (
+        ({"exchange": "AVERAGE"}, r"exchange must be one of MEAN, SUM, NONE, got 'AVERAGE'"),
+        ({"divide_by": "batch"}, r"divide_by must be one of replica batch, global batch, got 'batch'"),
+        ({"learning_rate": 0}, r"learning_rate must be above 0, got 0"),
+        ({"momentum": 1}, r"momentum must be at least 0 and below 1, got 1"),
+        ({"order": np.zeros((1, 3, 2))}, r"order must have shape \(steps, 2, examples\), got \(1, 3, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(strategy(2), dense_network, images, labels, **{"order": order, **wrong})
+    with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'group'"):
+        dense_network(normalization="group")
+
+
+def test_order_of_batches():
+    from dgc_lab.replicas.training_loop import batch_order
+
+    one, four = batch_order(100, 5, 8, 1), batch_order(100, 5, 8, 4)
+    assert np.array_equal(one.ravel(), four.ravel()), "the number of replicas does not change what a step sees"
+    own = batch_order(100, 50, 8, 4, own_slices=True)
+    for replica in range(4):
+        assert set(np.unique(own[:, replica] % 4)) == {replica}
+    assert own.max() < 100
+    for wrong, message in (
+        ({"batch": 7}, "batch must be a multiple of the 4 replicas, got 7"),
+        ({"batch": 0}, "batch must be a whole number"),
+        ({"examples": 3}, "examples must be a whole number from 4"),
+        ({"steps": 0}, "steps must be"),
+        ({"replicas": 0}, "replicas must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            batch_order(**{"examples": 100, "steps": 5, "batch": 8, "replicas": 4, **wrong})
+
+
+def test_pictures_say_what_they_show():
+    from dgc_lab.replicas.mirrored_variable import Outcome
+    from dgc_lab.replicas.mirrored_variable import figures as replica_pictures
+
+    fine = Outcome((0.0, 0.0), (1.5, 1.5), 1.5)
+    alt = replica_pictures.copies_before_and_after(fine, [1, 2], "assign, MEAN").alt
+    assert alt == (
+        "assign, MEAN. The replicas gave 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5. "
+        "A read outside the replicas gives 1.5."
+    )
+    refused = Outcome((), (), None, "create", "not supported")
+    assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
+    assert "a: 0.5; b: 0.25" in replica_pictures.scores({"a": 0.5, "b": 0.25}, "accuracy").alt
+    assert "a: from 2.000 to 1.000" in replica_pictures.loss_curves({"a": [[1, 3], [0, 2]]}).alt

@@ -1,0 +1,94 @@
+"""Lesson 6's widget in a real JupyterLab in a real Chromium, in a notebook with that one cell."""
+
+import re
+
+import pytest
+from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all
+from controls import change_all_by_keyboard, change_all_by_mouse
+from playwright.sync_api import expect
+
+LESSON = "scale.ipynb"
+CELL = """\
+from dgc_lab.scaling.calibration import Fit
+from dgc_lab.scaling.widget import ScaleExplorer
+from dgc_lab.scaling.timing import StepTimes
+
+times = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
+explorer = ScaleExplorer(times, Fit(latency=1e-3, efficiency=0.9, per_byte=1e-9, errors=(), rows=8))
+explorer"""
+PICTURE = "img[alt^='Speed-up, bytes and break-even']"
+pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+
+
+@pytest.fixture(scope="module")
+def lesson_file(tmp_path_factory):
+    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), LESSON, CELL)
+
+
+def widget(page):
+    found = page.locator(f".widget-vbox:has({PICTURE})").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def message(page, words):
+    line = widget(page).locator("[role=status], [role=alert]")
+    expect(line).to_contain_text(re.compile(words), timeout=60_000)
+    return line
+
+
+def test_the_widget_appears_with_picture_and_table(page):
+    run_all(page)
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
+    expect(widget(page).locator("tbody tr")).to_have_count(5)
+
+
+def test_controls_change_picture_message_and_table(page):
+    before = widget(page).locator(PICTURE).get_attribute("src")
+    control(page, "Model").select_option("ResNet-50")
+    message(page, "ResNet-50, 8 workers.*Compute 100 ms: assumed")
+    expect(control(page, "Compute, ms")).to_have_value("100")
+    handle = widget(page).locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(3):
+        handle.press("ArrowRight")
+    message(page, "ResNet-50, 64 workers")
+    assert widget(page).locator(PICTURE).get_attribute("src") != before
+    control(page, "Compute, ms").fill("250")
+    control(page, "Compute, ms").press("Tab")
+    message(page, "Compute 250 ms: set by you")
+    row = widget(page).locator("tbody tr", has_text="switching").inner_text().split("\t")
+    assert row[1:3] == ["modelled", "64"]
+    assert f"switching, modelled: speed-up {float(row[4]):.3g}" in widget(page).locator(PICTURE).get_attribute("alt")
+    widget(page).screenshot(path=ROOT / "artefacts" / "scale_explorer.png")
+
+
+def test_a_wrong_value_is_said_and_mended(page):
+    control(page, "Latency, µs a hop").fill("-3")
+    control(page, "Latency, µs a hop").press("Tab")
+    expect(message(page, "latency must be at least 0 µs, got -3")).to_have_attribute("role", "alert")
+    control(page, "Latency, µs a hop").fill("10")
+    control(page, "Latency, µs a hop").press("Tab")
+    expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
+
+
+def test_every_control_by_mouse_and_by_keyboard(page):
+    change_all_by_mouse(page, widget(page), "explorer")
+    change_all_by_keyboard(page, widget(page), "explorer")
+
+
+def test_what_it_shows_is_accessible(page):
+    assert not axe_complaints(page)
+
+
+def test_restart_and_run_all(page):
+    run_all(page, restart=True)
+    message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
+    before = widget(page).locator(PICTURE).get_attribute("src")
+    control(page, "Values").select_option("float16")
+    expect(widget(page).locator(PICTURE)).not_to_have_attribute("src", before, timeout=30_000)
+
+
+def test_console_is_silent(page):
+    assert page.complaints == []

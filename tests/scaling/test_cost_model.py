@@ -1,0 +1,211 @@
+"""The cost model against messages that were really counted, its break-even, and its fit on rows with known figures."""
+
+import dataclasses
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dgc_lab.aggregation.summation import allreduce_topologies as links
+from dgc_lab.dgc.break_even import BYTES_OF_A_HOP, break_even_ratio
+from dgc_lab.scaling.calibration import Measured, fit
+from dgc_lab.scaling.cost_model import (
+    ELEMENTS,
+    METHODS,
+    Workload,
+    break_even_bandwidth,
+    bytes_against_dense,
+    gain,
+    step,
+)
+from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
+
+RESNET = Workload(ELEMENTS["ResNet-50"] - 54_120, compute=0.3, selection=0.05, adding=1e-8, whole=54_120)
+
+
+def passed_one_after_another(messages):
+    """Steps, and the bytes of the busiest port of each step, added up."""
+    steps = {}
+    for message in messages:
+        ports = steps.setdefault(message.step, {})
+        for port in (("out", message.sender), ("in", message.receiver)):
+            ports[port] = ports.get(port, 0) + message.bytes
+    return len(steps), sum(max(ports.values()) for ports in steps.values())
+
+
+@pytest.mark.parametrize("workers", range(2, 10))
+@pytest.mark.parametrize(("name", "topology"), [("ring", "ring"), ("tree", "tree"), ("parameter server", "central")])
+def test_hops_and_bytes_are_those_of_messages_that_were_counted(name, topology, workers):
+    elements = 2520  # divisible by 2 to 10
+    _, messages = links.exchange([np.zeros(elements, np.float32)] * workers, topology)
+    assert COLLECTIVES[name](workers, 4 * elements) == passed_one_after_another(messages)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_a_worker_alone_waits_for_nobody(name):
+    assert COLLECTIVES[name](1, 1000) == (0, 0)
+
+
+def test_the_break_even_table_of_8_bytes_an_element():
+    """ratio x workers = 1, and so 25 % at four workers."""
+    assert bytes_against_dense(4, 0.25) == 1
+    for ratio in (0.25, 0.0625, 0.015625, 0.004, 0.001):
+        for workers in (2, 4, 8, 64, 256, 1024):
+            assert bytes_against_dense(workers, ratio) == pytest.approx(ratio * workers)
+
+
+@pytest.mark.parametrize("entry_bytes", [4, 6, 8])
+@pytest.mark.parametrize("workers", [2, 4, 32, 1024])
+def test_without_latency_and_selection_steps_break_even_where_the_rule_says(workers, entry_bytes):
+    work = Workload(10**9, compute=0.1, entry_bytes=entry_bytes)  # so many that the message's header is nothing
+    ratio = break_even_ratio(workers, entry_bytes)
+    link = Link(GBIT, latency=0)
+    assert gain(work, link, workers, 0.98 * ratio, "sparse") > 1
+    assert gain(work, link, workers, min(1, 1.02 * ratio), "sparse") < 1 or entry_bytes * workers == 8
+    assert gain(work, link, workers, min(1, 1.02 * ratio), "switching") == pytest.approx(1)
+
+
+def test_compression_pays_on_slow_links_and_not_on_fast_ones():
+    gains = [gain(RESNET, Link(gbit * GBIT, latency=20e-6), 16, 0.001) for gbit in (0.1, 1, 10, 100, 200)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] > 10
+    assert gains[-1] < 1, "arXiv:2103.00543: on fast links it mostly does not pay"
+    turn = break_even_bandwidth(RESNET, Link(GBIT, latency=20e-6), 16, 0.001)
+    assert gain(RESNET, Link(0.99 * turn, latency=20e-6), 16, 0.001, "sparse") > 1
+    assert gain(RESNET, Link(1.01 * turn, latency=20e-6), 16, 0.001, "sparse") < 1
+    free = dataclasses.replace(RESNET, selection=0, adding=0, whole=0)
+    assert break_even_bandwidth(free, Link(GBIT), 16, 0.001) == math.inf, "fewer hops, fewer bytes, no work"
+    assert break_even_bandwidth(RESNET, Link(GBIT), 1024, 0.25) == 0
+    few = Workload(3_274_634, compute=0.03, selection=0.0005)
+    far = Link(200 * GBIT, latency=1e-3)
+    assert gain(few, far, 8, 0.25, "sparse") > 1, "more bytes, but half the hops"
+    assert math.isnan(break_even_bandwidth(few, far, 8, 0.25))
+
+
+def test_an_allgather_grows_with_the_workers_and_a_ring_does_not():
+    at = {n: {m: step(RESNET, Link(GBIT, latency=0), n, m, 0.001) for m in ("dense", "sparse")} for n in (2, 512, 1024)}
+    assert at[1024]["dense"].passed / at[512]["dense"].passed < 1.01
+    entries = 8 * 0.001 * RESNET.elements
+    assert at[1024]["sparse"].passed - at[512]["sparse"].passed == pytest.approx(512 * entries, rel=0.01)
+    assert at[1024]["sparse"].handed == at[2]["sparse"].handed, "a worker hands over as much as ever"
+
+
+def test_everything_modelled_says_so_and_covers_the_whole_range():
+    links_ = [Link(gbit * GBIT) for gbit in (0.1, 1, 10, 25, 100, 200)]
+    every = itertools.product(links_, [2**i for i in range(11)], METHODS, (0.01, 0.001))
+    found = [step(RESNET, link, workers, method, ratio) for link, workers, method, ratio in every]
+    for estimate in found:
+        assert estimate.source == "modelled"
+        assert 0 < estimate.speed_up <= estimate.workers
+        assert estimate.seconds >= RESNET.compute
+    assert {e.speed_up for e in found if e.method == "no exchange"} == {2.0**i for i in range(11)}
+
+
+def test_switching_is_sparse_or_dense():
+    for ratio in (0.001, 0.01, 0.25, 1.0):
+        for workers in (2, 8, 64, 1024):
+            link = Link(GBIT)
+            sparse, dense, switching = (step(RESNET, link, workers, m, ratio) for m in ("sparse", "dense", "switching"))
+            if ratio * workers < 1:
+                assert dataclasses.replace(switching, method="sparse") == sparse
+            else:
+                assert switching.passed == dense.passed
+                assert switching.seconds == pytest.approx(dense.seconds + RESNET.selection)
+
+
+def test_a_parameter_server_answers_with_what_anybody_sent():
+    one = step(RESNET, Link(GBIT), 2, "sparse", 0.001, by="parameter server")
+    many = step(RESNET, Link(GBIT), 1024, "sparse", 0.001, by="parameter server")
+    assert one.handed == many.handed
+    assert many.passed > 1023 / 1 * one.passed, "its link carries everybody's, and the answers get longer"
+    dense = step(RESNET, Link(GBIT), 1024, "dense", by="parameter server")
+    assert many.passed < dense.passed
+
+
+def test_the_hop_of_the_rule_is_the_default_link():
+    assert pytest.approx(GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
+
+
+def test_elements_of_the_labs_own_network():
+    from dgc_lab.workloads.models import mnist_cnn
+
+    assert mnist_cnn().count_params() == ELEMENTS["mnist_cnn"]
+
+
+# The fit ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(true, bandwidths=(1.25e6, 1.25e7, 1.25e8, math.inf), noise=0.0):
+    """Exchanges as a link with these figures would have them, each off by a random factor."""
+    rng, rows = np.random.default_rng(0), []
+    for bandwidth in bandwidths:
+        link = dataclasses.replace(true, bandwidth=bandwidth)
+        for collective, size in (("ring", 13e6), ("ring", 6.5e6), ("allgather", 34e3), ("allgather", 3e5)):
+            seconds = link.seconds(*COLLECTIVES[collective](2, size)) * math.exp(noise * rng.normal())
+            rows.append(Measured(collective, 2, size, bandwidth, seconds))
+    return rows
+
+
+@pytest.mark.parametrize(
+    "true",
+    [
+        Link(1, latency=2e-4, efficiency=0.9, per_byte=2e-9),
+        Link(1, latency=0, efficiency=0.8, per_byte=1e-9),
+        Link(1, latency=1e-3, efficiency=1.0, per_byte=0),
+    ],
+)
+def test_a_fit_finds_the_figures_and_predicts_what_was_left_out(true):
+    rows = rows_of(true)
+    found = fit(rows[:11], rows[11:])
+    assert (found.latency, found.efficiency, found.per_byte) == pytest.approx(
+        (true.latency, true.efficiency, true.per_byte), abs=1e-12
+    )
+    assert len(found.errors) == 5
+    assert found.largest_error < 1e-6
+
+
+def test_the_error_is_stated_and_grows_with_the_noise():
+    true = Link(1, latency=2e-4, efficiency=0.9, per_byte=2e-9)
+    small, large = (fit(rows[::2], rows[1::2]) for rows in (rows_of(true, noise=noise) for noise in (0.01, 0.2)))
+    assert 0.001 < small.largest_error < 0.1 < large.largest_error
+    assert len(small.errors) == small.rows == 8
+    assert f"off by {small.largest_error:.1%} at most on 8 left out" in str(small)
+    assert "none left out to check" in str(fit(rows_of(true)))
+    assert {row.source for row in rows_of(true)} == {"measured"}
+
+
+def test_no_figure_is_negative_where_the_measurements_pull_it_there():
+    rows = [Measured("ring", 2, size, 1e6, seconds) for size, seconds in ((1e3, 1e-5), (1e6, 2.0), (2e6, 4.1))]
+    found = fit(rows)
+    assert found.latency == 0
+    assert found.link(1e6).seconds(2, 1e6) > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Link(0), r"bandwidth must be above 0, got 0"),
+        (lambda: Link(1, latency=-1), r"latency must be at least 0, got -1"),
+        (lambda: Link(1, efficiency=math.nan), r"efficiency must be above 0, got nan"),
+        (lambda: step(RESNET, Link(1), 2, "dgc"), r"method must be one of no exchange, .* got 'dgc'"),
+        (lambda: step(RESNET, Link(1), 2, "dense", by="allgather"), r"by must be one of ring, tree, parameter server"),
+        (lambda: step(RESNET, Link(1), 0, "dense"), r"workers must be a whole number of at least 1, got 0"),
+        (lambda: step(RESNET, Link(1), 2, "sparse", 2), r"ratio must be in \[0, 1\], got 2"),
+        (lambda: Measured("star", 2, 1, 1, 1), r"collective must be one of ring, tree, allgather"),
+        (lambda: Measured("ring", 1, 1, 1, 1), r"workers must be a whole number of at least 2, got 1"),
+        (lambda: Measured("ring", 2, 1, 1, 0), r"seconds must be above 0, got 0"),
+        (lambda: fit(rows_of(Link(1))[:1]), r"rows must be at least 2, got 1"),
+        (lambda: fit(rows_of(Link(1))[:3], rows_of(Link(1))[2:3]), r"left_out must hold none of the rows"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_the_model_starts_no_tensorflow():
+    code = "import sys, dgc_lab.scaling.calibration; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,162 @@
+"""The measured steps over slow links, the cost model fitted to them, and the two hosts on which they are made again."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from dgc_lab.scaling.calibration import Measured
+from dgc_lab.scaling.link_table import exchanges, fit_links, link_rows, measured_links
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from bench_link import PLAIN, SHORT, commands, environments, meet, train
+from two_hosts import HostFailed, TwoHosts, why_not
+
+STATED_ERROR = 0.25  # of a step over a link that the model was not fitted on
+
+
+# The shipped rows ---------------------------------------------------------------------------------------------------
+
+
+def test_every_link_has_every_way_once():
+    rows = link_rows()
+    keys = [(row["link"], row["method"], row["ratio"], row["values"], row["indices"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+    ways = {link: {key[1:] for key in keys if key[0] == link} for link in {key[0] for key in keys}}
+    assert set(ways) == {"10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "unlimited"}
+    assert len({frozenset(every) for every in ways.values()}) == 1
+
+
+def test_the_link_carries_what_was_handed_over_and_little_more():
+    for row in link_rows():
+        if row["collective"] is None:
+            assert row["handed_bytes"] == 0
+            assert row["wire_bytes"] < 20_000, "Horovod's ranks ask each other for work all the time"
+        else:
+            assert row["handed_bytes"] <= row["wire_bytes"] <= 1.1 * row["handed_bytes"] + 20_000
+
+
+def test_a_step_takes_at_least_as_long_as_its_bytes_take_to_pass():
+    limited = [row for row in link_rows() if row["bandwidth"] and row["collective"]]
+    assert limited
+    for row in limited:
+        assert row["ms"] / 1000 > 0.95 * row["wire_bytes"] / row["bandwidth"]
+
+
+def test_the_table_has_a_line_for_each_row_and_dense_is_as_fast_as_itself():
+    table = measured_links()
+    assert len(table) == len(link_rows())
+    dense = table[table["method"] == "dense"]
+    assert (dense["times as fast as dense"] == 1).all()
+    assert table["link"].drop_duplicates().tolist() == ["10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "unlimited"]
+
+
+def test_the_model_predicts_links_that_it_has_not_seen():
+    found = fit_links()
+    assert found.rows == sum(map(len, exchanges().values()))
+    assert len(found.errors) == found.rows
+    assert 0 < found.largest_error < STATED_ERROR
+    assert 0.8 < found.efficiency <= 1.05
+
+
+def test_whether_sending_less_pays_is_what_the_table_says():
+    """For every link and way whose step differs from the dense one by more than the model is off."""
+    found, rows, told = fit_links(), link_rows(), 0
+    for link in {row["link"] for row in rows}:
+        here = [row for row in rows if row["link"] == link]
+        [nothing] = [row["ms"] for row in here if row["method"] == "no exchange"]
+
+        def modelled(row, nothing=nothing):
+            bandwidth = row["bandwidth"] or float("inf")
+            exchange = Measured(row["collective"], 2, row["handed_bytes"], bandwidth, 1.0)
+            return nothing + row["selection_ms"] + 1000 * found.link(bandwidth).seconds(*exchange.hops_and_bytes)
+
+        [dense] = [row for row in here if row["method"] == "dense"]
+        for row in here:
+            gain = dense["ms"] / row["ms"]
+            if row["collective"] == "allgather" and abs(gain - 1) > found.largest_error:
+                told += 1
+                assert (modelled(dense) / modelled(row) > 1) == (gain > 1), row
+    assert told >= 18, "all ways over all limited links"
+
+
+# Two hosts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def namespaces():
+    """The test is left out where this machine allows no second network."""
+    reason = why_not()
+    if reason:
+        pytest.skip(f"no two hosts here: {reason}")
+
+
+def networks(mark=""):
+    """The networks that some process is in; only of processes with this in their environment, if it is given."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (process / "environ").read_bytes():
+                found.add(os.readlink(process / "ns" / "net"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, HostFailed])
+def test_nothing_is_left_of_two_hosts(namespaces, ending, tmp_path):
+    mark = {"WHOSE": str(tmp_path)}
+    hosts, own = TwoHosts([["cat"]] * 2, [mark] * 2), set()
+    with pytest.raises(ending):
+        work_until(ending, hosts, own)
+    assert not own & networks()
+    assert networks(mark["WHOSE"]) == set()
+    assert all(program.poll() is not None for program in hosts.programs)
+
+
+def work_until(ending, hosts, own):
+    with hosts:
+        own |= {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
+        assert len(own) == 2
+        assert hosts.ask({"a": 1}, {"b": [2]}) == [{"a": 1}, {"b": [2]}]
+        assert own <= networks(hosts.environments[0]["WHOSE"])  # a program has no environment just before it begins
+        hosts.limit(1e6)
+        assert "rate 1Mbit" in hosts.inside(1, "tc", "qdisc")
+        hosts.limit(None)
+        assert "tbf" not in hosts.inside(0, "tc", "qdisc")
+        if ending is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        hosts.programs[1].kill()
+        hosts.ask({}, {})
+
+
+def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces, tmp_path):
+    mark = {"WHOSE": str(tmp_path)}
+    hosts = TwoHosts([["no such program"]] * 2, [mark] * 2)
+    with pytest.raises(HostFailed, match=r"host0 ended with 127"), hosts:
+        hosts.ask({}, {})
+    assert networks(mark["WHOSE"]) == set()
+
+
+def test_two_real_ranks_over_a_slow_link(namespaces, horovod):
+    """Bytes by the link's own counter, and a limit that really limits."""
+    bits, ways = 20e6, {"dense": ("dense", 1.0, PLAIN), "DGC": ("DGC", 0.01, SHORT)}
+    with TwoHosts(commands(), environments()) as hosts:
+        meet(hosts, "digits", 16)
+        own = {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
+        fast = {name: train(hosts, way, 10, 3) for name, way in ways.items()}
+        hosts.limit(bits)
+        slow = {name: train(hosts, way, 6, 2) for name, way in ways.items()}
+    assert not own & networks()
+    assert fast["dense"][0]["handed_bytes"] == 4 * 38_282 + 24
+    for ranks in (*fast.values(), *slow.values()):
+        assert ranks[0]["loss"] == ranks[1]["loss"]
+        for rank in ranks:
+            assert rank["handed_bytes"] < rank["wire_bytes"] < 1.1 * rank["handed_bytes"] + 20_000
+    for rank in slow["dense"]:
+        least = 8000 * rank["handed_bytes"] / bits  # milliseconds
+        assert least < min(rank["ms"])
+    assert fast["DGC"][0]["wire_bytes"] < fast["dense"][0]["wire_bytes"] / 5

@@ -1,0 +1,308 @@
+"""Lesson 6's widget, driven through its controls: what it shows is what the cost model says, and who measured what."""
+
+import base64
+import io
+import math
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from dgc_lab.scaling import figures as scale_pictures
+from dgc_lab.scaling import named_shapes
+from dgc_lab.scaling import tables as scale_tables
+from dgc_lab.scaling import timing as step_times
+from dgc_lab.scaling.calibration import Fit
+from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
+from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
+from dgc_lab.scaling.selection_timing import selection_times
+from dgc_lab.scaling.timing import StepTimes, times_of, workload
+from dgc_lab.scaling.widget import ScaleExplorer
+
+HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
+FIT = Fit(latency=200e-6, efficiency=0.9, per_byte=1e-9, errors=(0.05,), rows=8)
+ROW = {"link": "1 Gbit/s", "bandwidth": GBIT, "ratio": 1.0, "values": "float32", "indices": "int32"}
+LINK_ROWS = [  # as results/link.jsonl has them
+    {**ROW, "method": "no exchange", "ms": 50.0, "handed_bytes": 0, "wire_bytes": 7000},
+    {**ROW, "method": "dense", "ms": 150.0, "handed_bytes": 13e6, "wire_bytes": 13.1e6},
+    {**ROW, "method": "masking", "ratio": 0.001, "ms": 55.0, "handed_bytes": 26e3, "wire_bytes": 35e3},
+    {**ROW, "method": "DGC", "ratio": 0.001, "ms": 60.0, "handed_bytes": 34e3, "wire_bytes": 42e3},
+    {**ROW, "method": "DGC", "ratio": 0.001, "ms": 58.0, "handed_bytes": 20e3, "wire_bytes": 28e3, "values": "float16"},
+]
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    explorer = ScaleExplorer(HERE, FIT, LINK_ROWS)
+    yield explorer
+    assert explorer.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def as_at_first(explorer):
+    values = explorer.values()
+    yield
+    explorer.controls["model"].value = values["model"]
+    set_and_wait(explorer, **values)
+
+
+def set_and_wait(explorer, **values):
+    for name, value in values.items():
+        explorer.controls[name].value = value
+    assert explorer.wait(60)
+
+
+def shown(explorer):
+    """The table in the widget's HTML: by (method, source), the row's columns as numbers."""
+    names, *rows = re.findall(r"<tr.*?>(.*?)</tr>", explorer.table.value, re.DOTALL)
+    names = re.findall(r"<th>(.*?)</th>", names)
+    cells = [dict(zip(names, re.findall(r"<td>(.*?)</td>", row), strict=True)) for row in rows]
+    return {
+        (row.pop("method"), row.pop("source")): {name: float(text or "nan") for name, text in row.items()}
+        for row in cells
+    }
+
+
+def test_import_starts_no_tensorflow():
+    code = "import sys, dgc_lab.scaling.widget, dgc_lab.scaling.timing; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_the_table_is_what_the_cost_model_says(explorer):
+    set_and_wait(
+        explorer,
+        **{"model": "ResNet-50", "workers": 64, "bandwidth": 10 * GBIT, "latency": 20, "ratio": 0.004},
+        **{"values": "float16", "indices": "run_lengths"},
+    )
+    set_and_wait(explorer, compute=300, selection=40)
+    times = StepTimes(0.3, 0.04, 1e-8)
+    work, link = workload("ResNet-50", times, "float16", "run_lengths"), Link(10 * GBIT, 20e-6)
+    table = shown(explorer)
+    for method in METHODS:
+        expected = step(work, link, 64, method, 0.004)
+        row = table[method, "modelled"]
+        for column, value in {
+            "ms a step": 1e3 * expected.seconds,
+            "speed-up": expected.speed_up,
+            "MB handed over": expected.handed / 1e6,
+            "MB past a link": expected.passed / 1e6,
+            "speed-up with 1024": step(work, link, 1024, method, 0.004).speed_up,
+        }.items():
+            assert row[column] == pytest.approx(value, rel=1e-3), (method, column)
+        assert f"{method}, modelled: speed-up {expected.speed_up:.3g}" in explorer.picture.alt
+    assert f'alt="{explorer.picture.alt}"' in explorer.image.value
+    assert "Switching: " in explorer.message.value
+    assert "shorter below a ratio of 0.0312" in explorer.message.value, "2 / 64 with 4 bytes an entry"
+
+
+def test_every_control_moves_the_picture(explorer):
+    moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "as fitted here", "ratio": 0.01}
+    moves |= {"values": "float16", "indices": "run_lengths", "compute": 500, "selection": 100, "model": "BERT-base"}
+    assert set(moves) == set(explorer.controls)
+    for name, value in moves.items():
+        before = image(explorer)
+        set_and_wait(explorer, **{name: value})
+        assert np.any(image(explorer) != before), name
+        assert 'role="status"' in explorer.message.value
+
+
+def image(explorer):
+    data = re.search(r"base64,([^\"]+)", explorer.image.value).group(1)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB").resize((900, 315)))
+
+
+def test_the_ends_cost_what_was_fitted(explorer):
+    set_and_wait(explorer, bandwidth=200 * GBIT)
+    free = shown(explorer)["dense", "modelled"]["ms a step"]
+    set_and_wait(explorer, ends="as fitted here")
+    fitted = shown(explorer)["dense", "modelled"]["ms a step"]
+    expected = step(workload("mnist_cnn", HERE), Link(200 * GBIT, 50e-6, 0.9, 1e-9), 8, "dense")
+    assert fitted == pytest.approx(1e3 * expected.seconds, rel=1e-3)
+    assert fitted > free
+
+
+def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
+    assert ("dense", "measured") in shown(explorer)
+    assert "dense, measured: speed-up 0.667 with 2; sparse, measured: speed-up 1.67 with 2" in explorer.picture.alt
+    set_and_wait(explorer, values="float16")
+    assert "sparse, measured: speed-up 1.72 with 2" in explorer.picture.alt
+    assert shown(explorer)["sparse", "measured"]["MB past a link"] == 0.028
+    set_and_wait(explorer, values="float32")
+    set_and_wait(explorer, ratio=0.01)
+    assert ("dense", "measured") in shown(explorer)
+    assert ("sparse", "measured") not in shown(explorer)
+    set_and_wait(explorer, bandwidth=10 * GBIT)
+    assert "measured:" not in explorer.picture.alt
+    set_and_wait(explorer, bandwidth=GBIT, model="ResNet-50")
+    assert set(explorer.frame["source"]) == {"modelled"}
+
+
+def test_it_says_where_each_time_comes_from(explorer):
+    assert "Compute 50 ms: measured here. Selection 10 ms: measured here." in explorer.message.value
+    set_and_wait(explorer, selection=2)
+    assert "Selection 2 ms: set by you." in explorer.message.value
+    set_and_wait(explorer, model="ResNet-50")
+    assert explorer.controls["compute"].value == 1e3 * step_times.ASSUMED_COMPUTE["ResNet-50"]
+    assert explorer.controls["selection"].value == pytest.approx(10 * 25_557_032 / 3_274_634, abs=1e-3)
+    assert "Compute 100 ms: assumed. Selection 78.05 ms: scaled from mnist_cnn" in explorer.message.value
+    set_and_wait(explorer, compute=120)
+    assert "Compute 120 ms: set by you." in explorer.message.value
+    assert "measured here. " not in explorer.message.value.replace("mnist_cnn measured here", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("compute", 0, "compute must be above 0 ms, got 0"),
+        ("compute", math.nan, "compute must be above 0 ms, got nan"),
+        ("selection", -1, "selection must be at least 0 ms, got -1"),
+        ("latency", -5, "latency must be at least 0 µs, got -5"),
+        ("latency", math.inf, "latency must be at least 0 µs, got inf"),
+    ],
+)
+def test_wrong_values_are_said_and_the_old_picture_stays(explorer, name, value, message):
+    before = explorer.image.value
+    set_and_wait(explorer, **{name: value})
+    assert 'role="alert"' in explorer.message.value
+    assert message in explorer.message.value
+    assert "still those of the values before" in explorer.message.value
+    assert explorer.image.value == before
+    with pytest.raises(ValueError, match=re.escape(message)):
+        explorer.show()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"workers": 3}, r"workers must be .*1, 2, 4.*, got 3"),
+        ({"model": "GPT"}, r"model must be .*mnist_cnn.*, got 'GPT'"),
+        ({"speed": 1}, r"settings must be among model, workers, .*, got 'speed'"),
+    ],
+)
+def test_first_values_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ScaleExplorer(HERE, **settings)
+
+
+def test_quick_moves_end_with_the_last_one_and_few_drawings(explorer):
+    drawn = []
+    explorer.image.observe(lambda _: drawn.append(time.monotonic()), "value")
+    for turn in range(33):
+        explorer.controls["workers"].value = 2 ** (turn % 11)
+    assert explorer.wait(60)
+    explorer.image.unobserve_all()
+    assert len(drawn) < 12
+    assert f"{explorer.controls['workers'].value} workers" in explorer.message.value
+    assert explorer.controls["workers"].value == 1024
+
+
+def test_every_control_has_a_label(explorer):
+    labels = [control.description for control in explorer.controls.values()]
+    assert all(labels)
+    assert len(set(labels)) == len(labels)
+
+
+# What is behind it --------------------------------------------------------------------------------------------------
+
+
+def test_shapes_have_as_many_elements_as_the_networks():
+    for model, shapes in named_shapes.SHAPES.items():
+        assert sum(math.prod(shape) for shape in shapes()) == ELEMENTS[model]
+    from dgc_lab.workloads.models import mnist_cnn
+
+    assert [tuple(weight.shape) for weight in mnist_cnn().trainable_variables] == named_shapes.mnist_cnn()
+
+
+def test_times_are_measured_here_scaled_or_assumed():
+    here = step_times.measured(batch=8, rounds=3)
+    assert here.compute > 0
+    assert here.selection > 0
+    assert 0 <= here.adding < 1e-5
+    assert (here.compute_is, here.selection_is) == ("measured here", "measured here")
+    assert times_of("mnist_cnn", here) is here
+    bert = times_of("BERT-base", here)
+    assert bert.selection == pytest.approx(here.selection * 109_482_240 / 3_274_634)
+    assert (bert.compute_is, bert.selection_is) == ("assumed", "scaled from mnist_cnn measured here")
+    assert workload("mnist_cnn", here).whole == 800 + 32 + 64 + 1024 + 10, "the first kernel is short"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: step_times.measured(batch=0), r"batch must be a whole number of at least 1, got 0"),
+        (lambda: step_times.measured(rounds=1), r"rounds must be a whole number of at least 3, got 1"),
+        (lambda: step_times.measured(ratio=1), r"ratio must be above 0 and below 1, got 1"),
+        (lambda: times_of("GPT", HERE), r"model must be one of mnist_cnn, ResNet-50, BERT-base, got 'GPT'"),
+        (lambda: Workload(10, math.nan), r"compute must be above 0, got nan"),
+        (lambda: Workload(10, 1.0, selection=-1), r"selection must be at least 0, got -1"),
+        (lambda: scale_tables.times_over_links([]), r"rows must hold steps without exchange and of DGC at ratio 0.001"),
+        (lambda: selection_times(0), r"elements must be a whole number of at least 1, got 0"),
+        (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
+        (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one row, got none"),
+        (lambda: scale_pictures.age_histograms([{}], "lost"), r"kind must be sent or waiting, got 'lost'"),
+        (lambda: scale_pictures.errors_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
+        (lambda: scale_pictures.lines_and_marks(pd.DataFrame(), "x", "y"), r"frame must hold at least one row"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_pictures_say_the_numbers_of_their_rows():
+    rows = [
+        {
+            **{"workers": workers, "ratio": 0.01, "mean age": 7.25, "mean age waiting": 9.0},
+            "sent by age": [[0, 0, 10], [1, 1, 20], [2, 3, 70]],
+            "waiting by age": [[0, 0, 0], [1, 1, 1], [2, 3, 0]],
+        }
+        for workers in (1, 4)
+    ]
+    alt = scale_pictures.age_histograms(rows).alt
+    assert "ratio 0.01, 4 workers: mean age 7.2 steps, most at 2 to 3" in alt
+    assert "mean age 9.0 steps, most at 1 to 1" in scale_pictures.age_histograms(rows, "waiting").alt
+    frame = pd.DataFrame(
+        [(1, 1.0, "none", 0.97), (2, 0.01, "none", 0.9), (4, 0.01, "none", 0.8)],
+        columns=["workers", "ratio", "clipping", "accuracy"],
+    )
+    assert "ratio 0.01, clipping none: 0.100 with 2, 0.200 with 4" in scale_pictures.errors_by_workers(frame).alt
+    points = pd.DataFrame({"curve": ["dense"] * 2, "source": ["modelled", "measured"], "x": [1, 1], "y": [2, 3]})
+    alt = scale_pictures.lines_and_marks(points, "Gbit/s", "ms", break_even=1).alt
+    assert "ms by Gbit/s. dense, modelled: 2 at 1; dense, measured: 3 at 1." in alt
+    with pytest.raises(ValueError, match="source must be modelled or measured"):
+        scale_pictures.lines_and_marks(points.assign(source="guessed"), "x", "y")
+
+
+def test_measured_and_modelled_steps_stand_side_by_side():
+    """Three links that follow the model exactly: what is fitted to two of them predicts the third."""
+    true, rows = Fit(2e-4, 0.9, 1e-9, (), 0), []
+    for gbit in (0.01, 0.1, 1):
+        for method, collective, handed, selection in (
+            ("no exchange", None, 0, 0.0),
+            ("dense", "ring", 4 * 3_274_634, 0.0),
+            ("DGC", "allgather", 8 * 3272.704 + 8 + 4 * 1930, 8.0),
+        ):
+            network = true.link(gbit * GBIT).seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
+            row = {
+                **ROW,
+                "link": f"{gbit} Gbit/s",
+                "bandwidth": gbit * GBIT,
+                "method": method,
+                "collective": collective,
+            }
+            row |= {"ratio": 0.001 if method == "DGC" else 1.0, "handed_bytes": handed, "wire_bytes": handed}
+            rows.append({**row, "selection_ms": selection, "ms": 50 + selection + 1e3 * network})
+    times = scale_tables.times_over_links(rows)
+    assert (times.compute, times.selection, times.compute_is) == (0.05, 0.008, "measured over links")
+    errors = scale_tables.errors_over_links(scale_tables.steps_over_links(rows))
+    assert errors.index.tolist() == ["DGC 0.1%", "dense"]
+    assert errors.columns.tolist() == ["0.01 Gbit/s", "0.1 Gbit/s", "1 Gbit/s"]
+    assert errors.abs().max().max() < 1e-3
+    wrong = scale_tables.steps_over_links(rows, Fit(2e-4, 0.45, 1e-9, (), 0))
+    assert scale_tables.errors_over_links(wrong).loc["dense", "0.01 Gbit/s"] == pytest.approx(1, abs=0.01)
+    assert wrong.query("source == 'measured' and curve == 'dense'")["y"].tolist() == [r["ms"] for r in rows[1::3]]

@@ -1,0 +1,78 @@
+"""The address of a copy goes into all badges and setup cells, again and again, and nowhere else."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from badges import PLACEHOLDER, repo_of, stamp, stamp_all
+from dgc_lab.common import LabError
+
+from dgc_lab.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The README and the lessons in a repository of their own."""
+    shutil.copy(ROOT / "README.md", tmp_path)
+    skipped = shutil.ignore_patterns(".ipynb_checkpoints")
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=skipped)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    return tmp_path
+
+
+def texts(copy):
+    return {
+        file: file.read_text() for file in [copy / "README.md", *(copy / "notebooks").rglob("*.*")] if file.is_file()
+    }
+
+
+def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
+    before = texts(copy)
+    assert set(stamp_all(copy, "ada/gradients", "term/2027")) == {
+        f for f, text in before.items() if "mybinder.org" in text
+    }
+    for file in sorted((copy / "notebooks").glob("*.ipynb")):
+        first = "".join(json.loads(file.read_text())["cells"][0]["source"])
+        assert f"colab.research.google.com/github/ada/gradients/blob/term/2027/notebooks/{file.name})" in first
+        assert f"mybinder.org/v2/gh/ada/gradients/term%2F2027?urlpath=lab/tree/notebooks/{file.name})" in first
+        installs = re.findall(r"git\+https://[^\s\"\\]+", file.read_text())
+        assert set(installs) == {"git+https://github.com/ada/gradients@term/2027"}
+    assert stamp_all(copy, "ada/gradients", "term/2027") == []
+    stamp_all(copy, PLACEHOLDER)
+    assert texts(copy) == before
+
+
+def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):
+    with pytest.raises(LabError, match=r"origin is none, .* --repo OWNER/NAME"):
+        stamp_all(copy)
+    for address in ["https://github.com/ada/lab.git", "git@github.com:ada/lab.git", "https://github.com/ada/lab"]:
+        subprocess.run(["git", "-C", copy, "remote", "remove", "origin"], capture_output=True)
+        subprocess.run(["git", "-C", copy, "remote", "add", "origin", address], check=True)
+        assert repo_of(copy) == "ada/lab"
+    monkeypatch.chdir(copy)
+    assert main(["badges", "--ref", "v2"]) == 0
+    assert "ada/lab" in capsys.readouterr().out
+    assert "github.com/ada/lab@v2" in (copy / "notebooks" / "04_dgc_masking.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("repo", "ref"), [("ada", "main"), ("ada/lab/x", "main"), ("a b/c", "main"), ("ada/lab", "a b")]
+)
+def test_wrong_names_are_refused(repo, ref):
+    with pytest.raises(ValueError, match="must be"):
+        stamp("", repo, ref)
+
+
+def test_a_folder_without_lessons_is_refused(tmp_path):
+    with pytest.raises(LabError, match="holds no lessons"):
+        stamp_all(tmp_path, "ada/lab")
+
+
+def test_other_addresses_stay(copy):
+    text = "https://github.com/horovod/horovod https://arxiv.org/abs/1712.01887 https://mybinder.org/badge_logo.svg"
+    assert stamp(text, "ada/lab") == text

@@ -1,0 +1,32 @@
+"""A sweep that a cell waits for, in a real Jupyter kernel: what its output shows meanwhile, and afterwards."""
+
+
+def test_run_shows_a_live_picture_in_the_cells_output(kernel):
+    kernel.ok("from dgc_lab.training.masking_widget import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")
+    said = []
+    kernel.client.execute_interactive("lab.run()", output_hook=said.append, timeout=120)
+    assert not [message for message in said if message["msg_type"] == "error"]
+    shown = [m["content"] for m in said if m["msg_type"] in ("display_data", "update_display_data")]
+    first, *live, last, table = shown
+    [name] = {content["transient"]["display_id"] for content in (first, *live, last)}
+    assert name
+    assert "No run yet" not in live[1]["data"]["text/html"]
+    assert len({content["data"]["text/html"] for content in live}) >= 3, "it moves"
+    assert "image/png" in last["data"], "at the end an ordinary figure, which can be read without a kernel"
+    assert "accuracy" in table["data"]["text/html"]
+
+
+def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
+    kernel.ok("from dgc_lab.training.masking_widget import CompressionSweep; lab = CompressionSweep(ratios='1, 0.1', steps=100_000)")
+    frames = []
+
+    def hook(message):
+        if message["msg_type"] == "update_display_data":
+            frames.append(message)
+            if len(frames) % 10 == 3:  # as a user does: again, if nothing has happened
+                kernel.manager.interrupt_kernel()
+
+    said = kernel.client.execute_interactive("lab.run()", output_hook=hook, timeout=120, stop_on_error=False)
+    assert said["content"]["ename"] == "KeyboardInterrupt"
+    kernel.ok("lab.steps.value = 20; lab.run()")
+    assert kernel.ok("print(len(lab.rows))") == "2\n"

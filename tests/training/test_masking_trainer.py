@@ -1,0 +1,187 @@
+"""The training loop: equivalences, repeatability, traces and errors."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.training.masking_trainer import Evaluation, Settings, Step, Trainer, TrainingDiverged, pick_batch
+
+SHORT = Settings(steps=12, batch=32, evaluations=3)
+
+
+def weights_after(trainer, ratio=1.0):
+    events = list(trainer.run(ratio))
+    return [weight.numpy() for weight in trainer.weights], events
+
+
+def assert_same(left, right):
+    for one, two in zip(left, right, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_events_come_in_order(digits):
+    trainer = Trainer(SHORT, digits)
+    _, events = weights_after(trainer, 0.1)
+    steps = [event for event in events if isinstance(event, Step)]
+    evaluations = [event for event in events if isinstance(event, Evaluation)]
+    assert [step.step for step in steps] == list(range(1, 13))
+    assert [evaluation.step for evaluation in evaluations] == [4, 8, 12]
+    assert events[-1] is evaluations[-1]
+    assert all(later.seconds > earlier.seconds for earlier, later in itertools.pairwise(steps))
+    assert steps[0].kept.shape == (len(trainer.names),)
+    assert trainer.names[0] == "conv1/kernel"
+    assert steps[0].kept_overall == pytest.approx(np.sum(steps[0].kept * trainer.sizes) / np.sum(trainer.sizes))
+
+
+@pytest.mark.parametrize("rule", ["exact", "sampled", "hierarchical"])
+@pytest.mark.parametrize("scope", ["tensor", "global", "first"])
+def test_ratio_1_is_no_compression_bit_for_bit(digits, rule, scope):
+    dense, _ = weights_after(Trainer(dataclasses.replace(SHORT, rule="off"), digits))
+    masked, events = weights_after(Trainer(dataclasses.replace(SHORT, rule=rule, scope=scope), digits))
+    assert_same(dense, masked)
+    assert events[0].kept_overall == 1
+
+
+def test_ratio_0_leaves_the_weights_alone(digits):
+    trainer = Trainer(SHORT, digits)
+    before = [weight.numpy() for weight in trainer.weights]
+    after, events = weights_after(trainer, 0.0)
+    assert_same(before, after)
+    assert events[0].kept_overall == 0
+
+
+def test_dense_run_agrees_with_keras_momentum(digits):
+    """Keras's own SGD, on the same model and the same batches."""
+    import keras
+
+    settings = dataclasses.replace(SHORT, rule="off")
+    ours, _ = weights_after(Trainer(settings, digits))
+    model = Trainer(settings, digits).model
+    optimizer = keras.optimizers.SGD(settings.learning_rate, momentum=settings.momentum)
+    for step in range(settings.steps):
+        images, labels = pick_batch(digits.x_train, digits.y_train, tf.constant(step), settings.batch, tf.constant(0))
+        with tf.GradientTape() as tape:
+            loss = keras.losses.sparse_categorical_crossentropy(labels, model(images), from_logits=True)
+            loss = tf.reduce_mean(loss)
+        gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+        optimizer.apply(gradients, model.trainable_variables)
+    for one, two in zip(ours, model.trainable_variables, strict=True):
+        np.testing.assert_allclose(one, two.numpy(), atol=2e-6)
+
+
+def test_twelve_ratios_are_one_trace_and_each_run_is_as_from_a_new_trainer(digits):
+    trainer = Trainer(SHORT, digits)
+    ratios = [1, 0.5, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001, 0]
+    ends = {ratio: weights_after(trainer, ratio)[0] for ratio in ratios}
+    assert trainer.traces == 1
+    fresh = Trainer(SHORT, digits)
+    assert_same(ends[0.02], weights_after(fresh, 0.02)[0])
+    assert any(np.any(one != two) for one, two in zip(ends[0.02], ends[0.03], strict=True))
+
+
+def test_seed_repeats_a_run_and_another_seed_does_not(digits):
+    first, _ = weights_after(Trainer(SHORT, digits), 0.1)
+    again, _ = weights_after(Trainer(SHORT, digits), 0.1)
+    other, _ = weights_after(Trainer(dataclasses.replace(SHORT, seed=1), digits), 0.1)
+    assert_same(first, again)
+    assert any(np.any(one != two) for one, two in zip(first, other, strict=True))
+
+
+def test_dropout_is_part_of_what_a_seed_repeats(small_mnist):
+    from dgc_lab.workloads.data import load
+
+    settings = Settings(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
+    trainer = Trainer(settings, load("mnist", small_mnist[0]))
+    first, events = weights_after(trainer, 0.5)
+    again, _ = weights_after(trainer, 0.5)
+    assert_same(first, again)
+    assert 0 <= events[-1].accuracy <= 1
+
+
+def test_kept_share_is_what_was_asked_for(digits):
+    _, events = weights_after(Trainer(dataclasses.replace(SHORT, rule="exact"), digits), 0.01)
+    sizes = Trainer(SHORT, digits).sizes
+    wanted = np.ceil(0.01 * sizes * (1 - 1e-7)) / sizes
+    for event in events:
+        if isinstance(event, Step):
+            assert np.all(event.kept <= wanted + 1e-12), "zeros are never sent, so it can be less"
+            assert event.kept[2] == pytest.approx(wanted[2])
+
+
+def test_evaluation_covers_the_whole_test_set(digits):
+    trainer = Trainer(SHORT, digits)
+    accuracy, loss = trainer.evaluate()
+    logits = trainer.model(digits.x_test).numpy()
+    assert float(accuracy) == pytest.approx(np.mean(logits.argmax(1) == digits.y_test))
+    shifted = logits - logits.max(1, keepdims=True)
+    log_likelihood = shifted[np.arange(360), digits.y_test] - np.log(np.exp(shifted).sum(1))
+    assert float(loss) == pytest.approx(-log_likelihood.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch", [7, 10, 25])
+def test_batches_walk_every_epoch_in_a_new_order(batch):
+    examples = 10
+    images, labels = tf.reshape(tf.range(examples), [-1, 1]), tf.range(examples)
+    drawn = []
+    for step in range(20):
+        picked, same = pick_batch(images, labels, tf.constant(step), batch, tf.constant(5))
+        assert picked[:, 0].numpy().tolist() == same.numpy().tolist()
+        drawn += same.numpy().tolist()
+    epochs = [drawn[start : start + examples] for start in range(0, 20 * batch // examples * examples, examples)]
+    assert all(sorted(epoch) == list(range(examples)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > len(epochs) / 2
+
+
+def test_own_masks_replace_rule_and_scope(digits):
+    def every_other(gradients, ratio, seed):
+        return [tf.reshape(tf.range(tf.size(g)) % 2 == 0, g.shape) for g in gradients]
+
+    _, events = weights_after(Trainer(SHORT, digits, every_other), 0.3)
+    assert events[0].kept_overall == 0.5
+
+
+def test_divergence_names_step_ratio_and_variable(digits):
+    trainer = Trainer(Settings(steps=50, learning_rate=1e6), digits)
+    with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 1: gradient of \w+/\w+ holds (NaN|Inf)"):
+        list(trainer.run(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("dataset", "cifar", "mnist, digits"),
+        ("rule", "best", "exact, sampled, hierarchical, off"),
+        ("scope", "layer", "tensor, global, first"),
+        ("steps", 0, "at least 1"),
+        ("steps", 2.5, "whole number"),
+        ("batch", -3, "at least 1"),
+        ("seed", -1, "at least 0"),
+        ("seed", 2**31, "below 2147483648"),
+        ("evaluations", 0, "at least 1"),
+        ("learning_rate", 0, "above 0"),
+        ("learning_rate", float("nan"), "above 0"),
+        ("momentum", 1, "below 1"),
+        ("momentum", -0.1, "at least 0"),
+    ],
+)
+def test_bad_settings_name_the_value_and_what_is_allowed(name, value, allowed):
+    with pytest.raises(ValueError, match=rf"{name} must be .*{allowed}.*got {value!r}"):
+        Settings(**{name: value})
+
+
+def test_rule_off_takes_ratio_1_alone_and_no_masks(digits):
+    settings = dataclasses.replace(SHORT, rule="off")
+    with pytest.raises(ValueError, match=r"ratio must be 1 with rule 'off', .* got 0.1"):
+        next(Trainer(settings, digits).run(0.1))
+    with pytest.raises(ValueError, match="masks must be None with rule 'off'"):
+        Trainer(settings, digits, masks=lambda gradients, ratio, seed: gradients)
+
+
+def test_bad_ratio_is_refused_before_any_work(digits):
+    trainer = Trainer(SHORT, digits)
+    with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
+        next(trainer.run(2))
+    assert trainer.traces == 0

@@ -1,0 +1,361 @@
+"""The widget of lesson 4, driven through its controls, training for real."""
+
+import base64
+import io
+import re
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dgc_lab.training.masking_trainer import TrainingDiverged
+from dgc_lab.training.masking_widget import CompressionSweep
+from dgc_lab.training.sweep import read_rows
+from dgc_lab.ui.charts import Curves, Picture
+
+LONG = 1_000_000  # steps; such a run ends by Stop alone
+
+
+@pytest.fixture
+def lab():
+    """A widget with a short run set, stopped at the end whatever the test did."""
+    widget = CompressionSweep(ratios="0.1", steps=20, batch=16)
+    yield widget
+    widget.stop()
+    assert widget.wait(30)
+
+
+def press(widget, name):
+    """Click a button as the front end does: a disabled one does not react."""
+    button = getattr(widget, f"{name}_button")
+    if not button.disabled:
+        button.click()
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
+
+
+def started(widget):
+    """Wait until the first step of a run is on the picture."""
+    wait_for(lambda: re.search(r"step \d+ of", widget.message.value))
+
+
+def picture_of(widget):
+    data = re.search(r"base64,([^\"]+)", widget.image.value).group(1)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+
+
+def test_run_button_trains_and_shows_curves_row_and_end(lab):
+    before = picture_of(lab)
+    press(lab, "run")
+    assert lab.run_button.disabled
+    assert not lab.stop_button.disabled
+    assert lab.wait(60)
+    assert "Done: 1 row" in lab.message.value
+    assert [row["ratio"] for row in lab.rows] == [0.1]
+    assert f"{lab.rows[0]['accuracy']:.4g}" in lab.table.value
+    assert np.any(picture_of(lab) != before)
+    assert "ratio 0.1: loss" in lab.image.value, "alternative text says what the picture shows"
+    assert lab.progress.value == 1
+    assert lab.stop_button.disabled
+    assert not lab.run_button.disabled
+
+
+def test_slider_text_and_presets_agree(lab):
+    lab.ratio.value = 0.001
+    assert lab.ratios.value == "0.001"
+    lab.ratios.value = "2.5%"
+    assert lab.ratio.value == pytest.approx(0.025)
+    assert lab.ratios.value == "2.5%"
+    lab.preset.value = "4 ratios"
+    assert lab.ratios.value == "1, 0.1, 0.01, 0.001"
+    lab.ratios.value = "0.5, 0.2"
+    assert lab.preset.value == "as typed"
+    lab.preset.value = "12 published ratios"
+    lab.ratio.value = 0.5
+    assert lab.ratios.value == "0.5"
+    assert lab.preset.value == "as typed"
+
+
+def test_table_grows_by_one_row_per_ratio(lab):
+    grown = []
+    lab.table.observe(lambda change: grown.append(change["new"].count("<tr")), "value")
+    lab.ratios.value = "1, 0.1, 0.01"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert grown[:3] == [2, 3, 4]
+
+
+def test_stop_acts_within_a_second_keeps_rows_and_run_goes_on(lab):
+    press(lab, "run")
+    assert lab.wait(60)
+    lab.steps.value = LONG
+    press(lab, "run")
+    started(lab)
+    asked = time.monotonic()
+    press(lab, "stop")
+    press(lab, "stop")
+    lab.stop()
+    assert lab.wait(10)
+    assert time.monotonic() - asked < 1
+    assert "Stopped at step" in lab.message.value
+    assert len(lab.rows) == 1
+    assert lab.curves.runs[-1]["label"].endswith("(stopped)")
+    lab.steps.value, lab.ratios.value = 20, "0.1, 0.01"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert "Done: 1 row" in lab.message.value, "the row that is there is not made again"
+    assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
+
+
+def test_pictures_change_while_it_trains_and_not_more_than_four_times_a_second(lab):
+    lab.steps.value = LONG
+    times = []
+    lab.image.observe(lambda _: times.append(time.monotonic()), "value")
+    press(lab, "run")
+    wait_for(lambda: len(times) >= 4)
+    press(lab, "stop")
+    assert lab.wait(10)
+    gaps = np.diff(times[:4])
+    assert gaps.min() >= 0.24
+
+
+def test_one_job_at_a_time(lab):
+    lab.steps.value = LONG
+    press(lab, "run")
+    started(lab)
+    thread = lab._thread
+    press(lab, "run")
+    lab.start()
+    lab.clear()
+    assert lab._thread is thread
+    assert len(lab.curves.runs) == 1
+    with pytest.raises(RuntimeError, match="a run is under way"):
+        lab.run()
+
+
+def test_same_settings_again_say_so_and_clear_makes_them_anew(lab):
+    press(lab, "run")
+    assert lab.wait(60)
+    first = dict(lab.rows[0])
+    press(lab, "run")
+    assert "has these rows already" in lab.message.value
+    press(lab, "clear")
+    assert lab.rows == []
+    assert lab.table.value == ""
+    press(lab, "run")
+    assert lab.wait(60)
+    assert lab.rows[0]["accuracy"] == first["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("control", "value", "message"),
+    [
+        ("ratios", "1, 2", "ratios must be in [0, 1], got 2.0"),
+        ("ratios", "many", "got &#x27;many&#x27;"),
+        ("ratios", "", "at least one number"),
+        ("steps", 0, "steps must be a whole number of at least 1, got 0"),
+        ("batch", -1, "batch must be"),
+        ("learning_rate", -0.1, "learning_rate must be above 0"),
+        ("momentum", 1.5, "momentum must be"),
+        ("seed", -1, "seed must be"),
+    ],
+)
+def test_wrong_values_are_said_in_the_widget_and_change_nothing(lab, control, value, message):
+    lab.controls[control].value = value
+    press(lab, "run")
+    assert 'role="alert"' in lab.message.value
+    assert message in lab.message.value
+    assert not lab.run_button.disabled
+    assert lab.rows == []
+    with pytest.raises(ValueError, match="must"):
+        lab.run()
+
+
+def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
+    press(lab, "run")
+    assert lab.wait(60)
+    lab.learning_rate.value, lab.steps.value = 1e6, 50
+    press(lab, "run")
+    assert lab.wait(60)
+    assert re.search(r'role="alert".*step \d+, ratio 0.1: gradient of .* holds (NaN|Inf)', lab.message.value)
+    assert "Traceback" not in lab.message.value
+    assert len(lab.rows) == 1
+    assert lab.curves.loss_axes.get_ylim()[1] <= 12, "the other runs' curves are still to be seen"
+    with pytest.raises(TrainingDiverged, match="holds"):
+        lab.run()
+    lab.learning_rate.value, lab.ratios.value, lab.steps.value = 0.05, "0.5", 20
+    press(lab, "run")
+    assert lab.wait(60)
+    assert len(lab.rows) == 2
+
+
+def test_missing_mnist_is_said_in_the_widget(lab, monkeypatch):
+    monkeypatch.setenv("DGC_LAB_DATA", "/nowhere")
+    lab.dataset.value = "mnist"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert "DGC_LAB_DATA is &#x27;/nowhere&#x27;" in lab.message.value
+
+
+def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monkeypatch):
+    monkeypatch.setenv("DGC_LAB_DATA", str(small_mnist[0]))
+    lab.dataset.value, lab.ratios.value, lab.steps.value = "mnist", "0.001", 2
+    press(lab, "run")
+    assert lab.wait(120)
+    assert "published accuracy" in lab.table.value
+    assert "0.4099" in lab.table.value
+    assert "20 000 steps" in lab.table.value, "it says what recipe the published figure belongs to"
+
+
+def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
+    lab.run()
+    picture, frame = shown
+    assert isinstance(picture, Picture)
+    data, metadata = picture._repr_mimebundle_()
+    assert base64.b64decode(data["image/png"])[:4] == b"\x89PNG"
+    assert metadata["image/png"]["alt"] == picture.alt
+    assert f'<img alt="{picture.alt}"' in data["text/html"]
+    assert "ratio 0.1" in picture.alt
+    assert frame["ratio"].tolist() == [0.1]
+
+
+def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkeypatch):
+    lab.ratios.value = "0.1, 0.01"
+    draw = lab._draw
+
+    def interrupt():
+        draw()
+        if lab.rows:
+            monkeypatch.setattr(lab, "_draw", draw)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab, "_draw", interrupt)
+    monkeypatch.setattr("dgc_lab.training.live_sweep.SHORTEST_REDRAW", 0)
+    monkeypatch.setattr("dgc_lab.training.live_sweep.REDRAW_SHARE", 1e9)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run()
+    assert [row["ratio"] for row in lab.rows] == [0.1]
+    assert "Interrupted" in lab.message.value
+    monkeypatch.setattr("IPython.display.display", lambda *_: None)
+    lab.run()
+    assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
+
+
+@pytest.mark.parametrize("part", ["_draw", "_show_table", "_say"])
+def test_a_failure_while_ending_leaves_the_buttons_working(lab, monkeypatch, part):
+    usual = getattr(lab, part)
+    follow = lab._follow
+
+    def breaks(*arguments, **options):
+        raise KeyboardInterrupt
+
+    def follow_then_break(*arguments):
+        said = follow(*arguments)
+        monkeypatch.setattr(lab, part, breaks)
+        return said
+
+    monkeypatch.setattr(lab, "_follow", follow_then_break)
+    with pytest.raises(KeyboardInterrupt):
+        lab.run()
+    monkeypatch.setattr(lab, part, usual)
+    assert not lab.run_button.disabled
+    lab.clear()
+    assert lab.rows == []
+
+
+def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    options = {"ratios": "0.1, 0.01", "steps": 20, "batch": 16}
+    first = CompressionSweep(out=out, **options)
+    first.start()
+    assert first.wait(60)
+    again = CompressionSweep(out=out, **options)
+    again.ratios.value = "0.1, 0.01, 0"
+    again.start()
+    assert again.wait(60)
+    assert again.rows[:2] == first.rows
+    assert len(read_rows(out, {})) == 3
+
+
+def test_trainer_is_kept_while_settings_stay(lab):
+    press(lab, "run")
+    assert lab.wait(60)
+    trainer = lab._last_trainer
+    lab.ratio.value = 0.01
+    press(lab, "run")
+    assert lab.wait(60)
+    assert lab._last_trainer is trainer
+    assert trainer.traces == 1
+
+
+def test_unknown_first_value_is_refused():
+    with pytest.raises(ValueError, match=r"settings must be among dataset, ratios, .* got 'epochs'"):
+        CompressionSweep(epochs=3)
+
+
+def test_first_value_that_a_control_does_not_take_is_refused():
+    with pytest.raises(ValueError, match=r"dataset must be .*digits.*mnist.*, got 'cifar'"):
+        CompressionSweep(dataset="cifar")
+
+
+def test_rule_off_with_another_ratio_is_said(lab):
+    lab.rule.value = "off"
+    press(lab, "run")
+    assert "ratio must be 1 with rule &#x27;off&#x27;" in lab.message.value
+    lab.ratios.value = "1"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert lab.rows[0]["kept"] == 1
+
+
+def test_every_control_has_a_label(lab):
+    assert all(control.description for control in lab.controls.values())
+
+
+def test_legend_says_in_what_runs_differ(lab):
+    press(lab, "run")
+    assert lab.wait(60)
+    lab.momentum.value = 0.5
+    press(lab, "run")
+    assert lab.wait(60)
+    assert [run["label"] for run in lab.curves.runs] == ["ratio 0.1", "ratio 0.1, momentum 0.5"]
+    assert "momentum" in lab.table.value
+
+
+def test_earlier_runs_keep_their_last_point():
+    curves = Curves(3)
+    for label in ("a", "b"):
+        curves.begin(label)
+        curves.frame()
+        for step in (1, 2, 3):
+            curves.add_loss(step, 1.0)
+            curves.add_accuracy(step, 0.5)
+    for line in curves.runs[0]["lines"]:
+        assert line.get_xdata()[-1] == 3
+
+
+def test_a_frame_shows_the_same_as_the_whole_figure():
+    """The fast frame and matplotlib's own drawing agree, but for the palette that the frame is packed with."""
+    curves = Curves(10)
+    for label in ("a", "b"):
+        curves.begin(label)
+        for step in range(1, 11):
+            curves.add_loss(step, 3.0 / step)
+            curves.add_accuracy(step, step / 11)
+    curves.frame()
+    curves.add_loss(10, 5.0)  # beyond the axis: it grows
+    frame = np.asarray(Image.open(io.BytesIO(curves.frame())).convert("RGB")).astype(int)
+    curves.canvas.draw()
+    whole = np.asarray(curves.canvas.buffer_rgba())[..., :3].astype(int)
+    assert frame.shape == whole.shape
+    # The frame draws the current lines last, over legend and spines, so a few pixels differ in earnest.
+    assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005
+    assert curves.loss_axes.get_ylim()[1] == 6

@@ -1,0 +1,515 @@
+"""ResNet-20, the small BERT, the text it learns from, and the loop that trains any Keras model."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
+from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
+from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged
+from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense, scorer
+from dgc_lab.training.run_comparison import collected, comparison, curves, steps_of
+from dgc_lab.workloads import cifar10
+from dgc_lab.workloads.bert import small_bert
+from dgc_lab.workloads.data import DataError
+from dgc_lab.workloads.masked_words import mask_words, masked_batches, most_frequent
+from dgc_lab.workloads.resnet import resnet20
+from dgc_lab.workloads.text import Vocabulary, corpus, paragraphs, python_reference, tokens
+
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return corpus()
+
+
+# Text ---------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_words_numbers_and_repeated_signs():
+    assert tokens("if x_1 == 'é':\n\t----") == ["if", "x", "_", "1", "==", "'", "é", "'", ":", "----"]
+
+
+def test_words_go_to_numbers_and_back(words):
+    vocabulary = words.vocabulary
+    numbers = vocabulary.encode("The object is not bound")
+    assert 0 not in numbers
+    assert vocabulary.decode(numbers) == "The object is not bound"
+    assert vocabulary.decode(vocabulary.encode("the zyxw")) == "the [UNK]"
+    for sequence in words.train[:50]:
+        np.testing.assert_array_equal([vocabulary.numbers[w] for w in vocabulary.decode(sequence).split()], sequence)
+
+
+def test_the_vocabulary_is_the_training_texts_frequent_words(words):
+    assert 1000 <= len(words.vocabulary) <= 2000
+    counts = np.bincount(words.train.ravel(), minlength=len(words.vocabulary))
+    assert counts[1] == 0, "no text holds [MASK]"
+    assert counts[0] / counts.sum() < 0.1, "most words are known"
+    assert counts[2:].min() >= 4, "at least 5, one of which may have been in what is left over at the end"
+
+
+def test_held_out_paragraphs_were_not_trained_on():
+    text = "\n\n".join(f"word{'abcdefghij'[n % 10] * (1 + n // 10)} is here once" for n in range(200))
+    cut = corpus(text, length=4, least=1)
+    assert len(cut.test) > 5
+    known = {tuple(sequence) for sequence in cut.train}
+    assert not any(tuple(sequence) in known for sequence in cut.test)
+    assert np.all(np.isin(0, cut.test)), "words of held-out paragraphs alone are unknown"
+
+
+def test_the_reference_repeats_no_paragraph():
+    found = paragraphs(python_reference())
+    assert len(found) == len(set(found)) > 1000
+
+
+def test_the_seed_decides_what_is_held_out(words):
+    same, other = corpus(), corpus(seed=1)
+    assert same.vocabulary.words == words.vocabulary.words
+    assert np.array_equal(same.train, words.train)
+    assert not np.array_equal(other.test[:50], words.test[:50])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 1}, r"length must be a whole number of at least 2, got 1"),
+        ({"held_out": 1}, r"held_out must be above 0 and below 1, got 1"),
+        ({"least": 0}, r"least must be a whole number of at least 1, got 0"),
+        ({"text": "too short"}, r"text must have 16 words to train on and as many held out"),
+    ],
+)
+def test_a_corpus_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        corpus(**options)
+
+
+def test_numbers_outside_the_vocabulary(words):
+    with pytest.raises(ValueError, match=rf"numbers must be from 0 to {len(words.vocabulary) - 1}, got -1"):
+        words.vocabulary.decode([3, -1])
+    with pytest.raises(ValueError, match=r"words must begin with \[UNK\], \[MASK\]"):
+        Vocabulary(("a", "b"))
+
+
+# Masked words -------------------------------------------------------------------------------------------------------
+
+
+def test_masking_follows_the_rule():
+    shown = tf.random.stateless_uniform([4000, 40], (0, 0), 2, 1000, tf.int32)
+    masked = mask_words(shown, 1000, (1, 2))
+    places, targets = masked.places.numpy(), masked.targets.numpy()
+    assert places.shape == (4000, 6), "15 % of 40"
+    assert np.all(np.diff(places, axis=1) > 0), "no place twice"
+    np.testing.assert_array_equal(targets, np.take_along_axis(shown.numpy(), places, axis=1))
+    at_places = np.take_along_axis(masked.words.numpy(), places, axis=1)
+    is_mask, stays = at_places == 1, at_places == targets
+    assert np.mean(is_mask) == pytest.approx(0.8, abs=0.01)
+    assert np.mean(stays) == pytest.approx(0.1, abs=0.01)
+    assert at_places[~is_mask].min() >= 2, "random words are real ones"
+    elsewhere = np.ones(shown.shape, bool)
+    np.put_along_axis(elsewhere, places, False, axis=1)
+    np.testing.assert_array_equal(masked.words.numpy()[elsewhere], shown.numpy()[elsewhere])
+    assert np.bincount(places.ravel(), minlength=40).min() > 450, "every place as often as the others: 600 times"
+
+
+def test_unknown_words_are_guessed_last_and_seeds_decide():
+    shown = np.zeros((1, 20), np.int32)
+    shown[0, 5:8] = 7
+    masked = mask_words(shown, 100, (0, 0))
+    assert masked.places.numpy().tolist() == [[5, 6, 7]]
+    same, other = mask_words(tf.fill([50, 20], 5), 100, (0, 3)), mask_words(tf.fill([50, 20], 5), 100, (0, 4))
+    again = mask_words(tf.fill([50, 20], 5), 100, (0, 3))
+    np.testing.assert_array_equal(same.words, again.words)
+    assert np.any(same.places != other.places)
+
+
+def test_batches_walk_through_all_sequences(words):
+    sequences = words.train[:20]
+    batches = masked_batches(sequences, words.vocabulary, batch=10)
+    seen = []
+    for turn in range(2):
+        (shown, places), targets = batches(tf.constant(turn))
+        whole = shown.numpy()
+        np.put_along_axis(whole, places.numpy(), targets.numpy(), axis=1)
+        seen += whole.tolist()
+    assert sorted(seen) == sorted(sequences.tolist())
+
+
+def test_the_most_frequent_word_is_the_baseline(words):
+    word, share = most_frequent(words.train, words.vocabulary)
+    assert word == words.vocabulary.words[np.bincount(words.train.ravel()).argmax()]
+    assert 0.02 < share < 0.2
+
+
+# Models -------------------------------------------------------------------------------------------------------------
+
+
+def test_resnet20_is_as_published():
+    model = resnet20()
+    assert sum(int(keras.ops.size(w)) for w in model.trainable_weights) == 269_722  # "0.27M"
+    assert model.output_shape == (None, 10)
+    convolutions = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert len(convolutions) == 19, "and the dense layer is the 20th"
+    assert [w.shape[-1] for w in model.trainable_weights if len(w.shape) == 4] == [16] * 7 + [32] * 6 + [64] * 6
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (28, 28, 1), (5, 7, 2)])
+def test_resnet20_takes_images_of_any_size(shape):
+    assert resnet20(shape, classes=3)(np.zeros((2, *shape), np.float32)).shape == (2, 3)
+
+
+def test_first_weights_come_from_the_seed():
+    for make in (lambda seed: resnet20((8, 8, 1), seed=seed), lambda seed: small_bert(50, 8, 16, 1, 2, seed=seed)):
+        one, same, other = make(0).get_weights(), make(0).get_weights(), make(1).get_weights()
+        assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+        assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_guess_depends_on_all_words_and_its_own_place():
+    model = small_bert(50, length=12, width=16, layers=1, heads=2)
+    shown, places = np.full((1, 12), 5, np.int32), np.array([[2, 7]], np.int32)
+    first = model((shown, places)).numpy()
+    assert first.shape == (1, 2, 50)
+    shown[0, 11] = 6
+    assert np.all(np.any(model((shown, places)).numpy() != first, axis=-1)), "it looks both ways"
+    np.testing.assert_allclose(model((shown, places[:, ::-1])).numpy()[:, ::-1], model((shown, places)), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: resnet20((32, 32)),
+            r"shape must be \(height, width, channels\) .* got \(32, 32\)",
+        ),
+        (lambda: resnet20((2, 8, 1)), r"sides of at least 4, got \(2, 8, 1\)"),
+        (lambda: resnet20(classes=1), r"classes must be a whole number of at least 2, got 1"),
+        (lambda: small_bert(100, width=10, heads=4), r"width must be a multiple of heads, 4, got 10"),
+        (lambda: small_bert(2), r"vocabulary_size must be a whole number of at least 3, got 2"),
+    ],
+)
+def test_models_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_bert_is_saved_and_loaded(tmp_path):
+    model = small_bert(50, length=8, width=16, layers=1, heads=2)
+    model.save(tmp_path / "bert.keras")
+    loaded = keras.saving.load_model(tmp_path / "bert.keras")
+    shown, places = np.arange(8, dtype=np.int32)[None], np.array([[3]], np.int32)
+    np.testing.assert_allclose(loaded((shown, places)), model((shown, places)), atol=1e-6)
+    assert len(loaded.trainable_weights) == len(model.trainable_weights), "the table is one"
+
+
+# The tied table -----------------------------------------------------------------------------------------------------
+
+
+def tied_parts(table, shown, wanted):
+    """Gradients of a table that is looked up and multiplied by: of the lookup, of the product, of both."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(table)
+        looked_up, multiplied = tf.identity(table), tf.identity(table)
+        tape.watch([looked_up, multiplied])
+        vectors = tf.gather(looked_up, shown)
+        loss = tf.reduce_mean(CROSS_ENTROPY(wanted, tf.matmul(vectors, multiplied, transpose_b=True)))
+        both = tf.reduce_mean(CROSS_ENTROPY(wanted, tf.matmul(tf.gather(table, shown), table, transpose_b=True)))
+    return *tape.gradient(loss, [looked_up, multiplied]), tape.gradient(both, table)
+
+
+def test_the_tied_tables_gradient_is_rows_and_whole_and_arrives_whole():
+    table, shown, wanted = tf.random.stateless_normal([30, 4], (0, 0)), tf.constant([3, 7, 3]), tf.constant([1, 2, 4])
+    rows, whole, both = tied_parts(table, shown, wanted)
+    assert isinstance(rows, tf.IndexedSlices)
+    assert rows.indices.numpy().tolist() == [3, 7, 3]
+    assert isinstance(whole, tf.Tensor)
+    assert isinstance(both, tf.Tensor), "TensorFlow makes the rows a whole tensor before it adds them"
+    assert np.all(np.any(whole.numpy() != 0, axis=1)), "every word of the table was a possible answer"
+    np.testing.assert_allclose(both, tf.convert_to_tensor(rows) + whole, atol=1e-6)
+
+
+def test_the_tied_table_of_bert_is_sent_in_part_and_nothing_is_lost(words):
+    model = small_bert(len(words.vocabulary), 16, width=16, layers=1, heads=2)
+    weights = [weight.value for weight in model.trainable_weights]
+    (shown, places), targets = masked_batches(words.train, words.vocabulary, 4)(tf.constant(0))
+    with tf.GradientTape() as tape:
+        loss = CROSS_ENTROPY(targets, model((shown, places)))
+    gradients = tape.gradient(loss, weights)
+    table = [weight.path for weight in model.trainable_weights].index("words_table/embeddings")
+    assert isinstance(gradients[table], tf.Tensor)
+    unread = np.setdiff1d(np.arange(len(words.vocabulary)), shown)
+    assert np.all(np.any(gradients[table].numpy()[unread] != 0, axis=1)), "the product's part reaches unread words, too"
+    compressor = Compressor(Recipe(ratio=0.01, momentum=0.0, rule="exact"), weights, OneWorker())
+    updates, report = compressor([gradients])
+    assert int(report.kept[table]) == int(np.ceil(0.01 * len(words.vocabulary) * 16))
+    np.testing.assert_array_equal(updates[table] + compressor.residuals[0][table], gradients[table])
+
+
+def test_an_untied_lookup_goes_by_rows():
+    """Where the table is only read, its gradient stays IndexedSlices and only the read rows change."""
+    read = keras.Input((3,), dtype="int32")
+    model = keras.Model(read, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Embedding(9, 4)(read))))
+    before = model.get_weights()[0]
+    batches = lambda turn: (tf.constant([[1, 4, 4]]), tf.constant([[1.0, -1.0]]))  # noqa: E731
+    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, Recipe(ratio=0.5), 0.1, SimulatedWorkers(2))
+    [step] = trainer.run(steps=1)
+    assert np.flatnonzero(np.any(model.get_weights()[0] != before, axis=1)).tolist() == [1, 4]
+    assert step.kept[0] == pytest.approx(2 / 9), "two rows of nine"
+
+
+# Batch normalization's statistics -----------------------------------------------------------------------------------
+
+
+def normalizing():
+    seeded = keras.initializers.GlorotUniform(seed=0)
+    layers = keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(2, kernel_initializer=seeded)
+    return keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dropout(0.5, seed=0)])
+
+
+def test_simulated_workers_keep_statistics_as_separate_ranks_would():
+    batches = lambda turn: (  # noqa: E731
+        tf.random.stateless_normal([6, 3], [turn, 0]) + tf.cast(turn, tf.float32),
+        tf.zeros([6], tf.int32),
+    )
+    model = normalizing()
+    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, Recipe(), 0.1, SimulatedWorkers(2)).run(steps=3)
+    expected = []
+    for worker in range(2):
+        layer = keras.layers.BatchNormalization(momentum=0.5)
+        for step in range(3):
+            layer(batches(tf.constant(2 * step + worker))[0], training=True)
+        expected.append([layer.moving_mean.numpy(), layer.moving_variance.numpy()])
+    for found, wanted in zip(statistics_of(model), np.mean(expected, axis=0), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def on_two_workers(exchange):
+    """The weights and statistics after four steps of our loop."""
+    model = normalizing()
+    batches = lambda turn: (tf.random.stateless_normal([6, 3], [turn, 5]), turn % 2 * tf.ones([6], tf.int32))  # noqa: E731
+    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, Recipe(ratio=0.5, dense_below=0), 0.1, exchange).run(steps=4)
+    return model.get_weights()
+
+
+def on_ranks():
+    """On each rank: the same loop, and ``fit`` with and without averaged statistics."""
+    exchange = HorovodWorkers()
+    outcomes = [on_two_workers(exchange)]
+    for callbacks in ([AverageStatistics()], []):
+        model = normalizing()
+        model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+        x = np.random.default_rng(exchange.first).normal(size=(8, 3))
+        model.fit(x, x[:, :2], batch_size=4, verbose=0, callbacks=callbacks)
+        outcomes.append(model.get_weights())
+    return outcomes
+
+
+def test_real_ranks_do_what_simulated_workers_do_and_share_their_statistics(two_ranks):
+    first, second = two_ranks.run(on_ranks)
+    for found, expected in zip(first[0], on_two_workers(SimulatedWorkers(2)), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for trained in range(2):
+        for one, other in zip(first[trained], second[trained], strict=True):
+            np.testing.assert_array_equal(one, other)
+    apart = [not np.array_equal(one, other) for one, other in zip(first[2], second[2], strict=True)]
+    assert sum(apart) >= 2, "without the callback each rank keeps its own mean and variance"
+
+
+class Second(SimulatedWorkers):
+    """One of two workers in this process, as a rank is: the other one's tensor is always 3."""
+
+    local = 1
+
+    def __init__(self):
+        self.size = 2
+
+    def allreduce(self, tensors, name=None):
+        [own] = tensors
+        return own + 3.0
+
+
+def test_statistics_are_averaged_and_dropouts_seed_is_not():
+    model = normalizing()
+    assert [tuple(v.shape) for v in statistics_of(model)] == [(3,), (3,)]
+    average_statistics(model, Second())
+    mean, variance = statistics_of(model)
+    np.testing.assert_allclose(mean, np.full(3, 1.5))
+    np.testing.assert_allclose(variance, np.full(3, 2.0))
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 3)), np.ones((4, 2))
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[AverageStatistics(Second())])
+    np.testing.assert_allclose(statistics_of(model)[0], np.full(3, (0.5 * 1.5 + 0.5 * 1 + 3) / 2), rtol=1e-5)
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+
+def final(events):
+    return [event for event in events if isinstance(event, Evaluation)][-1]
+
+
+def test_resnet20_learns_digits_at_one_percent(digits):
+    batches = batches_of(digits.x_train, digits.y_train, 32)
+    recipe = Recipe(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
+    trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, recipe, 0.1, SimulatedWorkers(2))
+    events = list(trainer.run(steps=60, evaluate=scorer(digits.x_test, digits.y_test), evaluations=1))
+    assert final(events).accuracy > 0.5, "chance is 0.1"
+    assert events[-2].bytes_sent < events[-2].dense_bytes / 20
+
+
+def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
+    trainer = ModelTrainer(
+        small_bert(len(words.vocabulary), width=32, layers=1, heads=2),
+        CROSS_ENTROPY,
+        masked_batches(words.train, words.vocabulary, 64),
+        Recipe(ratio=0.01, clip_norm=1.0, warm_up=(0.25, 0.0625), warm_up_steps=20),
+        0.3,
+        SimulatedWorkers(2),
+    )
+    masked = mask_words(words.test, len(words.vocabulary), (7, 7))
+    events = collected(trainer.run(200, evaluate=scorer(*masked.example), evaluations=2), 200, "1 %")
+    assert final(events).accuracy > 1.3 * most_frequent(masked.targets, words.vocabulary)[1]
+    again = [step.loss for step in trainer.run(5)]
+    assert again == [step.loss for step in steps_of(events)[:5]], "everything comes from the seed"
+    table = comparison({"1 %": events})
+    assert table.loc["1 %", "times fewer at the end"] > 10
+    assert table.loc["1 %", "accuracy"] == final(events).accuracy
+    assert "1 %: loss" in curves({"1 %": events}).alt
+
+
+def test_fit_takes_bert_in_five_lines(words):
+    model = small_bert(len(words.vocabulary), 16, width=16, layers=1, heads=2)
+    x, y = mask_words(words.train[:256], len(words.vocabulary), (0, 0)).example
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), Recipe(ratio=0.01, clip_norm=1.0))
+    model.compile(optimizer, CROSS_ENTROPY, jit_compile=False)
+    losses = model.fit(x, y, batch_size=32, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
+    """The baseline that runs are compared with is what Keras itself would do."""
+    batches = lambda turn: (tf.random.stateless_normal([8, 4], [turn, 1]), tf.ones([8, 2]))  # noqa: E731
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    theirs = keras.models.clone_model(model)
+    theirs.set_weights(model.get_weights())
+    mse = keras.losses.MeanSquaredError()
+    [*_] = ModelTrainer(model, mse, batches, dense(Recipe(dense_below=0, ratio=0.1)), 0.1).run(steps=6)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    for turn in range(6):
+        x, y = batches(tf.constant(turn))
+        with tf.GradientTape() as tape:
+            loss = mse(y, theirs(x))
+        optimizer.apply(tape.gradient(loss, theirs.trainable_variables), theirs.trainable_variables)
+    for one, other in zip(model.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.1, 0.0])
+    trainer = ModelTrainer(model, mse, batches, Recipe(), schedule)
+    [*_] = trainer.run(steps=2)
+    after_two = model.get_weights()
+    [*_] = trainer.run(steps=4)
+    for one, other in zip(model.get_weights(), after_two, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_regularizers_count_as_they_do_in_fit():
+    """One step of plain SGD on one batch, here and in fit."""
+    x, y = np.ones((8, 3), np.float32), np.zeros(8, np.int32)
+
+    def model():
+        ones = keras.initializers.Ones()
+        layer = keras.layers.Dense(2, kernel_initializer=ones, kernel_regularizer=keras.regularizers.L2(0.5))
+        return keras.Sequential([keras.Input((3,)), layer])
+
+    here, there = model(), model()
+    trainer = ModelTrainer(here, CROSS_ENTROPY, lambda turn: (x, y), dense(Recipe(momentum=0.0)), learning_rate=0.1)
+    assert len(list(trainer.run(1))) == 1
+    there.compile(keras.optimizers.SGD(0.1), CROSS_ENTROPY)
+    there.fit(x, y, batch_size=8, verbose=0)
+    for one, other in zip(here.get_weights(), there.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert here.get_weights()[0].max() < 1, "the regularizer makes all weights smaller"
+
+
+def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]) / tf.cast(3 - turn, tf.float32))  # noqa: E731
+    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, Recipe(), 0.01)
+    answers = iter([False, True])
+    assert len(list(trainer.run(steps=3, stop=lambda: next(answers)))) == 2
+    with pytest.raises(TrainingDiverged, match=r"step 4, ratio 0.001: gradient of .*kernel"):
+        list(trainer.run(steps=5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "resnet"}, r"model must be a built Keras model, got 'resnet'"),
+        ({"model": keras.Sequential([keras.layers.Dense(1)])}, r"model must be a built Keras model"),
+        ({"model": keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])}, r"model must have weights to train"),
+        ({"loss": "mse"}, r"loss must be a function, got 'mse'"),
+        ({"batches": [1, 2]}, r"batches must be a function, got \[1, 2\]"),
+        ({"learning_rate": 0}, r"learning_rate must be above 0, or a schedule, got 0"),
+        ({"seed": -1}, r"seed must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_trainers_that_cannot_be(changes, message):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    right = {"model": model, "loss": CROSS_ENTROPY, "batches": lambda turn: None, "recipe": Recipe()}
+    with pytest.raises(ValueError, match=message):
+        ModelTrainer(**{**right, **changes})
+
+
+def test_batches_of_examples_that_do_not_match():
+    with pytest.raises(ValueError, match=r"targets must be as many as inputs, 3, got 2"):
+        batches_of(np.zeros(3), np.zeros(2))
+    with pytest.raises(ValueError, match=r"batch must be a whole number of at least 1, got 0"):
+        batches_of(np.zeros(3), np.zeros(3), batch=0)
+
+
+def test_bad_steps_and_ratios_are_named():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    trainer = ModelTrainer(model, CROSS_ENTROPY, lambda turn: None, Recipe())
+    with pytest.raises(ValueError, match=r"steps must be a whole number of at least 1, got 0"):
+        next(trainer.run(steps=0))
+    with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
+        next(trainer.run(steps=1, ratio=2))
+
+
+# CIFAR-10 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_cifar10(tmp_path):
+    """A folder in the format of CIFAR-10's binary version, two images a file."""
+    for number, name in enumerate((*cifar10.TRAIN_FILES, *cifar10.TEST_FILES)):
+        records = np.zeros((2, cifar10.RECORD), np.uint8)
+        records[:, 0] = number
+        records[0, 1] = 255  # the first pixel, red
+        records[1, 1 + 1024 + 33] = 51  # the second row's second pixel, green
+        records.tofile(tmp_path / name)
+    return tmp_path
+
+
+def test_cifar10_is_read_from_the_users_folder(small_cifar10, monkeypatch):
+    monkeypatch.setenv("DGC_LAB_CIFAR10", str(small_cifar10))
+    data = cifar10.load()
+    assert [data.x_train.shape, data.x_test.shape] == [(10, 32, 32, 3), (2, 32, 32, 3)]
+    assert [data.y_train.tolist(), data.y_test.tolist()] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [5, 5]]
+    assert data.x_train[0, 0, 0].tolist() == [1, 0, 0]
+    np.testing.assert_allclose(data.x_test[1, 1, 1], [0, 0.2, 0], atol=1e-6)
+    assert data.x_train.sum() == pytest.approx(5 * 1.2)
+
+
+def test_cifar10_that_is_not_there_or_broken(small_cifar10, tmp_path, monkeypatch):
+    monkeypatch.delenv("DGC_LAB_CIFAR10", raising=False)
+    with pytest.raises(DataError, match=r"CIFAR-10 is not on this machine: .* set DGC_LAB_CIFAR10"):
+        cifar10.load()
+    with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read \(No such file"):
+        cifar10.load(tmp_path / "elsewhere")
+    (small_cifar10 / "test_batch.bin").write_bytes(b"short")
+    with pytest.raises(DataError, match=r"test_batch.bin is not CIFAR-10's binary version"):
+        cifar10.load(small_cifar10)

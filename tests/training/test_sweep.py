@@ -1,0 +1,371 @@
+"""Sweeps: rows on disk as they end, resumed after a kill, never mixed; the command line on top of them."""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dgc_lab.__main__ import main
+from dgc_lab.training.masking_trainer import Settings, Step, Trainer
+from dgc_lab.training.masking_trainer import published_tables as published
+from dgc_lab.training.sweep import (
+    RowEnded,
+    RowFailed,
+    RowStarted,
+    append_row,
+    checked_ratios,
+    configuration,
+    parse_ratios,
+    read_rows,
+    sweep,
+    table,
+)
+
+SHORT = Settings(steps=5, batch=16, evaluations=1)
+
+
+def rows_of(events):
+    return [event.row for event in events if isinstance(event, RowEnded)]
+
+
+def without_time(row):
+    return {name: value for name, value in row.items() if name not in ("seconds", "started")}
+
+
+def cli(*arguments, **options):
+    command = [sys.executable, "-m", "dgc_lab", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def test_a_row_says_all_that_made_it(digits, tmp_path):
+    file = tmp_path / "new folder" / "rows.jsonl"
+    (row,) = rows_of(sweep(SHORT, [0.1], file, digits))
+    assert row == json.loads(file.read_text())
+    assert row.items() >= {**dataclasses.asdict(SHORT), "model": "digits_cnn", "ratio": 0.1}.items()
+    assert 0 <= row["accuracy"] <= 1
+    assert 0.09 < row["kept"] < 0.12
+    assert row["seconds"] > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["started"])
+
+
+def test_finished_rows_are_taken_from_the_file(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    first = rows_of(sweep(SHORT, [1, 0.1], file, digits))
+    events = list(sweep(SHORT, [1, 0.1, 0.01], file, digits))
+    assert [event.from_file for event in events if isinstance(event, RowEnded)] == [True, True, False]
+    assert rows_of(events)[:2] == first
+    assert len(file.read_text().splitlines()) == 3
+    assert [event.number for event in events if isinstance(event, RowStarted)] == [0, 1, 2]
+
+
+def test_rows_of_another_configuration_are_not_taken_over(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows_of(sweep(SHORT, [1], file, digits))
+    for change in ({"seed": 1}, {"rule": "exact"}, {"steps": 6}, {"learning_rate": 0.01}, {"evaluations": 2}):
+        events = list(sweep(dataclasses.replace(SHORT, **change), [1], file, digits))
+        assert not events[-1].from_file
+    other = dataclasses.replace(digits, y_train=digits.y_train[::-1].copy())
+    assert not list(sweep(SHORT, [1], file, other))[-1].from_file
+    assert list(sweep(SHORT, [1], file, digits))[-1].from_file
+
+
+def test_stopping_between_steps_keeps_finished_rows_alone(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    events = sweep(SHORT, [1, 0.1, 0.01], file, digits)
+    for event in events:
+        if isinstance(event, Step) and len(read_rows(file, {})) == 1 and event.step == 3:
+            events.close()
+    assert [row["ratio"] for row in read_rows(file, {})] == [1]
+
+
+def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
+    """A process killed with SIGKILL in the middle of a row, then the same call again."""
+    file, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    options = ["--steps", "200", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dgc_lab", "sweep", *options, "--out", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    end = time.monotonic() + 120
+    while not (file.exists() and file.read_text().count("\n") >= 1):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    before = file.read_text()
+    assert 1 <= before.count("\n") < 3
+    assert cli("sweep", *options, "--out", str(file)).returncode == 0
+    assert cli("sweep", *options, "--out", str(whole)).returncode == 0
+    assert file.read_text().startswith(before), "finished rows were made again"
+    resumed, straight = read_rows(file, {}), read_rows(whole, {})
+    assert [without_time(row) for row in resumed] == [without_time(row) for row in straight]
+
+
+def test_a_half_written_row_is_dropped_and_a_missing_line_end_is_not(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"ratio": 1}\n{"ratio": 0.1, "acc')
+    assert read_rows(file, {}) == [{"ratio": 1}]
+    append_row(file, {"ratio": 0.5})
+    assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
+    file.write_text('{"ratio": 1}')
+    assert read_rows(file, {}) == [{"ratio": 1}]
+    append_row(file, {"ratio": 0.5})
+    assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
+
+
+def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("my notes\nmore of them\n")
+    with pytest.raises(ValueError, match=r"line 1 of .*notes\.txt is not a row of a sweep: 'my notes'"):
+        sweep(SHORT, [1], file, digits)
+    assert file.read_text() == "my notes\nmore of them\n"
+    for text in ("one line", '[{"my": "data"}]', '{"my": "data"}', '{"my": "data"}\n'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"line 1 of .*notes\.txt is not a row"):
+            sweep(SHORT, [1], file, digits)
+        assert file.read_text() == text
+
+
+def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    wild = dataclasses.replace(SHORT, steps=50, learning_rate=1e6)
+    events = list(sweep(wild, [0, 1, 0.5], file, digits))
+    failed = [event for event in events if isinstance(event, RowFailed)]
+    assert [event.ratio for event in failed] == [1, 0.5]
+    assert re.match(r"step \d+, ratio 1: gradient of .* holds (NaN|Inf)", failed[0].reason)
+    assert [row["ratio"] for row in read_rows(file, {})] == [0]
+    done = cli("sweep", "--ratios", "1,0", "--learning-rate", "1e6", "--steps", "50")
+    assert done.returncode == 1
+    assert "error: step" in done.stderr
+    assert done.stdout.splitlines()[1].split()[0] == "0.0"
+
+
+def test_a_trainer_must_have_the_sweeps_settings(digits, tmp_path):
+    other = Trainer(dataclasses.replace(SHORT, seed=1), digits)
+    with pytest.raises(ValueError, match="trainer must have been made with these settings"):
+        sweep(SHORT, [1], trainer=other)
+    own = Trainer(SHORT, digits, masks=lambda gradients, ratio, seed: [g > 0 for g in gradients])
+    with pytest.raises(ValueError, match="out must be None"):
+        sweep(SHORT, [1], tmp_path / "rows.jsonl", trainer=own)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [([], "at least one"), ([0.1, 2], "got 2"), ([0.1, 0.1], "0.1 more than once"), (["a"], "numbers"), (3, "numbers")],
+)
+def test_bad_ratios_are_refused_at_the_call(digits, ratios, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        sweep(SHORT, ratios, tmp_path / "rows.jsonl", digits)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ratios_from_text():
+    assert parse_ratios("1, 10%;1% .001 0") == [1, 0.1, 0.01, 0.001, 0]
+    assert parse_ratios("0.1%, 0.9%, 5%") == [0.001, 0.009, 0.05]
+    assert checked_ratios((1, "0.5")) == [1, 0.5]
+    for text in ("", "a", "1,2", "0.1 10%", "%", "nan", "-0.1"):
+        with pytest.raises(ValueError, match="ratios must"):
+            parse_ratios(text)
+
+
+def test_table_shows_in_what_rows_differ(digits):
+    rows = rows_of(sweep(SHORT, [0.1, 1], data=digits))
+    assert list(table(rows).columns) == ["ratio", "accuracy", "loss", "kept", "seconds"]
+    assert table(rows)["ratio"].tolist() == [1, 0.1]
+    rows += rows_of(sweep(dataclasses.replace(SHORT, momentum=0), [1], data=digits))
+    assert table(rows)["momentum"].tolist() == [0.9, 0, 0.9]
+    assert table([]).empty
+
+
+def test_published_figures_stand_beside_mnist_rows_alone():
+    rows = [
+        {"dataset": "mnist", "ratio": 0.001, "accuracy": 0.5},
+        {"dataset": "mnist", "ratio": 0.7, "accuracy": 0.5},
+        {"dataset": "digits", "ratio": 0.001, "accuracy": 0.5},
+    ]
+    frame = published.beside_published([{**configuration_defaults(), **row} for row in rows])
+    assert frame["published accuracy"].fillna(-1).tolist() == [-1, 0.4099, -1]
+    assert frame["dataset"].tolist() == ["mnist", "mnist", "digits"]
+    assert len(published.SINGLE_NODE) == 12
+
+
+def configuration_defaults():
+    return {**dataclasses.asdict(SHORT), "loss": 1.0, "kept": 1.0, "seconds": 1.0}
+
+
+def test_configuration_covers_every_setting(digits):
+    names = {field.name for field in dataclasses.fields(Settings)}
+    assert set(configuration(SHORT, digits)) == names | {"model", "data"}
+
+
+def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    options = ["--dataset", "digits", "--ratios", "1,0.1,0.01,0.001,0", "--steps", "300", "--out", str(out)]
+    done = cli("sweep", *options)
+    assert done.returncode == 0, done.stderr
+    accuracies = [float(line.split()[1]) for line in done.stdout.splitlines()[1:]]
+    assert len(accuracies) == 5
+    assert accuracies[0] > 0.95
+    assert accuracies[0] >= accuracies[1] - 0.02 > accuracies[2] > accuracies[3] > accuracies[4]
+    assert "ratio 0.01" in done.stderr, "a progress bar says where it is"
+    assert len(read_rows(out, {})) == 5
+
+
+def check_one_line(printed, message):
+    last = printed.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert message in last
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "--ratios", "1,3"], "ratios must be in [0, 1], got 3.0"),
+        (["sweep", "--dataset", "cifar"], "dataset must be one of mnist, digits, got 'cifar'"),
+        (["sweep", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
+        (["sweep", "--dataset", "mnist", "--data", "/nowhere"], "no MNIST file /nowhere"),
+        (["table", "single-node", "--data", "/nowhere"], "no MNIST file /nowhere"),
+        (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),
+    ],
+)
+def test_errors_in_a_terminal_are_one_line(arguments, message, capsys):
+    assert main(arguments) == 1
+    check_one_line(capsys.readouterr().err, message)
+
+
+def test_an_error_ends_the_command_itself_with_one_line_and_status_1():
+    done = cli("sweep", "--ratios", "1,3")
+    assert done.returncode == 1
+    check_one_line(done.stderr, "ratios must be in [0, 1], got 3.0")
+
+
+def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "dgc_lab", "sweep", "--ratios", "1,0.1", "--steps", "1500", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while not out.exists() or not out.read_text():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed.splitlines()[1].split()[0] == "1.0"
+    assert f"1 of 2 rows finished, kept in {out}" in errors
+
+
+def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
+    out = tmp_path / "rows.jsonl"
+    done = cli("table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    rows = read_rows(out, {})
+    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
+    recipe = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
+    assert all(row.items() >= recipe.items() for row in rows)
+    assert "published accuracy" in done.stdout
+    assert "0.4099" in done.stdout
+
+
+@pytest.mark.parametrize("scope", ["first", "tensor"])
+def test_committed_rows_are_whole(scope):
+    rows = published.single_node_rows(scope)
+    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
+    assert {row["steps"] for row in rows} == {rows[0]["steps"]}
+    assert rows[0]["steps"] >= 5000
+    settings = published.single_node_settings(rows[0]["steps"], scope)
+    assert all(row.items() >= dataclasses.asdict(settings).items() for row in rows)
+    assert len({row["data"] for row in rows}) == 1
+
+
+def test_rows_of_a_scope_that_was_not_run():
+    with pytest.raises(ValueError, match="scope must be 'first' or 'tensor'"):
+        published.single_node_rows("global")
+
+
+def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
+    """Colab installs the lab as a package: its lesson reads the rows from there."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), root],
+        check=True,
+    )
+    (wheel,) = tmp_path.glob("dgc_lab-*.whl")
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
+    code = "from dgc_lab import published; print(published.__file__, len(published.single_node_rows()))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "published.py"), "12"], done.stderr
+
+
+def summary_lines():
+    """The README's table, of rows that both published tables have."""
+    one = {row["ratio"]: row["accuracy"] for row in published.single_node_rows("tensor")}
+    whole, dgc = ({row["ratio"]: row["accuracy"] for row in published.two_node_rows(m)} for m in published.METHODS)
+    two = {**dgc, 1.0: whole[1.0]}  # without compression it is the masking table's training: momentum is kept
+    for ratio in (1.0, 0.01, 0.005, 0.002, 0.001):
+        cells = (published.SINGLE_NODE[ratio][0], one[ratio], published.TWO_NODE[ratio][0], two[ratio])
+        yield f"| {ratio:.1%} | " + " | ".join(f"{cell:.4f}" for cell in cells) + " |"
+
+
+def single_node_lines():
+    """The full table of the single-node rows, as the committed rows say it must be."""
+    tables = [{row["ratio"]: row for row in published.single_node_rows(scope)} for scope in ("first", "tensor")]
+    for ratio, (accuracy, _) in published.SINGLE_NODE.items():
+        first, tensor = (rows[ratio] for rows in tables)
+        yield (
+            f"| {ratio:.1%} | {accuracy:.4f} | {first['accuracy']:.4f} | {first['kept']:.4%} "
+            f"| {tensor['accuracy']:.4f} | {tensor['kept']:.4%} |"
+        )
+
+
+def two_node_lines():
+    """The full table of the two-node rows; DGC has one more, at 0.01 %."""
+    masking, dgc = ({row["ratio"]: row for row in published.two_node_rows(method)} for method in published.METHODS)
+    for ratio in sorted({*masking, *dgc}, reverse=True):
+        cells = [f"{published.TWO_NODE[ratio][0]:.4f}" if ratio in published.TWO_NODE else ""]
+        for rows in (masking, dgc):
+            row = rows.get(ratio)
+            cells += [f"{row['accuracy']:.4f}", f"{row['bytes a step'] / 1000:,.1f}"] if row else ["", ""]
+        yield f"| {ratio:.2%} | " + " | ".join(cells) + " |"
+
+
+def test_two_node_rows_are_complete_and_of_one_recipe():
+    for method in published.METHODS:
+        rows = published.two_node_rows(method)
+        assert set(published.TWO_NODE) <= {row["ratio"] for row in rows}
+        wanted = dataclasses.asdict(published.two_node_settings(method, steps=5000))
+        for row in rows:
+            assert {name: row[name] for name in wanted} == wanted, (method, row["ratio"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "topk"}, "method must be one of masking, dgc, got 'topk'"),
+        ({"method": "dgc", "steps": 5}, "steps must be a multiple of 2"),
+    ],
+)
+def test_two_node_settings_name_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        published.two_node_settings(**arguments)
+
+
+def test_readme_and_tables_show_the_committed_rows():
+    root = Path(__file__).resolve().parent.parent
+    lines = {"README.md": [summary_lines()], "docs/published_tables.md": [single_node_lines(), two_node_lines()]}
+    for file, tables in lines.items():
+        text = (root / file).read_text(encoding="utf-8")
+        for line in itertools.chain(*tables):
+            assert line in text

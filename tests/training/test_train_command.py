@@ -1,0 +1,81 @@
+"""``python -m dgc_lab train``: alone, stopped and gone on with, and under horovodrun."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dgc_lab.__main__ import main
+from dgc_lab.install.build_horovod import horovod_state
+
+TRAIN = [sys.executable, "-m", "dgc_lab", "train", "--evaluations", "1"]
+
+
+def train(*options, **more):
+    return subprocess.run([*TRAIN, *options], capture_output=True, text=True, timeout=300, **more)
+
+
+def test_trains_and_says_what_it_reached():
+    done = train("--steps", "30", "--ratio", "0.1", "--warm-up", "none")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"step 30: accuracy 0\.\d+, loss \d", done.stdout.replace("\r", "\n") or done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ratio", "2"], "error: ratio must be in [0, 1], got 2"),
+        (["--warm-up", "slow"], "error: warm_up must be one of none, paper, geometric, dense, got 'slow'"),
+        (["--clip-norm", "-1"], "error: clip_norm must be above 0"),
+        (["--save-every", "0"], "error: --save-every must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_named(options, message, capsys):
+    assert main(["train", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
+    whole = train("--steps", "120", "--checkpoint", str(tmp_path / "whole"))
+    command = [*TRAIN, "--steps", "120", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while not list(tmp_path.glob("parts/rank_0_step_*.json")):
+        assert time.monotonic() < end, "nothing was saved"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert re.search(r"Stopped at step \d+ of 120; the same command goes on", said)
+    again = train("--steps", "120", "--checkpoint", str(tmp_path / "parts"))
+    assert again.returncode == 0
+    other = train("--steps", "130", "--seed", "1", "--checkpoint", str(tmp_path / "parts"))
+    assert other.returncode == 1
+    assert "was saved by a run with seed 0 (now 1)" in other.stderr
+    reached = [re.search(r"step 120: .* bytes", done.stdout + done.stderr).group() for done in (whole, again)]
+    assert reached[0] == reached[1]
+
+
+def test_under_horovodrun_all_ranks_train(tmp_path):
+    if horovod_state()[0] is None:
+        pytest.skip("Horovod is not built")
+    horovodrun = Path(sys.executable).with_name("horovodrun")
+    assert horovodrun.exists() or shutil.which("horovodrun")
+    environment = {**os.environ, "PATH": f"{horovodrun.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["horovodrun", "-np", "2", *TRAIN, "--steps", "20", "--checkpoint", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "step 20: accuracy" in done.stdout + done.stderr
+    assert {path.name for path in tmp_path.glob("*.json")} == {"rank_0_step_20.json", "rank_1_step_20.json"}

@@ -1,0 +1,52 @@
+"""Training on parameter servers in a real Jupyter kernel: interrupt, the kernel's exit and its sudden death."""
+
+import os
+import signal
+
+from kernels import until
+
+START = """
+from dgc_lab.cluster.public import ParameterServers
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.models import digits_cnn
+from dgc_lab.parameter_server.schedule import Gradient, Schedule
+from dgc_lab.parameter_server.training_loop import Settings, train
+from dgc_lab.parameter_server.tasks import Classifier
+
+task = Classifier(digits_cnn, load("digits"))
+settings = Settings(Schedule("asynchronous"), gradients=100_000, batch=32)
+servers = ParameterServers(2, 1).start()
+"""
+LOOP = """
+for event in servers.stream(train, task, settings):
+    if isinstance(event, Gradient) and event.update == 20:
+        print("twenty", flush=True)
+"""
+
+
+def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):
+    assert "parameter servers ready after" in kernel.ok(START)
+    first = kernel.ok("import os; print(servers.run(os.getpid))")
+    _, error = kernel.run(LOOP, kernel.interrupt_at("twenty"))
+    assert error[0] == "KeyboardInterrupt"
+    assert kernel.ok("print(servers.run(os.getpid))") == first, "the same coordinator, free for the next call"
+    begin = START.replace(
+        "ParameterServers(2, 1)", "ParameterServers(2, 1, progress=lambda text: print(text, flush=True))"
+    )
+    _, error = kernel.run("servers.stop()" + begin, kernel.interrupt_at("starting servers"))
+    assert error[0] == "KeyboardInterrupt"
+    until(lambda: kernel.left() == ([], []))
+    kernel.ok(START)
+    assert len(kernel.left()[0]) >= 5
+    kernel.manager.shutdown_kernel(now=False)  # as Restart and Shut down do in Jupyter
+    until(lambda: kernel.left() == ([], []))
+
+
+def test_sudden_death_of_the_kernel_in_a_training_leaves_nothing(kernel):
+    kernel.ok(START)
+    assert len(kernel.left()[0]) >= 5
+    kernel.client.execute(LOOP)
+    while "twenty" not in kernel.client.get_iopub_msg(timeout=60)["content"].get("text", ""):
+        continue
+    os.kill(kernel.manager.provisioner.pid, signal.SIGKILL)
+    until(lambda: kernel.left() == ([], []))

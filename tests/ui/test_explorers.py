@@ -1,0 +1,288 @@
+"""The widgets of lessons 1 and 2, driven through their controls, computing for real."""
+
+import base64
+import io
+import math
+import multiprocessing
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dgc_lab.ui.explorer import AggregationExplorer, ReplicaExplorer
+
+
+@pytest.fixture
+def aggregation():
+    explorer = AggregationExplorer(addends=64)
+    yield explorer
+    assert explorer.wait(60)
+
+
+def set_and_wait(explorer, **values):
+    for name, value in values.items():
+        explorer.controls[name].value = value
+    assert explorer.wait(60)
+
+
+def picture_of(explorer):
+    data = re.search(r"base64,([^\"]+)", explorer.image.value).group(1)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+
+
+def errors(explorer):
+    return dict(zip(explorer.frame["method"], explorer.frame["relative error"].astype(float), strict=True))
+
+
+# Both --------------------------------------------------------------------------------------------------------------
+
+
+def test_import_starts_no_tensorflow():
+    code = "import sys, dgc_lab.ui.explorer; print([n for n in ('tensorflow', 'keras') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("kind", [AggregationExplorer, ReplicaExplorer])
+def test_unknown_first_value_is_refused(kind):
+    with pytest.raises(ValueError, match=r"settings must be among .*, got 'speed'"):
+        kind(speed=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "allowed"),
+    [
+        (AggregationExplorer, "method", "tree", r"method must be .*sequential.*, got 'tree'"),
+        (AggregationExplorer, "addends", 100, r"addends must be .*2.*4096.*, got 100"),
+        (AggregationExplorer, "spread", 99, r"spread must be from 0.0 to 8.0, got 99"),
+        (AggregationExplorer, "dtype", "int8", r"dtype must be .*float16.*, got 'int8'"),
+        (ReplicaExplorer, "replicas", 0, r"replicas must be from 2 to 8, got 0"),
+        (ReplicaExplorer, "aggregation", "AVERAGE", r"aggregation must be .*MEAN.*, got 'AVERAGE'"),
+        (ReplicaExplorer, "value0", "much", r"value0 must be a value of another type, got 'much'"),
+    ],
+)
+def test_first_value_that_a_control_does_not_take_is_refused(kind, name, value, allowed):
+    with pytest.raises(ValueError, match=allowed):
+        kind(**{name: value})
+
+
+def test_every_control_has_a_label(aggregation):
+    labels = [control.description for control in aggregation.controls.values()]
+    assert all(labels)
+    assert len(set(labels)) == len(labels)
+
+
+# AggregationExplorer -----------------------------------------------------------------------------------------------
+
+
+def test_moves_are_computed_and_drawn(aggregation):
+    before, alt = picture_of(aggregation), aggregation.picture.alt
+    set_and_wait(aggregation, addends=1024, dtype="bfloat16")
+    assert np.any(picture_of(aggregation) != before)
+    assert aggregation.picture.alt != alt
+    assert f'alt="{aggregation.picture.alt}"' in aggregation.image.value
+    assert 'role="status"' in aggregation.message.value
+
+
+def test_what_is_shown_is_what_the_library_measures(aggregation):
+    from dgc_lab.aggregation.rounding_error import errors as measured
+    from dgc_lab.aggregation.summation import make_addends
+
+    set_and_wait(aggregation, dtype="float16", spread=4.0, signs="mixed", order="descending", method="kahan")
+    expected = measured(make_addends(64, dtype="float16", spread=4.0, signs="mixed", order="descending"))
+    assert errors(aggregation) == {name: pytest.approx(error, rel=0.05) for name, error in expected.items()}
+    assert f"kahan: relative error {expected['kahan']:.2g}" in aggregation.message.value
+    assert "kahan" in aggregation.table.value
+
+
+def test_another_method_is_shown_without_measuring_anew(aggregation, monkeypatch):
+    frame = aggregation.frame
+
+    def never(*_, **__):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("dgc_lab.aggregation.rounding_error.measure", never)
+    before = picture_of(aggregation)
+    set_and_wait(aggregation, method="pairwise")
+    assert "pairwise: relative error" in aggregation.message.value
+    assert aggregation.frame.equals(frame)
+    assert np.any(picture_of(aggregation) != before), "another bar is in colour"
+
+
+def test_quick_moves_end_with_the_last_one_and_few_drawings(aggregation):
+    drawn = []
+    aggregation.image.observe(lambda _: drawn.append(time.monotonic()), "value")
+    for turn in range(40):
+        aggregation.controls["spread"].value = 0.5 * (turn % 16)
+        aggregation.controls["addends"].value = 2 ** (1 + turn % 10)
+    assert aggregation.wait(60)
+    assert len(drawn) < 20
+    assert np.diff(drawn[:-1]).min(initial=1) >= 0.2, "four frames a second at most"
+    from dgc_lab.aggregation.rounding_error import errors as measured
+    from dgc_lab.aggregation.summation import make_addends
+
+    assert (aggregation.values()["spread"], aggregation.values()["addends"]) == (3.5, 1024)
+    expected = measured(make_addends(1024, spread=3.5, signs="positive"))
+    assert errors(aggregation) == {name: pytest.approx(error, rel=0.05) for name, error in expected.items()}
+
+
+def test_moves_from_several_threads_start_one_worker(aggregation, monkeypatch):
+    running, most = [0], [0]
+    result = aggregation.result
+
+    def counted(**values):
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        try:
+            return result(**values)
+        finally:
+            running[0] -= 1
+
+    monkeypatch.setattr(aggregation, "result", counted)
+
+    def move(start):
+        for turn in range(10):
+            aggregation.controls["spread"].value = 0.5 * ((start + turn) % 16)
+
+    movers = [threading.Thread(target=move, args=(start,)) for start in range(4)]
+    for mover in movers:
+        mover.start()
+    for mover in movers:
+        mover.join()
+    assert aggregation.wait(60)
+    assert most[0] == 1
+
+
+def test_a_failure_is_said_and_the_widget_goes_on(aggregation, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("dgc_lab.aggregation.summation.make_addends", lambda *_, **__: [])
+        set_and_wait(aggregation, addends=32)
+        assert 'role="alert"' in aggregation.message.value
+        assert "addends must hold at least one tensor, got none" in aggregation.message.value
+        assert "still those of the values before" in aggregation.message.value
+        with pytest.raises(ValueError, match="at least one tensor"):
+            aggregation.show()
+    set_and_wait(aggregation, addends=16)
+    assert 'role="status"' in aggregation.message.value
+
+
+def test_a_failure_nobody_expected_is_said_too(aggregation, monkeypatch):
+    with monkeypatch.context() as patched:
+
+        def breaks(*_, **__):
+            raise KeyError("lost")
+
+        patched.setattr("dgc_lab.aggregation.rounding_error.measure", breaks)
+        set_and_wait(aggregation, addends=32)
+        assert "KeyError" in aggregation.message.value
+    set_and_wait(aggregation, addends=16)
+    assert 'role="status"' in aggregation.message.value
+
+
+def test_show_gives_an_ordinary_picture_and_table(aggregation, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
+    aggregation.controls["addends"].value = 128
+    aggregation.show()
+    picture, frame = shown
+    assert picture._repr_mimebundle_()[1]["image/png"]["alt"] == picture.alt
+    assert len(frame) == 5
+    assert "sequential" in picture.alt
+
+
+def test_two_widgets_do_not_mix(aggregation):
+    other = AggregationExplorer(addends=2, dtype="float32")
+    set_and_wait(aggregation, dtype="float16", addends=512)
+    assert other.wait(60)
+    assert max(errors(other).values()) < 1e-6 < min(errors(aggregation).values())
+
+
+# ReplicaExplorer, where TensorFlow has one device, and in a process where it has eight -----------------------------
+
+
+def in_a_new_process():
+    """Drive the widget in a process that has started no TensorFlow; what was seen goes back."""
+    explorer = ReplicaExplorer()
+    seen = {"first": (explorer.frame["after"].tolist(), explorer.message.value)}
+    set_and_wait(explorer, aggregation="SUM", synchronization="ON_READ", how="assign_add", initial=10.0)
+    seen["on read"] = (explorer.frame["after"].tolist(), explorer.message.value)
+    set_and_wait(explorer, synchronization="NONE")
+    seen["refused"] = (explorer.frame["after"].tolist(), explorer.message.value)
+    set_and_wait(explorer, synchronization="AUTO", value3=math.nan)
+    seen["not a number"] = (explorer.frame["after"].tolist(), explorer.message.value)
+    set_and_wait(explorer, value3=-2.5, how="assign", initial=0.0)
+    seen["negative"] = (explorer.frame["after"].tolist(), explorer.message.value)
+    for replicas in (2, 3, 4, 5, 6, 7, 8, 7, 6, 8):
+        explorer.controls["replicas"].value = replicas
+    assert explorer.wait(60)
+    seen["eight"] = (explorer.frame["after"].tolist(), explorer.message.value)
+    seen["fields"] = [control.layout.display for control in explorer.grid]
+    set_and_wait(explorer, replicas=2)
+    seen["fields of two"] = [control.layout.display for control in explorer.grid]
+    again = ReplicaExplorer(replicas=8)  # the cell run twice
+    seen["again"] = (again.frame["after"].tolist(), again.message.value)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen():
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(in_a_new_process).result(timeout=300)
+
+
+def test_replicas_start_with_the_mean(seen):
+    after, message = seen["first"]
+    assert after == [2.5] * 4
+    assert "Copies after: 2.5, 2.5, 2.5, 2.5. A read outside the replicas gives 2.5." in message
+
+
+def test_replicas_follow_the_controls(seen):
+    after, message = seen["on read"]
+    assert after == [11, 12, 13, 14]
+    assert "A read outside the replicas gives 50." in message
+    assert seen["negative"][0] == [3.5] * 4
+    assert seen["eight"][0] == [1 + 2 + 3 - 2.5 + 5 + 6 + 7 + 8] * 8
+    assert seen["again"][0] == [4.5] * 8
+
+
+def test_a_refused_pair_is_explained(seen):
+    after, message = seen["refused"]
+    assert all(math.isnan(value) for value in after)
+    assert "TensorFlow refused to make the variable" in message
+    assert "not supported" in message
+
+
+def test_a_wrong_value_is_said(seen):
+    message = seen["not a number"][1]
+    assert 'role="alert"' in message
+    assert "values must be finite numbers, got nan for replica 3" in message
+
+
+def test_as_many_fields_as_replicas(seen):
+    assert seen["fields"] == [None] * 8
+    assert seen["fields of two"] == [None] * 2 + ["none"] * 6
+
+
+def test_too_few_devices_are_said_with_the_cure():
+    code = """
+import tensorflow as tf
+tf.zeros([1])
+from dgc_lab.ui.explorer import ReplicaExplorer
+explorer = ReplicaExplorer()
+print(explorer.message.value)
+try:
+    explorer.show()
+except Exception as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert 'role="alert"' in done.stdout, done.stderr
+    assert "Restart the kernel" in done.stdout
+    assert "Picture and table" not in done.stdout, "there are none yet"
+    assert done.stdout.splitlines()[-1] == "TooLate"

@@ -1,0 +1,156 @@
+"""Data sets from where they may lie, and the two networks."""
+
+import hashlib
+import http.server
+import threading
+
+import numpy as np
+import pytest
+
+from dgc_lab.workloads import data
+from dgc_lab.workloads.models import MODELS, digits_cnn, mnist_cnn
+
+
+def check_layout(found, train, test, side):
+    assert found.x_train.shape == (train, side, side, 1)
+    assert found.x_test.shape == (test, side, side, 1)
+    for images, labels in ((found.x_train, found.y_train), (found.x_test, found.y_test)):
+        assert images.dtype == np.float32
+        assert images.min() >= 0
+        assert images.max() <= 1
+        assert labels.dtype == np.int32
+        assert set(labels.tolist()) <= set(range(10))
+
+
+def test_digits(digits):
+    check_layout(digits, 1437, 360, 8)
+    assert np.bincount(digits.y_test).min() >= 34, "every digit is in the test set"
+    together = np.concatenate([digits.x_train, digits.x_test]).reshape(1797, 64)
+    from sklearn.datasets import load_digits
+
+    original = load_digits().data / 16
+    np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(original, axis=0).astype(np.float32))
+
+
+def test_fingerprint_tells_data_apart(digits):
+    assert digits.fingerprint() == data.load("digits").fingerprint()
+    other = data.Dataset("digits", digits.x_train, digits.y_train[::-1], digits.x_test, digits.y_test)
+    assert other.fingerprint() != digits.fingerprint()
+
+
+@pytest.mark.parametrize("given", ["file", "folder", "environment"])
+def test_mnist_from_a_path(small_mnist, given, monkeypatch):
+    file, arrays = small_mnist
+    if given == "environment":
+        monkeypatch.setenv("DGC_LAB_DATA", str(file.parent))
+    found = data.load("mnist", {"file": file, "folder": file.parent, "environment": None}[given])
+    check_layout(found, 30, 20, 28)
+    np.testing.assert_array_equal(np.round(found.x_train[..., 0] * 255), arrays["x_train"])
+    np.testing.assert_array_equal(found.y_test, arrays["y_test"])
+
+
+def test_real_mnist(real_mnist):
+    found = data.load("mnist", real_mnist)
+    check_layout(found, 60_000, 10_000, 28)
+    assert np.bincount(found.y_test)[:3].tolist() == [980, 1135, 1032]
+
+
+def test_path_of_nothing(tmp_path, monkeypatch):
+    with pytest.raises(data.DataError, match=r"path is .*nowhere.*no MNIST file"):
+        data.load("mnist", tmp_path / "nowhere")
+    monkeypatch.setenv("DGC_LAB_DATA", str(tmp_path))
+    with pytest.raises(data.DataError, match=r"DGC_LAB_DATA is .*mnist\.npz"):
+        data.load("mnist")
+
+
+def test_files_that_are_not_mnist(tmp_path, small_mnist):
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(b"no archive")
+    with pytest.raises(data.DataError, match="not MNIST in Keras's layout"):
+        data.load("mnist", broken)
+    np.savez(broken, x_train=np.zeros(3))
+    with pytest.raises(data.DataError, match="not MNIST in Keras's layout"):
+        data.load("mnist", broken)
+    np.savez(broken, **{**small_mnist[1], "x_test": np.zeros((5, 8, 8), np.uint8)})
+    with pytest.raises(data.DataError, match=r"x_test in .* is uint8 \(5, 8, 8\), expected"):
+        data.load("mnist", broken)
+
+
+def test_pickled_objects_are_not_read(tmp_path, small_mnist):
+    file = tmp_path / "objects.npz"
+    np.savez(file, **{**small_mnist[1], "x_train": np.array([{"a": 1}], dtype=object)})
+    with pytest.raises(data.DataError, match="allow_pickle"):
+        data.load("mnist", file)
+
+
+@pytest.fixture
+def loopback_download(small_mnist, tmp_path, monkeypatch):
+    """MNIST's address turned to a server on this machine, Keras's cache to an empty folder."""
+    file, _ = small_mnist
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=file.parent)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    monkeypatch.setattr(data, "MNIST_URL", f"http://127.0.0.1:{server.server_port}/mnist.npz")
+    monkeypatch.setattr(data, "MNIST_SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_download_says_so_and_happens_once(loopback_download, capsys):
+    check_layout(data.load("mnist"), 30, 20, 28)
+    assert "downloading 11 MB from http://127.0.0.1" in capsys.readouterr().out
+    loopback_download.shutdown()
+    check_layout(data.load("mnist"), 30, 20, 28)
+    assert "downloading" not in capsys.readouterr().out
+
+
+def test_download_with_another_hash_is_refused(loopback_download, monkeypatch):
+    monkeypatch.setattr(data, "MNIST_SHA256", "0" * 64)
+    with pytest.raises(data.DataError, match="could not be downloaded"):
+        data.load("mnist")
+
+
+def test_no_network_and_no_file_says_both_ways_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setattr(data, "MNIST_URL", "http://127.0.0.1:9/mnist.npz")  # nobody listens there
+    with pytest.raises(data.DataError, match=r"set DGC_LAB_DATA to its path.*dataset='digits', which needs no network"):
+        data.load("mnist")
+
+
+def test_unknown_data_set():
+    with pytest.raises(ValueError, match="dataset must be 'digits' or 'mnist', got 'cifar'"):
+        data.load("cifar")
+    with pytest.raises(ValueError, match="path is for dataset 'mnist' alone"):
+        data.load("digits", "somewhere")
+
+
+def test_mnist_network_is_the_published_one():
+    model = mnist_cnn()
+    assert model.count_params() == 3_274_634
+    shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+    assert shapes == [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 1024), (1024,), (1024, 10), (10,)]
+    assert model.get_layer("dropout").rate == 0.4
+    assert model.output_shape == (None, 10)
+
+
+def test_digits_network():
+    assert digits_cnn().count_params() == 38_282
+
+
+@pytest.mark.parametrize("build", MODELS.values())
+def test_one_seed_one_model(build):
+    first, again, other = build(3), build(3), build(4)
+    for one, two in zip(first.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    kernels = [variable.path for variable in first.trainable_variables if "kernel" in variable.path]
+    differ = [np.any(a != b) for a, b in zip(first.get_weights(), other.get_weights(), strict=True)]
+    assert sum(differ) >= len(kernels)

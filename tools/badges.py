@@ -1,0 +1,93 @@
+"""``python -m dgc_lab badges``: puts the address of a copy on GitHub into the badges and setup cells of all lessons.
+
+Until then they hold ``YOUR_NAME/YOUR_COPY``, a name that nobody can have on GitHub (it allows no underscores).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import quote
+
+from dgc_lab.common import LabError
+
+PLACEHOLDER = "YOUR_NAME/YOUR_COPY"
+REPO, REF = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"), re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+ORIGIN = re.compile(r"(?:https://|git@|ssh://git@)github\.com[:/](?P<repo>[^/]+/[^/]+?)(?:\.git)?/?")
+NAMES = r"[^/\s\"\\]+/[^/\s\"\\@)]+"
+COLAB = re.compile(rf"(colab\.research\.google\.com/github/){NAMES}/blob/[^\s)]+?/(notebooks/)")
+BINDER = re.compile(rf"(mybinder\.org/v2/gh/){NAMES}/[^/?\s)]+(\?)")
+INSTALL = re.compile(rf"(git\+https://github\.com/){NAMES}(?:@[^\s\"\\]+)?")
+
+
+def stamp(text: str, repo: str, ref: str = "main") -> str:
+    """A text with all addresses of the lab's own copy replaced, those that were stamped before too.
+
+    Args:
+        text: of a README, a lesson or its ``.md`` pair.
+        repo: ``OWNER/NAME`` on GitHub.
+        ref: branch or tag.
+
+    Raises:
+        ValueError: repo or ref is not of that form.
+
+    Example:
+        >>> print(stamp("https://mybinder.org/v2/gh/YOUR_NAME/YOUR_COPY/main?urlpath=lab", "ada/lab", "a/b"))
+        https://mybinder.org/v2/gh/ada/lab/a%2Fb?urlpath=lab
+        >>> print(stamp('"dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"', "ada/lab", "v1"))
+        "dgc_lab @ git+https://github.com/ada/lab@v1"
+    """
+    if not REPO.fullmatch(repo):
+        raise ValueError(f"repo must be OWNER/NAME, got {repo!r}")
+    if not REF.fullmatch(ref):
+        raise ValueError(f"ref must be the name of a branch or tag, got {ref!r}")
+    at = "" if ref == "main" else f"@{ref}"
+    text = COLAB.sub(rf"\g<1>{repo}/blob/{ref}/\g<2>", text)
+    text = BINDER.sub(rf"\g<1>{repo}/{quote(ref, safe='')}\g<2>", text)
+    return INSTALL.sub(rf"\g<1>{repo}{at}", text)
+
+
+def stamp_all(root, repo: str | None = None, ref: str = "main") -> list[Path]:
+    """Stamp the README, and every notebook and its text pair under ``notebooks``.
+
+    Args:
+        root: folder of the copy.
+        repo: ``OWNER/NAME``; that of ``git remote get-url origin`` if None.
+        ref: branch or tag that badges and setup cells are to use.
+
+    Returns:
+        The files that changed.
+
+    Raises:
+        ValueError: as `stamp`.
+        LabError: the folder holds no lessons, or no remote on GitHub tells the repo.
+    """
+    root = Path(root)
+    files = [root / "README.md", *sorted((root / "notebooks").rglob("*.md")), *(root / "notebooks").rglob("*.ipynb")]
+    files = [file for file in files if ".ipynb_checkpoints" not in file.parts and file.is_file()]
+    if len(files) < 2:
+        raise LabError(f"{root.resolve()} holds no lessons: run this in the folder of your copy")
+    repo = repo or repo_of(root)
+    changed = []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        stamped = stamp(text, repo, ref)
+        if stamped != text:
+            file.write_text(stamped, encoding="utf-8")
+            changed.append(file)
+    return changed
+
+
+def repo_of(root) -> str:
+    """``OWNER/NAME`` of the folder's remote ``origin``.
+
+    Raises:
+        LabError: there is none, or it is not on GitHub.
+    """
+    done = subprocess.run(["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True)
+    found = ORIGIN.fullmatch(done.stdout.strip())
+    if not found:
+        what = done.stdout.strip() or "none"
+        raise LabError(f"the remote origin is {what}, not a copy on GitHub: say --repo OWNER/NAME")
+    return found["repo"]
