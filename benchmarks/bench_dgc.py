@@ -12,13 +12,13 @@ BLOCK, ROUNDS = 20, 15  # steps in a turn, and turns
 
 def step_times(settings, data):
     """Seconds a step with momentum SGD, with masking and with complete DGC at 0.1 %, from runs that take turns."""
-    from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedTrainer
-    from dgc_lab.training.masking_trainer import Settings, Step, Trainer
+    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
+    from dgc_lab.training.masking_trainer import MaskingConfig, Step, Trainer
 
     runs = {
-        "momentum SGD": Trainer(Settings(rule="off", **settings), data).run(1),
-        "masking": Trainer(Settings(**settings), data).run(0.001),
-        "complete DGC": DistributedTrainer(DistributedSettings(workers=1, **settings), data=data).run(0.001),
+        "momentum SGD": Trainer(MaskingConfig(rule="off", **settings), data).run(1),
+        "masking": Trainer(MaskingConfig(**settings), data).run(0.001),
+        "complete DGC": DistributedTrainer(DistributedConfig(workers=1, **settings), data=data).run(0.001),
     }
     before, taken = {}, {name: [] for name in runs}
     for number in range(ROUNDS + 1):

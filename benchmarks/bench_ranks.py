@@ -15,15 +15,16 @@ import json, statistics, time
 import psutil
 import tensorflow as tf
 import dgc_lab.training.masking_widget
-from dgc_lab.cluster.public import HorovodRanks, stop_requested
+from dgc_lab.cluster import HorovodRanks, stop_requested
 
 def train(steps):
     import horovod.tensorflow as hvd
     import tensorflow as tf
     from dgc_lab.workloads.data import load
-    from dgc_lab.training.masking_trainer import Settings, Trainer, cross_entropy, pick_batch
+    from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
+    from dgc_lab.workloads.batches import (cross_entropy, pick_batch)
 
-    trainer = Trainer(Settings(batch=64), load("digits"))
+    trainer = Trainer(MaskingConfig(batch=64), load("digits"))
 
     @tf.function
     def step(number):

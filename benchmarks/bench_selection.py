@@ -40,8 +40,8 @@ def masked(x, threshold):
 def main():
     import tensorflow as tf
 
-    from dgc_lab.dgc.selection import passing
-    from dgc_lab.dgc.thresholds import RULES, elements_to_keep, exact_threshold
+    from dgc_lab.dgc.selection import elements_above
+    from dgc_lab.dgc.thresholding import RULES, elements_to_keep, exact_threshold
 
     rows, goals = [], {}
     for size, rounds in ROUNDS.items():
@@ -53,7 +53,7 @@ def main():
             functions |= {rule: compiled(find, x, share) for rule, find in RULES.items()}
             times = side_by_side(functions, rounds)  # among themselves: what else is timed would empty the cache
             functions = {"np.partition": lambda k=k, values=values: np.partition(np.abs(values), -k)[-k]}
-            functions |= {"tf.where": compiled(masked, x, limit), "passing": compiled(passing, x, limit)}
+            functions |= {"tf.where": compiled(masked, x, limit), "passing": compiled(elements_above, x, limit)}
             times |= side_by_side({**functions, "tf.add": compiled(tf.add, x, other)}, rounds)
             row = {"elements": size, "ratio": ratio, "k": k}
             row |= {f"{name} ms": 1e3 * taken for name, taken in times.items()}

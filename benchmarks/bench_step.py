@@ -3,7 +3,7 @@
 python benchmarks/bench_step.py
 
 One pass adds two tensors of as many elements as the model has, into a third. The step is all that
-`dgc_lab.dgc.compressor.Compressor` does for one worker, from the gradients to the update, with the paper's recipe at 0.1 %.
+`dgc_lab.dgc.compressor.Compressor` does for one worker, from the gradients to the update, with the paper's config at 0.1 %.
 
 What helped: opening only the blocks of 64 elements whose largest magnitude passes, in place of a mask of all;
 clearing what was sent in the tensor's own memory; asking the blocks' maxima, which are there already, whether all is
@@ -56,14 +56,14 @@ def compression(shapes, values, indices, weights=None):
     """
     import tensorflow as tf
 
-    from dgc_lab.dgc.algorithm import Recipe
     from dgc_lab.dgc.compressor import Compressor
+    from dgc_lab.dgc.config import DGCConfig
     from dgc_lab.distributed.communicators import OneWorker
 
-    recipe = Recipe(ratio=0.001, values=values, indices=indices, dense_vectors=len(shapes) > 1)
+    config = DGCConfig(ratio=0.001, values=values, indices=indices, dense_vectors=len(shapes) > 1)
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
     gradients = [tf.random.stateless_normal(shape, (1, i)) for i, shape in enumerate(shapes)]
-    compressor = Compressor(recipe, variables, OneWorker())
+    compressor = Compressor(config, variables, OneWorker())
 
     @tf.function(autograph=False)
     def step(gradients):

@@ -37,7 +37,7 @@ def sweeping(settings, data, ratios):
     import dataclasses
 
     from dgc_lab.training.masking_trainer import Trainer
-    from dgc_lab.training.sweep import sweep
+    from dgc_lab.training.sweeps import sweep
 
     single = dataclasses.replace(settings, steps=len(ratios) * settings.steps, evaluations=len(ratios))
     total = len(ratios) * settings.steps
@@ -53,7 +53,7 @@ def sweeping(settings, data, ratios):
 
 
 def main():
-    from dgc_lab.training.masking_trainer import Settings
+    from dgc_lab.training.masking_trainer import MaskingConfig
     from dgc_lab.training.published_tables import SINGLE_NODE
     from dgc_lab.workloads.data import load
 
@@ -61,8 +61,8 @@ def main():
     digits, mnist = load("digits"), load("mnist")
     long = {"steps": 10_000, "evaluations": 1}
     for settings, data, block, rounds in (
-        (Settings(**long), digits, 100, 20),
-        (Settings(dataset="mnist", batch=100, learning_rate=0.01, **long), mnist, 20, 12),
+        (MaskingConfig(**long), digits, 100, 20),
+        (MaskingConfig(dataset="mnist", batch=100, learning_rate=0.01, **long), mnist, 20, 12),
     ):
         speeds = masking(settings, data, block, rounds)
         for rule, speed in speeds.items():
@@ -70,7 +70,7 @@ def main():
             rows.append({"what": what, "model": settings.model, "steps/s": speed, "ratio": speed / speeds["off"]})
         if settings.dataset == "mnist":
             goals["throughput masked (sampled), times without"] = speeds["sampled"] / speeds["off"], 0.9
-    speeds = sweeping(Settings(steps=300, evaluations=1), digits, list(SINGLE_NODE))
+    speeds = sweeping(MaskingConfig(steps=300, evaluations=1), digits, list(SINGLE_NODE))
     for what, speed in speeds.items():
         name = f"{what}, {12 * 300} steps"
         rows.append({"what": name, "model": "digits_cnn", "steps/s": speed, "ratio": speed / speeds["one run"]})

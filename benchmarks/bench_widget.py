@@ -12,7 +12,7 @@ CELL = """
 import json, time
 from IPython.display import display
 from dgc_lab.workloads.data import load
-from dgc_lab.training.sweep import sweep
+from dgc_lab.training.sweeps import sweep
 from dgc_lab.training.masking_trainer import Trainer
 from dgc_lab.training.masking_widget import CompressionSweep
 

@@ -67,13 +67,13 @@ class Ranks:
 
     def trainer(self, method, values, indices, alone):
         from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker
-        from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedTrainer
+        from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
 
         key = method, values, indices, alone
         if key not in self.trainers:
-            exchange = OneWorker() if alone else half_workers() if method == "float16" else HorovodWorkers()
-            switches = {"workers": exchange.size, "values": values, "indices": indices, **SETTINGS[method]}
-            self.trainers[key] = DistributedTrainer(DistributedSettings(**self.base, **switches), exchange, self.data)
+            communicator = OneWorker() if alone else half_workers() if method == "float16" else HorovodWorkers()
+            switches = {"workers": communicator.size, "values": values, "indices": indices, **SETTINGS[method]}
+            self.trainers[key] = DistributedTrainer(DistributedConfig(**self.base, **switches), communicator, self.data)
         return self.trainers[key]
 
     def train(self, method, ratio, values, indices, alone, steps, warm_up):

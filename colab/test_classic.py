@@ -6,11 +6,11 @@ from classic import complaints, expect_live, expect_message, fill, move, press, 
 from playwright.sync_api import expect
 
 AGGREGATION = """\
-from dgc_lab.ui.explorer import AggregationExplorer
+from dgc_lab.aggregation.widget import AggregationExplorer
 
 AggregationExplorer(method="sequential", addends=1024, dtype="float16", signs="positive")"""
 REPLICAS = """\
-from dgc_lab.ui.explorer import ReplicaExplorer
+from dgc_lab.replicas.widget import ReplicaExplorer
 
 ReplicaExplorer(replicas=4, aggregation="SUM", synchronization="ON_READ")"""
 STRAGGLERS = """\
@@ -19,7 +19,7 @@ from dgc_lab.parameter_server.widget import StragglerLab
 lab = StragglerLab(gradients=240)
 lab"""
 RANKS = """\
-from dgc_lab.cluster.public import HorovodRanks
+from dgc_lab.cluster import HorovodRanks
 from dgc_lab.training.distributed_widget import DistributedSweep
 
 ranks = HorovodRanks(2)

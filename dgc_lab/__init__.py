@@ -3,7 +3,7 @@
 ``import dgc_lab`` is quick and starts no TensorFlow: import the module that you need.
 
     from dgc_lab.training.masking_widget import CompressionSweep
-    from dgc_lab.dgc.thresholds import thresholds, split
+    from dgc_lab.dgc.thresholding import thresholds, split
 
 `check` is what the exercises call.
 """

@@ -127,30 +127,30 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 def run_sweep(options: argparse.Namespace) -> int:
     from dgc_lab.table_command import run_rows
-    from dgc_lab.training.masking_trainer import Settings
-    from dgc_lab.training.sweep import parse_ratios, table
+    from dgc_lab.training.masking_trainer import MaskingConfig
+    from dgc_lab.training.sweeps import parse_ratios, table
 
-    settings = Settings(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
+    settings = MaskingConfig(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
     return run_rows(settings, parse_ratios(options.ratios), options, table)
 
 
 def run_train(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from dgc_lab.training.distributed_trainer import DistributedSettings, DistributedStep, DistributedTrainer
+    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedStep, DistributedTrainer
     from dgc_lab.workloads.data import load
 
-    exchange = launched_exchange()
+    communicator = launched_communicator()
     names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
-    settings = DistributedSettings(workers=exchange.size, **{name: getattr(options, name) for name in names})
+    settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
     if options.save_every < 1:
         raise ValueError(f"--save-every must be at least 1, got {options.save_every}")
-    trainer = DistributedTrainer(settings, exchange, load(settings.dataset, options.data))
+    trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint)
     stopping = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
-    first, sent, step = exchange.first == 0, 0, trainer.steps_done
+    first, sent, step = communicator.first == 0, 0, trainer.steps_done
     with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
         for event in trainer.run(options.ratio, stopping.is_set, go_on):
             if isinstance(event, DistributedStep):
@@ -174,7 +174,7 @@ def run_table(options: argparse.Namespace) -> int:
     return table_command.COMMANDS[options.which](options)
 
 
-def launched_exchange():
+def launched_communicator():
     """Horovod's ranks where a launcher such as horovodrun started this process, else one worker."""
     from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, launched_ranks
     from dgc_lab.install.build_horovod import require_horovod

@@ -9,7 +9,7 @@ import sys
 def single_node(options: argparse.Namespace) -> int:
     """Masking on one worker, as published."""
     from dgc_lab.training.published_tables import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
-    from dgc_lab.training.sweep import parse_ratios
+    from dgc_lab.training.sweeps import parse_ratios
 
     refuse(options, method="two-node", numbers="workers")
     scope, steps = options.scope or "first", PUBLISHED_STEPS if options.steps is None else options.steps
@@ -21,7 +21,7 @@ def single_node(options: argparse.Namespace) -> int:
 
 def two_node(options: argparse.Namespace) -> int:
     """Masking on two ranks, as published, and complete DGC beside it."""
-    from dgc_lab.cluster.public import HorovodRanks
+    from dgc_lab.cluster import HorovodRanks
     from dgc_lab.training.distributed_trainer import TrainerOnRanks
     from dgc_lab.training.published_tables import (
         METHODS,
@@ -30,7 +30,7 @@ def two_node(options: argparse.Namespace) -> int:
         beside_published,
         two_node_settings,
     )
-    from dgc_lab.training.sweep import parse_ratios
+    from dgc_lab.training.sweeps import parse_ratios
     from dgc_lab.workloads.data import load
 
     refuse(options, scope="single-node", numbers="workers")
@@ -53,7 +53,7 @@ def two_node(options: argparse.Namespace) -> int:
 def workers(options: argparse.Namespace) -> int:
     """Complete DGC on 1 to 32 simulated workers that share out the same examples; the rows of lesson 6."""
     from dgc_lab.scaling.worker_sweep import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
-    from dgc_lab.training.sweep import parse_ratios
+    from dgc_lab.training.sweeps import parse_ratios
 
     refuse(options, scope="single-node", method="two-node")
     if options.data is not None:
@@ -95,7 +95,7 @@ def parse_numbers(text: str) -> list[int]:
 
 def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, trainer=None) -> int:
     """Run a sweep and show it."""
-    from dgc_lab.training.sweep import sweep
+    from dgc_lab.training.sweeps import sweep
     from dgc_lab.workloads.data import load
 
     data = trainer.data if trainer else load(settings.dataset, options.data)
@@ -107,7 +107,7 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
     """Run a sweep's events with a progress bar and print its rows with ``table``, after Ctrl-C too.
 
     Args:
-        events: of `dgc_lab.training.sweep.sweep` or its like.
+        events: of `dgc_lab.training.sweeps.sweep` or its like.
         names: of the rows to come.
         steps: of each of them.
         out: file that keeps them, for the last message.
@@ -119,7 +119,7 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
     from tqdm import tqdm
 
     from dgc_lab.training.masking_trainer import Evaluation, Step
-    from dgc_lab.training.sweep import RowEnded, RowFailed, RowStarted
+    from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted
 
     rows, status = [], 0
     with tqdm(total=len(names) * steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:

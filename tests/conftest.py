@@ -106,7 +106,7 @@ def warm_ranks(horovod):
 
     Not for the session: ranks without work ask each other for some a thousand times a second.
     """
-    from dgc_lab.cluster.public import HorovodRanks
+    from dgc_lab.cluster import HorovodRanks
 
     with HorovodRanks(2, progress=None, grace=3) as ranks:
         yield ranks

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from dgc_lab.cluster.engines import runs
+from dgc_lab.cluster.engines import is_running
 
 
 class Kernel:
@@ -67,7 +67,7 @@ class Kernel:
 
     def left(self):
         """Processes of this kernel that still run, and files of theirs."""
-        running = [child for child in self.seen.values() if runs(child)]
+        running = [child for child in self.seen.values() if is_running(child)]
         return running, sorted(os.listdir(self.folder))
 
     def close(self):
@@ -80,7 +80,7 @@ class Kernel:
 def there(pid):
     """Whether a process runs; a dead one that its parent or the system has not taken away yet does not."""
     try:
-        return runs(psutil.Process(pid))
+        return is_running(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return False
 

@@ -7,9 +7,9 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_count
 
 from dgc_lab.aggregation.profiling import session
+from dgc_lab.common import check_choice, check_whole
 
 SHAPES = ("one AddN", "chain", "pairs")
 v1 = tf.compat.v1
@@ -34,10 +34,10 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
         >>> sorted(time_sums(count=2, size=4, repeats=1))
         ['chain', 'one AddN', 'pairs']
     """
-    check_count("count", count, 2, 4096)
-    check_count("size", size, 1, 2**28)
-    check_count("count x size", count * size, 1, 2**28)
-    check_count("repeats", repeats, 1, 10_000)
+    check_whole("count", count, 2, 4096)
+    check_whole("size", size, 1, 2**28)
+    check_whole("count x size", count * size, 1, 2**28)
+    check_whole("repeats", repeats, 1, 10_000)
     with tf.Graph().as_default() as graph:
         drawn = tf.random.stateless_uniform([size], (0, count), dtype=dtype)
         addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]

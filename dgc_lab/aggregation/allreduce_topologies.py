@@ -13,6 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+
 from dgc_lab.common import check_choice
 
 MOST_WORKERS = 64

@@ -19,7 +19,7 @@ def sum_graphs(graphs: dict) -> Picture:
     """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
 
     Args:
-        graphs: lists of `dgc_lab.aggregation.gradient_graph.Node` by title, inputs before those that use them.
+        graphs: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
     """
     figure = Figure(figsize=(9, 3.1), dpi=90, layout="constrained")
     panels = figure.subplots(1, len(graphs), squeeze=False)[0]

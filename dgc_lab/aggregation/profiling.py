@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
-from dgc_lab.common import LabError, check_count
 
-from dgc_lab.aggregation.gradient_graph import aggregation_method, gradient_graph, recurrent_loss
+from dgc_lab.aggregation.addn_graph import aggregation_method, gradient_graph, recurrent_loss
+from dgc_lab.common import LabError, check_whole
 
 v1 = tf.compat.v1
 
@@ -101,7 +101,7 @@ def session(graph, grappler: bool, one_at_a_time: bool = False):
 
 
 def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, grappler: bool = False) -> Trace:
-    """Run the gradient of `dgc_lab.aggregation.gradient_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
+    """Run the gradient of `dgc_lab.aggregation.addn_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
     ``RunMetadata``.
 
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
@@ -109,7 +109,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
 
     Args:
         uses: how often the weight is used: the number of contributions.
-        method: one of `dgc_lab.aggregation.gradient_graph.METHODS`.
+        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
         width: the weight, and so each contribution, has width x width elements of 4 bytes.
         batch: rows of the layer's input.
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
@@ -207,13 +207,13 @@ def recurrent_gradient(uses: int, method: str):
 
     Args:
         uses: how often the weight is used.
-        method: one of `dgc_lab.aggregation.gradient_graph.METHODS`.
+        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
 
     Raises:
         ValueError: an unknown method, or uses not a whole number from 1 to 4 096.
     """
     chosen = aggregation_method(method)
-    check_count("uses", uses, 1, 4096)
+    check_whole("uses", uses, 1, 4096)
 
     @tf.function
     def gradient(weight, start):

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
-from dgc_lab.common import check_choice, check_count
 
 from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends, find_method
+from dgc_lab.common import check_choice, check_whole
 
 
 def exact_sum(addends: Sequence) -> np.ndarray:
@@ -67,7 +67,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
         True
     """
     find_method(method)
-    check_count("count", count, 1, MOST_ADDENDS)
+    check_whole("count", count, 1, MOST_ADDENDS)
     unit = float(ml_dtypes.finfo(check_choice("dtype", dtype, DTYPES)).eps) / 2
     if method == "kahan":
         return 2 * unit + count * unit**2 if count * unit < 1 else math.inf
@@ -115,7 +115,7 @@ def measure(addends: Sequence, methods=tuple(METHODS), repeats: int = 3) -> list
         ['add_n', 'kahan']
     """
     functions = {name: find_method(name) for name in methods}
-    check_count("repeats", repeats, 1, 1000)
+    check_whole("repeats", repeats, 1, 1000)
     addends = check_addends(addends)
     distances = errors(addends, methods)
     shortest = dict.fromkeys(functions, math.inf)

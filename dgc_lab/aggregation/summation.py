@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.common import check_choice, check_whole
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SIGNS = ("positive", "mixed")
@@ -143,9 +144,9 @@ def make_addends(count, size=256, dtype="float32", spread=0.0, signs="mixed", or
         >>> [tensor.dtype.name for tensor in make_addends(2, dtype="float16")]
         ['float16', 'float16']
     """
-    check_count("count", count, 1, MOST_ADDENDS)
-    check_count("size", size, 1, 2**40)
-    check_count("seed", seed, 0, 2**63)
+    check_whole("count", count, 1, MOST_ADDENDS)
+    check_whole("size", size, 1, 2**40)
+    check_whole("seed", seed, 0, 2**63)
     check_choice("dtype", dtype, DTYPES)
     check_choice("signs", signs, SIGNS)
     check_choice("order", order, ORDERS)

@@ -10,10 +10,10 @@ import statistics
 import time
 
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_count
 
-from dgc_lab.aggregation.gradient_graph import METHODS, aggregation_method
-from dgc_lab.training.masking_trainer import cross_entropy, pick_batch
+from dgc_lab.aggregation.addn_graph import METHODS, aggregation_method
+from dgc_lab.common import check_choice, check_whole
+from dgc_lab.workloads.batches import cross_entropy, pick_batch
 
 TAPE = "GradientTape"
 WAYS = (*METHODS, TAPE)
@@ -51,7 +51,7 @@ class TiedTrainer:
     Args:
         way: one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``.
         data: a `dgc_lab.workloads.data.Dataset` with square images.
-        learning_rate, batch, seed: as in `dgc_lab.training.masking_trainer.Settings`.
+        learning_rate, batch, seed: as in `dgc_lab.training.masking_trainer.MaskingConfig`.
 
     Raises:
         ValueError: an unknown way.
@@ -103,7 +103,7 @@ def train_each_way(data, steps: int = 200, ways=WAYS) -> dict[str, dict]:
     Raises:
         ValueError: an unknown way, or steps out of bounds.
     """
-    check_count("steps", steps, 1, 100_000)
+    check_whole("steps", steps, 1, 100_000)
     trainers = {way: TiedTrainer(way, data) for way in ways}
     losses, seconds = {way: [] for way in ways}, {way: [] for way in ways}
     for number in range(steps):

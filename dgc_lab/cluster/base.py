@@ -12,10 +12,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dgc_lab.common import LabError
-
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.engines import aside
+from dgc_lab.cluster.engines import run_in_thread
+from dgc_lab.common import LabError
 
 
 def show_line(text: str) -> None:
@@ -24,7 +23,7 @@ def show_line(text: str) -> None:
 
 
 class Cluster:
-    """Processes that stay warm beside the notebook; the base of `dgc_lab.cluster.public`.
+    """Processes that stay warm beside the notebook; the base of `dgc_lab.cluster`.
 
     Args:
         timeout: seconds that a start may take, above 0.
@@ -110,7 +109,7 @@ class Cluster:
                 self._leave()
             finally:
                 self._processes = self._call = None
-                aside(self._finalizer)  # in a notebook, an interrupt does not reach it there
+                run_in_thread(self._finalizer)  # in a notebook, an interrupt does not reach it there
 
     def restart(self):
         """Stop what is left of the processes and start them anew."""
@@ -139,7 +138,7 @@ class Cluster:
         """Run a generator function on every process, and yield here what it yields there, while it runs.
 
         The processes begin when the first item is asked for. Closing the iterator, leaving its loop, and
-        `request_stop` ask them to stop (see `dgc_lab.cluster.public.stop_requested`).
+        `request_stop` ask them to stop (see `dgc_lab.cluster.stop_requested`).
 
         Args:
             function: generator function.

@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from dgc_lab.cluster.rank import STOP_SIGNAL, RemoteError
 from dgc_lab.common import LabError
-
-from dgc_lab.cluster.rank import STOP_SIGNAL, Problem
 
 TRACEBACK_LINES = 8
 SECONDS_BETWEEN_LOOKS = 0.02
@@ -35,10 +34,10 @@ class FunctionFailed(LabError):
     """A function raised on a process, or the processes did not do what they were asked to.
 
     Attributes:
-        problems: by number of the process, the `dgc_lab.cluster.rank.Problem` with the exception's class, message, traceback.
+        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError` with the exception's class, message, traceback.
     """
 
-    def __init__(self, message: str, problems: dict[int, Problem] | None = None):
+    def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
         super().__init__(message)
         self.problems = problems or {}
 
@@ -52,7 +51,7 @@ class Call:
         grace: seconds that they get to follow a stop, or to come back when one of them has raised.
 
     Attributes:
-        outcomes: by number, the `dgc_lab.cluster.rank.Outcome` of those that have ended.
+        outcomes: by number, the `dgc_lab.cluster.rank.CallResult` of those that have ended.
     """
 
     failed: type[FunctionFailed] = FunctionFailed
@@ -80,7 +79,7 @@ class Call:
         """Wait for something to happen, no longer than that."""
         raise NotImplementedError
 
-    def problems(self) -> dict[int, Problem]:
+    def problems(self) -> dict[int, RemoteError]:
         """What was raised, by number of the process."""
         return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
 
@@ -112,14 +111,14 @@ class Call:
                 continue
             what = f"the {self.processes.what}"
             if deadline and now > deadline:
-                self.processes.put_down(f"{what} were not ready in time and were put down")
+                self.processes.terminate(f"{what} were not ready in time and were put down")
                 raise LabError(f"{self.processes.broken}. restart() tries again")
             failed_since = failed_since or (now if self.problems() else None)
             if failed_since and now > failed_since + self.grace:
-                self.processes.put_down(f"one of {what} failed, the others did not come back and were put down")
+                self.processes.terminate(f"one of {what} failed, the others did not come back and were put down")
                 return
             if self._stop_since and now > self._stop_since + self.grace:
-                self.processes.put_down(f"{what} did not stop within {self.grace:g} s and were put down")
+                self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were put down")
                 raise self.failed(f"{self.processes.broken}. restart() brings them back")
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
@@ -141,7 +140,7 @@ class Call:
             for _ in self.follow():
                 pass
         except KeyboardInterrupt:
-            self.processes.put_down(f"the {self.processes.what} were interrupted twice and put down")
+            self.processes.terminate(f"the {self.processes.what} were interrupted twice and put down")
             raise
 
     def results(self) -> list[Any]:
@@ -156,7 +155,7 @@ class Call:
         return [self.outcomes[number].value for number in range(len(self.names))]
 
 
-def explain(problems: dict[int, Problem], names: list[str]) -> str:
+def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
     """Say which process raised what, with the last lines of the first one's traceback.
 
     Args:
@@ -164,7 +163,7 @@ def explain(problems: dict[int, Problem], names: list[str]) -> str:
         names: of all processes.
 
     Example:
-        >>> same = Problem("ValueError", "steps must be at least 1, got 0", "...")
+        >>> same = RemoteError("ValueError", "steps must be at least 1, got 0", "...")
         >>> explain({0: same, 1: same}, ["rank 0", "rank 1"])
         'every rank raised ValueError: steps must be at least 1, got 0'
     """

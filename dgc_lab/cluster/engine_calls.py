@@ -8,14 +8,14 @@ import cloudpickle
 
 from dgc_lab.cluster.calls import Call, FunctionFailed
 from dgc_lab.cluster.engines import Engines
-from dgc_lab.cluster.rank import Outcome, Problem
+from dgc_lab.cluster.rank import CallResult, RemoteError
 
 
 class RankFailed(FunctionFailed):
     """A function raised on a rank, or the ranks did not do what they were asked to.
 
     Attributes:
-        problems: by rank, the `dgc_lab.cluster.rank.Problem` with the exception's class, message and traceback.
+        problems: by rank, the `dgc_lab.cluster.rank.RemoteError` with the exception's class, message and traceback.
     """
 
 
@@ -47,7 +47,7 @@ class EngineCall(Call):
                     kind = getattr(error, "ename", type(error).__name__)
                     if kind == "EngineError":
                         self.processes.lost.add(rank)
-                    self.outcomes[rank] = Outcome(problem=Problem(kind, str(error), str(error)))
+                    self.outcomes[rank] = CallResult(problem=RemoteError(kind, str(error), str(error)))
         return len(self.outcomes) == len(self._results)
 
     def end(self) -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 
-from dgc_lab.cluster.base import watchdog as guard
+from dgc_lab.cluster import watchdog as guard
 
 WAIT = "import sys; from dgc_lab.cluster.watchdog import watch; watch(int(sys.argv[1]), sys.argv[2])"
 

@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
-from dgc_lab.common import LabError
 
 from dgc_lab.cluster.calls import ProcessDied
 from dgc_lab.cluster.engine_host import WAIT
+from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_FOR_SOCKETS = 5
@@ -40,7 +40,7 @@ CONTROLLER = [
 ]
 
 
-def aside(function: Callable):
+def run_in_thread(function: Callable):
     """Run one of ipyparallel's blocking functions; beside a running event loop, in a thread of its own.
 
     In a notebook such a loop runs, and ipyparallel would start a thread for itself there, which never ends.
@@ -98,7 +98,7 @@ class Engines:
         if alive:
             self.client.send_signal(int(number), targets=sorted(alive), block=False)
 
-    def put_down(self, reason: str) -> None:
+    def terminate(self, reason: str) -> None:
         """End the engines at once, whatever they do, and keep the reason."""
         self.broken = reason
         self.kill()
@@ -122,10 +122,10 @@ class Engines:
             raise LabError("the ranks were stopped. start() starts them")
         if dead := self.dead():
             error = RankDied(dead)
-            self.put_down(str(error).split(";")[0])
+            self.terminate(str(error).split(";")[0])
             raise error
         if self.orphaned():
-            self.put_down("ipyparallel's controller died, the ranks were put down")
+            self.terminate("ipyparallel's controller died, the ranks were put down")
             raise LabError(f"{self.broken}. restart() brings them back")
 
     def _await_engines(self, deadline, say, ended=lambda: False, printed=lambda: ""):
@@ -158,8 +158,8 @@ class ForeignEngines(Engines):
         """Start the cluster, where there is one to start, and wait for its engines; see `LocalEngines.start`."""
         if self._cluster is not None:
             say("starting the cluster")
-            aside(lambda: self._cluster.start_cluster_sync(n=self.size))
-            self.client = aside(self._cluster.connect_client_sync)
+            run_in_thread(lambda: self._cluster.start_cluster_sync(n=self.size))
+            self.client = run_in_thread(self._cluster.connect_client_sync)
         elif len(self._given.ids) < self.size:
             raise LabError(f"{self.size} ranks need as many engines, the client has {len(self._given.ids)}")
         else:
@@ -174,7 +174,7 @@ class ForeignEngines(Engines):
         """Stop the cluster if `start` started it. Harmless when called again."""
         if self._cluster is not None and self.client is not None:
             self.client.close(linger=0)
-            aside(self._cluster.stop_cluster_sync)
+            run_in_thread(self._cluster.stop_cluster_sync)
         self.client, self.ids = None, []
 
 
@@ -221,11 +221,11 @@ class LocalEngines(Engines):
         )
         say("starting the controller")
         try:
-            aside(self._cluster.start_cluster_sync)
+            run_in_thread(self._cluster.start_cluster_sync)
         except (RuntimeError, TimeoutError) as error:
             raise LabError(f"ipyparallel's controller did not start: {error}\n{self._printed()}") from error
         self._context = zmq.Context()  # of our own, so that its threads and descriptors end with the ranks
-        self.client = aside(lambda: self._cluster.connect_client_sync(context=self._context))
+        self.client = run_in_thread(lambda: self._cluster.connect_client_sync(context=self._context))
         self._await_engines(deadline, say, self._one_ended, self._printed)
 
     def _config(self, seconds):
@@ -238,7 +238,12 @@ class LocalEngines(Engines):
         config.LocalControllerLauncher.controller_cmd = [*guarded, "ipyparallel.controller"]
         config.LocalControllerLauncher.environment = path
         config.LocalControllerLauncher.connection_info_timeout = max(seconds, 0.0)
-        config.LocalEngineSetLauncher.engine_cmd = [*guarded, "dgc_lab.cluster.engine_host", *guarded[3:], str(self.size)]
+        config.LocalEngineSetLauncher.engine_cmd = [
+            *guarded,
+            "dgc_lab.cluster.engine_host",
+            *guarded[3:],
+            str(self.size),
+        ]
         # TensorFlow and others leave temporary files where they are killed: those go with the folder.
         config.LocalEngineSetLauncher.environment = self._variables | path | {"TMPDIR": self._folder}
         config.LocalEngineSetLauncher.delay = 0
@@ -248,14 +253,14 @@ class LocalEngines(Engines):
         return ["127.0.0.1"] * self.size
 
     def orphaned(self) -> bool:
-        return not runs(self._cluster.controller.process)
+        return not is_running(self._cluster.controller.process)
 
     def _one_ended(self):
         """Whether the controller, the engines' host or an engine that was there is gone.
 
         The host has all its engines, and no other children, from when it waits; imports start some that soon end.
         """
-        if not all(map(runs, self._leaders())):
+        if not all(map(is_running, self._leaders())):
             return True
         try:
             return any(len(host.children()) < self.size for host in self._hosts() if WAIT in host.cmdline())
@@ -286,7 +291,7 @@ class LocalEngines(Engines):
             kill(leaders)
         try:
             if self._cluster is not None:
-                aside(self._cluster.stop_cluster_sync)
+                run_in_thread(self._cluster.stop_cluster_sync)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)  # what controller and ipyparallel still wrote
         self._cluster = self._folder = self._context = self.client = None
@@ -330,11 +335,11 @@ def kill(leaders: list[psutil.Process]) -> None:
         except psutil.NoSuchProcess:
             continue
     end = time.monotonic() + 5
-    while any(map(runs, family)) and time.monotonic() < end:
+    while any(map(is_running, family)) and time.monotonic() < end:
         time.sleep(0.01)
 
 
-def runs(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -17,12 +17,12 @@ import warnings
 from collections.abc import Callable
 
 import cloudpickle
-from dgc_lab.common import LabError, check_whole
 
+from dgc_lab.cluster import rank as rank_side
 from dgc_lab.cluster.base import Cluster, show_line
-from dgc_lab.cluster.base import rank as rank_side
 from dgc_lab.cluster.engine_calls import EngineCall, RankFailed
 from dgc_lab.cluster.engines import ForeignEngines, LocalEngines
+from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 from dgc_lab.install.launch_env import (
     LOOPBACK,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from dgc_lab.cluster.base import watchdog as guard
+from dgc_lab.cluster import watchdog as guard
 from dgc_lab.cluster.private_network import raise_loopback
 from dgc_lab.cluster.rank import listen_for_stop, outcome_of
 
@@ -78,7 +78,7 @@ def live(name: str, variables: dict[str, str], prepare) -> None:
     """
     os.environ.update(variables)
     connection = call_notebook(name)
-    teller = Teller(connection)
+    teller = ResultChannel(connection)
     teller.tell("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), teller.call))
     sys.stdout = teller
     while True:
@@ -89,7 +89,7 @@ def live(name: str, variables: dict[str, str], prepare) -> None:
         teller.tell("outcome", outcome_of(payload, teller.stream if streamed else teller.call))
 
 
-class Teller(io.TextIOBase):
+class ResultChannel(io.TextIOBase):
     """Tells the notebook what a function prints, yields and returns; any thread may print."""
 
     def __init__(self, connection: Connection):

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection, wait
 import cloudpickle
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.rank import Outcome, Problem
+from dgc_lab.cluster.rank import CallResult, RemoteError
 
 MESSAGES_A_LOOK = 100
-DIED = cloudpickle.dumps(Outcome(problem=Problem("ProcessDied", "its connection ended", "")))
+DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
 class MemberCall(Call):
@@ -42,7 +42,7 @@ class MemberCall(Call):
                 with contextlib.suppress(OSError):  # its process is gone: `follow` tells of it
                     connection.send_bytes(cloudpickle.dumps((payload, streamed)))
         except BaseException:  # an interrupt, with half a message sent
-            group.put_down("a call was interrupted on its way, and all were put down")
+            group.terminate("a call was interrupted on its way, and all were put down")
             raise
 
     def finished(self) -> bool:
@@ -93,7 +93,7 @@ class MemberCall(Call):
                 self._print(number, "\n")
         if len(self.outcomes) < len(self.names) and not self.processes.broken:
             # What it still tells would be taken for the next call's.
-            self.processes.put_down("a call was left before its end, and all were put down")
+            self.processes.terminate("a call was left before its end, and all were put down")
 
     def _print(self, number, text):
         *lines, self._lines[number] = (self._lines[number] + text).split("\n")

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import cloudpickle
 import psutil
-from dgc_lab.common import LabError
 
-from dgc_lab.cluster.base import private_network
+from dgc_lab.cluster import private_network
 from dgc_lab.cluster.calls import ProcessDied, explain
-from dgc_lab.cluster.engines import kill, runs
+from dgc_lab.cluster.engines import is_running, kill
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
 from dgc_lab.cluster.member_calls import MemberCall
+from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -123,7 +123,7 @@ class ProcessGroup:
                     self.members[name].connection.close()
                 self.members[name] = Member(name, psutil.Process(number), connection, name in vital)
         except BaseException:  # one that comes later would be taken for one that is added next
-            self.put_down(f"{' and '.join(prepare)} did not come, and all were put down")
+            self.terminate(f"{' and '.join(prepare)} did not come, and all were put down")
             raise
         names = list(prepare)
         ready = MemberCall(self, names, grace=0)
@@ -139,8 +139,8 @@ class ProcessGroup:
 
     def dead(self) -> list[str]:
         """Names of the vital processes that are gone; the host is one."""
-        gone = [member.name for member in self.members.values() if member.vital and not runs(member.process)]
-        return gone or ([] if self._host and runs(self._host) else ["the host"])
+        gone = [member.name for member in self.members.values() if member.vital and not is_running(member.process)]
+        return gone or ([] if self._host and is_running(self._host) else ["the host"])
 
     def look_for_dead(self) -> None:
         """Put all processes down when a vital one is gone.
@@ -153,7 +153,7 @@ class ProcessGroup:
             raise LabError(f"the {self.what} were stopped. start() starts them")
         if dead := self.dead():
             error = ProcessDied(dead)
-            self.put_down(str(error).split(";")[0])
+            self.terminate(str(error).split(";")[0])
             raise error
 
     def signal(self, number: int) -> None:
@@ -162,7 +162,7 @@ class ProcessGroup:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.send_signal(number)
 
-    def put_down(self, reason: str) -> None:
+    def terminate(self, reason: str) -> None:
         """End all processes at once, whatever they do, and keep the reason."""
         self.broken = reason
         if self._host is not None and self._folder is not None:
@@ -194,7 +194,7 @@ class ProcessGroup:
                 caller.setblocking(True)
                 connection = Connection(caller.detach())
                 return *cloudpickle.loads(connection.recv_bytes()), connection
-            ended = not runs(self._host)
+            ended = not is_running(self._host)
             if ended or time.monotonic() > deadline:
                 what = "a process ended" if ended else "the time limit passed"
                 raise LabError(f"{what} before all were there.\n{self._printed()}")

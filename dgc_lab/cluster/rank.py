@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-from dgc_lab.common import give_back
 
+from dgc_lab.common import free_memory
 from dgc_lab.install.launch_env import thread_variables
 
 SECONDS_BETWEEN_BATCHES = 0.04
@@ -26,7 +26,7 @@ _stop = threading.Event()
 
 
 @dataclass(frozen=True)
-class Problem:
+class RemoteError:
     """An exception in a rank, in a form that every notebook can read, whatever its class was.
 
     Attributes:
@@ -41,7 +41,7 @@ class Problem:
 
 
 @dataclass
-class Outcome:
+class CallResult:
     """How a call ended on a rank.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outcome:
     """
 
     value: Any = None
-    problem: Problem | None = None
+    problem: RemoteError | None = None
     batches: int = 0
 
 
@@ -110,7 +110,7 @@ def call(payload: bytes) -> bytes:
         payload: cloudpickle of ``(function, args, kwargs)``; it came over ipyparallel's signed channel.
 
     Returns:
-        cloudpickle of the `Outcome`.
+        cloudpickle of the `CallResult`.
     """
     return outcome_of(payload, lambda outcome, function, args, kwargs: function(*args, **kwargs))
 
@@ -131,11 +131,11 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
         run: gets the outcome to fill, the function, its arguments and its keywords; returns the function's value.
 
     Returns:
-        cloudpickle of the `Outcome`.
+        cloudpickle of the `CallResult`.
     """
     _stop.clear()
-    give_back()  # models and traces of earlier calls
-    outcome = Outcome()
+    free_memory()  # models and traces of earlier calls
+    outcome = CallResult()
     try:
         function, args, kwargs = cloudpickle.loads(payload)
         outcome.value = run(outcome, function, args, kwargs)
@@ -145,8 +145,8 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
         while trace.tb_next and trace.tb_frame.f_code.co_filename in (__file__, run.__code__.co_filename):
             trace = trace.tb_next  # begin in the notebook's function, not in the lab's
         printed = "".join(traceback.format_exception(type(error), error, trace))
-        problem = Problem(type(error).__name__, str(error), printed)
-        return cloudpickle.dumps(Outcome(None, problem, outcome.batches))
+        problem = RemoteError(type(error).__name__, str(error), printed)
+        return cloudpickle.dumps(CallResult(None, problem, outcome.batches))
 
 
 def _stream(outcome, function, args, kwargs):

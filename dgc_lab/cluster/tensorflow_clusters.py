@@ -19,12 +19,13 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
-from dgc_lab.common import LabError, check_count
 
-from dgc_lab.cluster.base import Cluster, private_network, show_line
-from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster import private_network
+from dgc_lab.cluster import tensorflow_roles as roles
+from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.member_calls import MemberCall
 from dgc_lab.cluster.process_group import ProcessGroup
+from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
 
 FIRST_PORT = 20000
@@ -46,7 +47,7 @@ class TensorFlowCluster(Cluster):
         self._jobs, self._number = jobs, sum(jobs.values())
         self.workers = jobs["worker"]
         if port is not None:
-            check_count("port", port, 1024, 65536 - self._number)
+            check_whole("port", port, 1024, 65536 - self._number)
         self._port, self._reachable = port, reachable
         self._callers = []
 
@@ -166,8 +167,8 @@ class ParameterServers(TensorFlowCluster):
         grace: float = 10,
         progress: Callable[[str], None] | None = show_line,
     ):
-        check_count("workers", workers, 1, MOST)
-        check_count("ps", ps, 1, MOST)
+        check_whole("workers", workers, 1, MOST)
+        check_whole("ps", ps, 1, MOST)
         super().__init__({"chief": 1, "ps": ps, "worker": workers}, port, reachable, timeout, grace, progress)
         self.ps = ps
         self._callers = ["coordinator"]
@@ -184,7 +185,7 @@ class ParameterServers(TensorFlowCluster):
             ValueError: no such worker.
             LabError: it was not there in time, or the servers are not running.
         """
-        check_count("number", number, 0, self.workers - 1)
+        check_whole("number", number, 0, self.workers - 1)
         with self._changing:
             if not self.ready:
                 raise LabError("the parameter servers are not running. restart() starts them")
@@ -256,7 +257,7 @@ class MultiWorkerMirrored(TensorFlowCluster):
         grace: float = 10,
         progress: Callable[[str], None] | None = show_line,
     ):
-        check_count("workers", workers, 1, MOST)
+        check_whole("workers", workers, 1, MOST)
         super().__init__({"worker": workers}, port, reachable, timeout, grace, progress)
         self._callers = list(self._prepare())
 

@@ -10,9 +10,8 @@ import functools
 import json
 import os
 
-from dgc_lab.common import LabError
-
 from dgc_lab.cluster.host import alive
+from dgc_lab.common import LabError
 
 _servers = []  # a server ends with its last reference
 

@@ -4,10 +4,10 @@ One worker and one tensor, step by step, with gradient g, velocity u and residua
 
 1. `clip_locally` rescales the new gradients when their norm is too large.
 2. `correct_momentum` makes u from g, and what is added to v from u.
-3. `dgc_lab.dgc.thresholds.thresholds` finds the threshold on v, `select` takes the elements that pass it.
-4. `clear` takes what was sent out of v, and with momentum factor masking out of u.
+3. `dgc_lab.dgc.thresholding.thresholds` finds the threshold on v, `select` takes the elements that pass it.
+4. `zero_at` takes what was sent out of v, and with momentum factor masking out of u.
 
-`dgc_lab.dgc.config.Recipe` holds every switch; it can be had from here as well. Who exchanges what was selected, and how,
+`dgc_lab.dgc.config.DGCConfig` holds every switch; it can be had from here as well. Who exchanges what was selected, and how,
 is `dgc_lab.dgc.exchange`' and `dgc_lab.dgc.compressor`'s business.
 """
 
@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dgc_lab.dgc.config import PAPER_WARM_UP, Recipe, geometric_warm_up, masking, payload_bytes
-from dgc_lab.dgc.selection import passing
+from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
+from dgc_lab.dgc.selection import elements_above
 
 __all__ = [
     "PAPER_WARM_UP",
-    "Recipe",
-    "clear",
+    "DGCConfig",
     "clip_locally",
     "correct_momentum",
     "geometric_warm_up",
     "masking",
     "payload_bytes",
     "select",
+    "zero_at",
 ]
 
 LARGEST_HALF = 65504.0  # the largest finite float16
@@ -93,14 +93,14 @@ def correct_momentum(gradient, velocity, momentum, nesterov=False):
     return velocity, velocity
 
 
-def select(residual, threshold, values="float32", tops=None):
+def select(residual, threshold, values="float32", maxima=None):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     Args:
         residual: flat floating-point tensor, n elements, n below 2**31.
         threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
         values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
-        tops: what `dgc_lab.dgc.selection.peaks` says of the residual, if that is known already.
+        maxima: what `dgc_lab.dgc.selection.block_maxima` says of the residual, if that is known already.
 
     Returns:
         ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
@@ -111,7 +111,7 @@ def select(residual, threshold, values="float32", tops=None):
         >>> indices.numpy().tolist(), sent.numpy().tolist()
         ([1, 2], [-3.0, 2.0])
     """
-    indices, chosen = passing(residual, threshold, tops)
+    indices, chosen = elements_above(residual, threshold, maxima)
     if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)
     if values == "float16":
@@ -121,13 +121,13 @@ def select(residual, threshold, values="float32", tops=None):
     return indices, sent, chosen - tf.cast(sent, chosen.dtype)
 
 
-def clear(x, indices, left=0.0):
+def zero_at(x, indices, left=0.0):
     """x with ``left`` (zero, or the rounding error) in place of the elements at ``indices``, none of them twice.
 
     In a graph that has no other use for x, it is changed where it lies in memory and not copied.
 
     Example:
-        >>> clear(tf.constant([1.0, 2.0, 3.0]), tf.constant([1])).numpy().tolist()
+        >>> zero_at(tf.constant([1.0, 2.0, 3.0]), tf.constant([1])).numpy().tolist()
         [1.0, 0.0, 3.0]
     """
     old, places = tf.gather(x, indices), indices[:, None]

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_whole
 
+from dgc_lab.common import check_choice, check_whole
 from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter
-from dgc_lab.dgc.thresholds import RULES, SCOPES
+from dgc_lab.dgc.thresholding import RULES, SCOPES
 from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
 PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
@@ -22,7 +22,7 @@ REDUCTIONS = ("average", "sum")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DGCConfig:
     """Every switch of Deep Gradient Compression; the defaults are the paper's algorithm at 0.1 %.
 
     Attributes:
@@ -41,7 +41,7 @@ class Recipe:
             dense first. See `geometric_warm_up`.
         warm_up_steps: steps in each stage of the warm-up.
         rule: how thresholds are found: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
-        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (`dgc_lab.dgc.thresholds.thresholds`).
+        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (`dgc_lab.dgc.thresholding.thresholds`).
         sample: share of the elements that the sampled rules look at, in (0, 1].
         dense_vectors: tensors of one dimension (biases, batch norm) are sent whole.
         dense_below: so are tensors with fewer elements than this.
@@ -59,9 +59,9 @@ class Recipe:
         ValueError: a value is outside what is said above; the message names it.
 
     Example:
-        >>> Recipe(ratio=0.01, warm_up=PAPER_WARM_UP[:2], warm_up_steps=100).ratio_at(150)
+        >>> DGCConfig(ratio=0.01, warm_up=PAPER_WARM_UP[:2], warm_up_steps=100).ratio_at(150)
         0.0625
-        >>> Recipe(ratio=2)
+        >>> DGCConfig(ratio=2)
         Traceback (most recent call last):
         ValueError: ratio must be in [0, 1], got 2
     """
@@ -125,7 +125,7 @@ class Recipe:
             )
 
     def ratio_at(self, step: int, ratio: float | None = None) -> float:
-        """The ratio of a step, 0 for the first: a stage of the warm-up, then ``ratio`` (the recipe's own if None)."""
+        """The ratio of a step, 0 for the first: a stage of the warm-up, then ``ratio`` (the config's own if None)."""
         stage = int(step) // self.warm_up_steps
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio if ratio is None else ratio
 
@@ -133,27 +133,27 @@ class Recipe:
         """Whether a tensor of this shape is sent whole: one dimension or none, or few elements.
 
         Example:
-            >>> Recipe().is_dense([1024]), Recipe().is_dense([5, 5, 32, 64])
+            >>> DGCConfig().is_dense([1024]), DGCConfig().is_dense([5, 5, 32, 64])
             (True, False)
         """
         shape = tf.TensorShape(shape)
         return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
 
 
-def masking(ratio: float, scope: str = "tensor", **switches) -> Recipe:
-    """Masking alone (lesson 4) as a recipe: what is not sent is dropped, momentum comes after the exchange.
+def masking(ratio: float, scope: str = "tensor", **switches) -> DGCConfig:
+    """Masking alone (lesson 4) as a config: what is not sent is dropped, momentum comes after the exchange.
 
     Args:
         ratio: share of the elements to send, in [0, 1].
         scope: whose threshold; ``"first"`` is the published code's.
-        switches: further fields of `Recipe`.
+        switches: further fields of `DGCConfig`.
 
     Example:
         >>> masking(0.01).accumulate
         False
     """
     off = dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False)
-    return Recipe(**{"ratio": ratio, "scope": scope, "dense_below": 0, **off, **switches})
+    return DGCConfig(**{"ratio": ratio, "scope": scope, "dense_below": 0, **off, **switches})
 
 
 def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
@@ -176,7 +176,7 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
     return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
-def payload_bytes(shapes, recipe: Recipe, workers: int = 1, told: int = 0) -> tuple[int, int]:
+def payload_bytes(shapes, config: DGCConfig, workers: int = 1, told: int = 0) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
@@ -185,7 +185,7 @@ def payload_bytes(shapes, recipe: Recipe, workers: int = 1, told: int = 0) -> tu
 
     Args:
         shapes: shape of each gradient tensor.
-        recipe: ratio, exemptions, value and index type.
+        config: ratio, exemptions, value and index type.
         workers: their number; it decides what travels by allreduce (`dgc_lab.dgc.break_even`).
         told: numbers that each worker tells all others beside the gradients.
 
@@ -193,17 +193,17 @@ def payload_bytes(shapes, recipe: Recipe, workers: int = 1, told: int = 0) -> tu
         ``(compressed, dense)`` in bytes; the counts and notes of a message are among the former.
 
     Example:
-        >>> payload_bytes([[100, 100], [100]], Recipe(ratio=0.01))
+        >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01))
         (1208, 40400)
-        >>> payload_bytes([[100, 100], [100]], Recipe(ratio=0.01, values="float16", indices="run_lengths"))
+        >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01, values="float16", indices="run_lengths"))
         (808, 40400)
     """
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
-    parted = [size for size, shape in zip(sizes, shapes, strict=True) if not recipe.is_dense(shape)]
-    layout = Layout(recipe.values, recipe.indices, notes=1 + told)
-    switches = recipe.switch_to_dense and dense_is_shorter(recipe.ratio, workers, layout.element_bytes)
+    parted = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
+    layout = Layout(config.values, config.indices, notes=1 + told)
+    switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.element_bytes)
     if switches or not parted:
         return dense + 4 * layout.notes * workers, dense  # everybody's notes are in the table that is added up
-    entries = sum(-int(-recipe.ratio * (1 - 1e-7) * size // 1) for size in parted)
+    entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in parted)
     return DENSE_ELEMENT * (sum(sizes) - sum(parted)) + entries * layout.element_bytes + layout.header_bytes, dense

@@ -8,21 +8,21 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def join(tensors, dtype=tf.float32):
+def flatten(tensors, dtype=tf.float32):
     """Tensors of one dtype and any shapes as one flat tensor; an empty one of ``dtype`` when there are none.
 
     Example:
-        >>> join([tf.constant([[1.0], [2.0]]), tf.constant(3.0)]).numpy().tolist()
+        >>> flatten([tf.constant([[1.0], [2.0]]), tf.constant(3.0)]).numpy().tolist()
         [1.0, 2.0, 3.0]
     """
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) if tensors else tf.zeros([0], dtype)
 
 
-def part(flat, shapes) -> list:
-    """The opposite of `join`: tensors of these shapes.
+def unflatten(flat, shapes) -> list:
+    """The opposite of `flatten`: tensors of these shapes.
 
     Example:
-        >>> [tensor.numpy().tolist() for tensor in part(tf.constant([1.0, 2.0, 3.0]), [[2, 1], []])]
+        >>> [tensor.numpy().tolist() for tensor in unflatten(tf.constant([1.0, 2.0, 3.0]), [[2, 1], []])]
         [[[1.0], [2.0]], 3.0]
     """
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
@@ -30,7 +30,7 @@ def part(flat, shapes) -> list:
     return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
 
 
-def number_through(indices, sizes):
+def global_indices(indices, sizes):
     """Indices in several tensors as indices in all of them joined.
 
     Args:
@@ -44,14 +44,14 @@ def number_through(indices, sizes):
         ValueError: the tensors have 2**31 elements or more together, which int32 cannot number.
 
     Example:
-        >>> number_through([tf.constant([0, 2]), tf.constant([1])], [3, 5]).numpy().tolist()
+        >>> global_indices([tf.constant([0, 2]), tf.constant([1])], [3, 5]).numpy().tolist()
         [0, 2, 4]
     """
-    return join([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
+    return flatten([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
 
 
-def add_up(indices, values, sizes, onto=None) -> list:
-    """Each tensor, from what `number_through` numbered: the sum of the values that name an element, zero elsewhere.
+def scatter_add(indices, values, sizes, onto=None) -> list:
+    """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
 
     Args:
         indices: int32 tensor (k,); an element may be named several times, and is then added up in this order.
@@ -63,13 +63,13 @@ def add_up(indices, values, sizes, onto=None) -> list:
         A flat float32 tensor for each size.
 
     Raises:
-        ValueError: as `number_through`.
+        ValueError: as `global_indices`.
 
     Example:
-        >>> first, second = add_up(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
+        >>> first, second = scatter_add(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
         >>> first.numpy().tolist(), second.numpy().tolist()
         ([5.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])
-        >>> add_up(tf.constant([1]), tf.constant([4.0]), [2], onto=[tf.constant([1.0, 2.0])])[0].numpy().tolist()
+        >>> scatter_add(tf.constant([1]), tf.constant([4.0]), [2], onto=[tf.constant([1.0, 2.0])])[0].numpy().tolist()
         [1.0, 6.0]
     """
     starts = tf.constant(_starts(sizes), tf.int32)
@@ -89,3 +89,8 @@ def _starts(sizes):
     if sum(sizes) >= 2**31:
         raise ValueError(f"sizes must add up to less than 2**31 elements, got {sum(sizes)}")
     return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def nbytes(tensors):
+    """Bytes of a list of tensors, int64 scalar."""
+    return tf.add_n([tf.zeros([], tf.int64), *(tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors)])

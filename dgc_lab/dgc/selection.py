@@ -14,7 +14,7 @@ import tensorflow as tf
 BLOCK = 64
 
 
-def peaks(x):
+def block_maxima(x):
     """The largest magnitude in each block of a flat tensor.
 
     A block has 64 elements, or the largest power of two below that which divides the number of elements, so that no
@@ -27,7 +27,7 @@ def peaks(x):
         Tensor (n / block,) of x's dtype; NaN for a block that holds NaN.
 
     Example:
-        >>> peaks(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
+        >>> block_maxima(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
         [3.0, 2.0, 0.0]
     """
     block = _block(x)
@@ -38,26 +38,26 @@ def peaks(x):
     return tf.maximum(tf.reduce_max(blocks, 1), -tf.reduce_min(blocks, 1))
 
 
-def passing(x, threshold, tops=None):
+def elements_above(x, threshold, maxima=None):
     """The elements with ``|x| >= threshold``: where they stand, and what they are.
 
     Args:
         x: flat floating-point tensor of fewer than 2**31 elements.
         threshold: scalar tensor of x's dtype.
-        tops: what `peaks` says of x, if that is known already.
+        maxima: what `block_maxima` says of x, if that is known already.
 
     Returns:
         ``(indices, values)`` of the k elements that pass: int32 (k,), ascending, and x's dtype (k,).
 
     Example:
-        >>> indices, values = passing(tf.constant([0.1, -3.0, 2.0, 0.5]), 1.0)
+        >>> indices, values = elements_above(tf.constant([0.1, -3.0, 2.0, 0.5]), 1.0)
         >>> indices.numpy().tolist(), values.numpy().tolist()
         ([1, 2], [-3.0, 2.0])
     """
     block = _block(x)
-    tops = peaks(x) if tops is None else tops
+    maxima = block_maxima(x) if maxima is None else maxima
     # A block with NaN is opened: its other elements may pass. (Graphs take ~(a < b) for a >= b, which NaN is not.)
-    opened = tf.cast(tf.where((tops >= threshold) | tf.math.is_nan(tops))[:, 0], tf.int32)
+    opened = tf.cast(tf.where((maxima >= threshold) | tf.math.is_nan(maxima))[:, 0], tf.int32)
     rows = tf.gather(tf.reshape(x, [-1, block]), opened)
     found = tf.cast(tf.where(tf.abs(rows) >= threshold), tf.int32)
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.algorithm import correct_momentum
-from dgc_lab.dgc.exchange import Own, Ways
-from dgc_lab.dgc.selection import peaks
-from dgc_lab.dgc.thresholds import thresholds
+from dgc_lab.dgc.exchange import GradientExchange, WorkerPayload
+from dgc_lab.dgc.selection import block_maxima
+from dgc_lab.dgc.thresholding import thresholds
 
 
 class Report(NamedTuple):
@@ -32,36 +32,36 @@ class Report(NamedTuple):
     told: tf.Tensor
 
 
-class Round:
+class CompressionStep:
     """One step's exchange for a `dgc_lab.dgc.compressor.Compressor`: what is sent, and what will change.
 
     State is changed at the end alone, when all gradients turn out to be finite.
 
     Args:
-        compressor: whose recipe, state and exchange it is.
+        compressor: whose config, state and exchange it is.
         ratio: share to send, number or scalar tensor.
         kinds: numbers of the variables whose gradients are sent in part, whole, and by rows.
         rate: learning rate, to take updates off their variables here, where that spares making them; None for no.
     """
 
     def __init__(self, compressor, ratio=None, kinds=((), (), ()), rate=None):
-        self.compressor, self.recipe, self.exchange = compressor, compressor.recipe, compressor.exchange
+        self.compressor, self.config, self.communicator = compressor, compressor.config, compressor.communicator
         self.ratio = ratio
         self.parted, self.whole, self.rows = kinds
         self.changes = []  # (variable, new value)
-        self.corrects = self.recipe.momentum_correction and self.recipe.momentum > 0
+        self.corrects = self.config.momentum_correction and self.config.momentum > 0
         shapes = [variable.shape for variable in compressor.trained]
         # Momentum after the exchange wants the update itself.
-        self.applies = rate is not None and (self.corrects or not self.recipe.momentum)
+        self.applies = rate is not None and (self.corrects or not self.config.momentum)
         self.applies &= all(compressor.trained[i].dtype == tf.float32 for i in self.parted)
         flat = [tf.reshape(compressor.trained[i], [-1]) for i in self.parted] if self.applies else None
-        self.ways = Ways(
-            self.recipe,
-            self.exchange,
+        self.ways = GradientExchange(
+            self.config,
+            self.communicator,
             sizes=[shapes[i].num_elements() for i in self.parted],
             shapes=[shapes[i] for i in self.whole],
             widths=[shapes[i][1:].num_elements() for i in self.rows],
-            clears_velocity=self.corrects and self.recipe.factor_masking,
+            clears_velocity=self.corrects and self.config.factor_masking,
             weights=flat,
             rate=rate,
         )
@@ -87,43 +87,43 @@ class Round:
         for i, (values, numbers) in zip(self.rows, outcome.rows, strict=True):
             values = tf.reshape(values, [-1, *self.compressor.trained[i].shape[1:]])
             rows = tf.IndexedSlices(values, tf.cast(numbers, first[i].indices.dtype), first[i].dense_shape)
-            updates[i] = rows if outside else self._row_update(i, merge_rows(rows))
+            updates[i] = rows if outside else self._row_update(i, sum_duplicate_rows(rows))
             kept[i] = elements([own[i].values for own in gradients])
-        bad, handed = outcome.notes[:, 0], outcome.handed // self.exchange.local
-        report = Report(handed[0], handed[1], tf.stack(kept) // self.exchange.local, outcome.notes[:, 1:])
+        bad, handed = outcome.notes[:, 0], outcome.handed // self.communicator.local
+        report = Report(handed[0], handed[1], tf.stack(kept) // self.communicator.local, outcome.notes[:, 1:])
         if outside:  # what exchanges them must tell all workers
-            return self._finish([spoiled(update, bad[0] < 0) for update in updates], report, [])
+            return self._finish([poison_with_nan(update, bad[0] < 0) for update in updates], report, [])
         return self._finish(updates, report, self._fail_if_bad(bad))
 
-    def _own(self, worker, gradients, told, unclipped) -> Own:
+    def _own(self, worker, gradients, told, unclipped) -> WorkerPayload:
         """What a worker has to send; its first note is the number of a variable whose gradient is not finite, or -1."""
         parted = self._accumulated(worker, gradients)
         # What is not finite makes its block's peak, and any sum with it, not finite either.
-        witnesses = [tops for _, _, tops, _ in parted]
+        witnesses = [maxima for _, _, maxima, _ in parted]
         witnesses += [getattr(gradients[i], "values", gradients[i]) for i in (*self.whole, *self.rows)]
-        bad = first_bad(unclipped, witnesses, gradients)
+        bad = first_non_finite(unclipped, witnesses, gradients)
         whole = [tf.cast(gradients[i], tf.float32) for i in self.whole]
         rows = []
         for i, width in zip(self.rows, self.ways.widths, strict=True):
             values = tf.reshape(tf.cast(gradients[i].values, tf.float32), [-1, width])
             rows.append((values, tf.cast(gradients[i].indices, tf.int32)))
-        return Own(parted, whole, rows, tf.concat([bad[None], told], 0))
+        return WorkerPayload(parted, whole, rows, tf.concat([bad[None], told], 0))
 
     def _accumulated(self, worker, gradients):
-        """(velocity, residual, its peaks, threshold), flat, of what a worker sends in part, this step in them."""
-        recipe, velocities, residuals, tops = self.recipe, [], [], []
+        """(velocity, residual, its block_maxima, threshold), flat, of what a worker sends in part, this step in them."""
+        config, velocities, residuals, maxima = self.config, [], [], []
         for i in self.parted:
             velocity, addend = None, gradients[i]
             if self.corrects:
                 velocity = tf.convert_to_tensor(self.compressor.velocities[worker][i])
-                velocity, addend = correct_momentum(addend, velocity, recipe.momentum, recipe.nesterov)
+                velocity, addend = correct_momentum(addend, velocity, config.momentum, config.nesterov)
             velocities.append(velocity)
-            residuals.append(self.compressor.residuals[worker][i] + addend if recipe.accumulate else addend)
-            tops.append(peaks(tf.reshape(residuals[-1], [-1])))
-        seed = tf.stack([recipe.seed, tf.cast(self.compressor.step, tf.int32)])
-        limits = thresholds(residuals, self.ratio, recipe.rule, recipe.scope, recipe.sample, seed)
+            residuals.append(self.compressor.residuals[worker][i] + addend if config.accumulate else addend)
+            maxima.append(block_maxima(tf.reshape(residuals[-1], [-1])))
+        seed = tf.stack([config.seed, tf.cast(self.compressor.step, tf.int32)])
+        limits = thresholds(residuals, self.ratio, config.rule, config.scope, config.sample, seed)
         flat = [[None if x is None else tf.reshape(x, [-1]) for x in tensors] for tensors in (velocities, residuals)]
-        return list(zip(*flat, tops, limits, strict=True))
+        return list(zip(*flat, maxima, limits, strict=True))
 
     def _keep(self, i, left):
         """What stays with each worker here of one variable, as its state after this step."""
@@ -132,7 +132,7 @@ class Round:
             if self.corrects:
                 own = compressor.velocities[worker][i]
                 self.changes.append((own, tf.reshape(velocity, own.shape)))
-            if self.recipe.accumulate:
+            if self.config.accumulate:
                 own = compressor.residuals[worker][i]
                 self.changes.append((own, tf.reshape(residual, own.shape)))
 
@@ -152,14 +152,14 @@ class Round:
 
     def momentum_after(self, i, update, rows=None):
         """Momentum on what all workers have in common already, for all of a variable or for some of its rows."""
-        recipe, variable = self.recipe, self.compressor.velocities[0][i]
-        if not recipe.momentum:
+        config, variable = self.config, self.compressor.velocities[0][i]
+        if not config.momentum:
             return update
         velocity = tf.convert_to_tensor(variable)
         if rows is None:
-            new, update = correct_momentum(update, velocity, recipe.momentum, recipe.nesterov)
+            new, update = correct_momentum(update, velocity, config.momentum, config.nesterov)
         else:
-            part, update = correct_momentum(update, tf.gather(velocity, rows), recipe.momentum, recipe.nesterov)
+            part, update = correct_momentum(update, tf.gather(velocity, rows), config.momentum, config.nesterov)
             new = tf.tensor_scatter_nd_update(velocity, rows[:, None], part)
         self.changes.append((variable, new))
         return update
@@ -184,7 +184,7 @@ class Round:
             return [identity(update) for update in updates], report
 
 
-def first_bad(gradients, witnesses, clipped=None):
+def first_non_finite(gradients, witnesses, clipped=None):
     """The number of the first gradient that holds NaN or infinity, or -1.
 
     Args:
@@ -198,7 +198,7 @@ def first_bad(gradients, witnesses, clipped=None):
 
     Example:
         >>> gradients = [tf.constant([1.0]), None, tf.constant([1.0, float("inf")])]
-        >>> float(first_bad(gradients, [gradients[0], gradients[2]]))
+        >>> float(first_non_finite(gradients, [gradients[0], gradients[2]]))
         2.0
     """
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
@@ -222,12 +222,12 @@ def is_rows(gradient) -> bool:
     return isinstance(gradient, tf.IndexedSlices)
 
 
-def merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same gradient with every row named once: rows that were named several times are added up.
 
     Example:
         >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), tf.constant([5, 1]))
-        >>> merged = merge_rows(rows)
+        >>> merged = sum_duplicate_rows(rows)
         >>> merged.indices.numpy().tolist(), merged.values.numpy().tolist()
         ([3, 0], [[5.0], [2.0]])
     """
@@ -236,7 +236,7 @@ def merge_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
-def spoiled(update, finite):
+def poison_with_nan(update, finite):
     """The update; NaN in place of it unless all gradients are finite, for an exchange outside to tell all workers."""
     if update is None:
         return None

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import tensorflow as tf
+
 from dgc_lab.common import check_choice
 
 VALUE_TYPES = ("float32", "float16")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from dgc_lab.distributed.communicators import default_exchange
+from dgc_lab.distributed.communicators import default_communicator
 
 
 def statistics_of(model) -> list[tf.Variable]:
@@ -25,20 +25,20 @@ def statistics_of(model) -> list[tf.Variable]:
     return [weight.value for weight in model.non_trainable_weights if tf.as_dtype(weight.dtype).is_floating]
 
 
-def average_statistics(model, exchange=None) -> None:
+def average_statistics(model, communicator=None) -> None:
     """Give all workers the mean of their moving statistics; every worker must call it.
 
     Args:
         model: a Keras model; one without such statistics is left alone.
-        exchange: who takes part (`dgc_lab.distributed.communicators`), each with a model of its own: Horovod's ranks if None.
+        communicator: who takes part (`dgc_lab.distributed.communicators`), each with a model of its own: Horovod's ranks if None.
     """
-    exchange = (exchange or default_exchange()).each_rank
+    communicator = (communicator or default_communicator()).each_rank
     variables = statistics_of(model)
-    if not variables or exchange.size == 1:
+    if not variables or communicator.size == 1:
         return
     # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth.
     own = tf.concat([tf.reshape(tf.cast(variable, tf.float32), [-1]) for variable in variables], 0)
-    mean = exchange.allreduce([own] * exchange.local, "dgc_lab.statistics") / exchange.size
+    mean = communicator.allreduce([own] * communicator.local, "dgc_lab.statistics") / communicator.size
     parts = tf.split(mean, [variable.shape.num_elements() for variable in variables])
     for variable, part in zip(variables, parts, strict=True):
         variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
@@ -50,7 +50,7 @@ class AverageStatistics(keras.callbacks.Callback):
     Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
 
     Args:
-        exchange: as in `dgc_lab.distributed.keras_optimizer.DistributedOptimizer`.
+        communicator: as in `dgc_lab.distributed.keras_optimizer.DistributedOptimizer`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
@@ -58,12 +58,12 @@ class AverageStatistics(keras.callbacks.Callback):
         >>> history = model.fit(tf.ones([8, 3]), tf.ones([8, 3]), verbose=0, callbacks=[AverageStatistics()])
     """
 
-    def __init__(self, exchange=None):
+    def __init__(self, communicator=None):
         super().__init__()
-        self.exchange = exchange
+        self.communicator = communicator
 
     def on_test_begin(self, logs=None):
-        average_statistics(self.model, self.exchange)
+        average_statistics(self.model, self.communicator)
 
     def on_epoch_end(self, epoch, logs=None):
-        average_statistics(self.model, self.exchange)
+        average_statistics(self.model, self.communicator)

@@ -23,11 +23,12 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import LabError, check_whole
 
+from dgc_lab.common import LabError, check_whole
+from dgc_lab.dgc.flat_index import nbytes
 from dgc_lab.install.build_horovod import require_horovod
 
-OPEN_COUNTS = []  # of `handed_to_horovod`
+OPEN_COUNTS = []  # of `count_collective_bytes`
 
 
 class RanksDisagree(LabError):
@@ -70,11 +71,11 @@ class SimulatedWorkers:
         """The workers' tensors one after another."""
         return tf.concat(tensors, axis=0)
 
-    def pool(self, gradients, told, average):
+    def reduce_within_host(self, gradients, told, average):
         """Gradients and notes as they are: nobody stands behind a worker."""
         return gradients, told
 
-    def agree(self, what: str) -> None:
+    def assert_same_on_all_ranks(self, what: str) -> None:
         """Workers of one process cannot disagree."""
         return None  # AutoGraph cannot read a function without a statement, and would say so in every lesson
 
@@ -129,11 +130,11 @@ class HorovodWorkers:
         [tensor] = tensors
         return self.hvd.allgather(tensor, name=name)
 
-    def pool(self, gradients, told, average):
+    def reduce_within_host(self, gradients, told, average):
         """Gradients and notes as they are: each rank is a worker."""
         return gradients, told
 
-    def agree(self, what: str) -> None:
+    def assert_same_on_all_ranks(self, what: str) -> None:
         """Compare a description over all ranks.
 
         Raises:
@@ -144,7 +145,7 @@ class HorovodWorkers:
         others = [rank for rank, other in enumerate(digests) if other.tolist() != digests[0].tolist()]
         if others:
             raise RanksDisagree(
-                "all ranks must have the same recipe, model and order of variables; "
+                "all ranks must have the same config, model and order of variables; "
                 f"rank {', '.join(map(str, others))} differs from rank 0. Here, on rank {self.hvd.rank()}: {what}"
             )
 
@@ -179,7 +180,7 @@ class Handed(dict):
 
 
 @contextlib.contextmanager
-def handed_to_horovod():
+def count_collective_bytes():
     """Count what is handed to Horovod's collectives meanwhile, by whomever: this lab's code or Horovod's optimizer.
 
     Counts what runs, eagerly or in a ``tf.function``; one that was traced before this was ever used is not seen.
@@ -188,7 +189,7 @@ def handed_to_horovod():
         A `Handed` that grows.
 
     Example:
-        >>> with handed_to_horovod() as sent:  # doctest: +SKIP
+        >>> with count_collective_bytes() as sent:  # doctest: +SKIP
         ...     _ = hvd.allreduce(tf.zeros([10]))
         >>> sent["allreduce"], sent.calls["allreduce"]  # doctest: +SKIP
         (40, 1)
@@ -205,7 +206,7 @@ def handed_to_horovod():
 
         def call(tensors, *args, **kwargs):
             every = tensors if isinstance(tensors, list | tuple) else [tensors]
-            tf.numpy_function(add, [payload(every)], [])  # runs with the step, Horovod's are traced functions
+            tf.numpy_function(add, [nbytes(every)], [])  # runs with the step, Horovod's are traced functions
             return collective(tensors, *args, **kwargs)
 
         return call
@@ -224,17 +225,12 @@ def handed_to_horovod():
             setattr(hvd, function, collective)
 
 
-def payload(tensors):
-    """Bytes of a list of tensors, int64 scalar."""
-    return tf.add_n([tf.zeros([], tf.int64), *(tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors)])
-
-
 def launched_ranks() -> int:
     """Number of ranks that a launcher such as horovodrun has started with this process; 1 without a launcher."""
     return int(os.environ.get("HOROVOD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
 
 
-def default_exchange():
+def default_communicator():
     """Horovod's ranks where Horovod runs in this process with more than one, else one worker.
 
     Raises:

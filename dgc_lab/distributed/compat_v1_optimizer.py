@@ -10,11 +10,11 @@ compresses first: Horovod's ``compute_gradients`` would reduce the dense gradien
 from __future__ import annotations
 
 import tensorflow as tf
-from dgc_lab.common import LabError
 
-from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.common import LabError
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.distributed.communicators import ExchangedByHorovodsOptimizer, HorovodWorkers, default_exchange
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.communicators import ExchangedByHorovodsOptimizer, HorovodWorkers, default_communicator
 
 v1 = tf.compat.v1.train
 
@@ -24,25 +24,25 @@ class GradientCompressionOptimizer(v1.Optimizer):
 
     Args:
         optimizer: applies the update: ``GradientDescentOptimizer``, or Horovod's ``DistributedOptimizer`` around one,
-            of which the exchange is taken over, with the recipe's ``reduction`` and ``values`` in place of Horovod's
+            of which the exchange is taken over, with the config's ``reduction`` and ``values`` in place of Horovod's
             ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
-            ``MomentumOptimizer`` is accepted where the recipe's momentum is 0.
-        recipe: the switches (`dgc_lab.dgc.config.Recipe`); the paper's algorithm at 0.1 % if None.
+            ``MomentumOptimizer`` is accepted where the config's momentum is 0.
+        config: the switches (`dgc_lab.dgc.config.DGCConfig`); the paper's algorithm at 0.1 % if None.
         sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
             they stay rows, duplicates merged.
-        exchange: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
+        communicator: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
         name: of the optimizer.
 
     Attributes:
         compressor: the `dgc_lab.dgc.compressor.Compressor`, from the first ``compute_gradients`` on.
 
     Raises:
-        ValueError: optimizer is none of those, or has momentum while the recipe has (it would be applied twice).
+        ValueError: optimizer is none of those, or has momentum while the config has (it would be applied twice).
 
     Example:
         >>> weight = tf.Variable([[1.0, 2.0]])
         >>> inner = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-        >>> optimizer = GradientCompressionOptimizer(inner, Recipe(ratio=0.5, momentum=0.0, dense_below=0))
+        >>> optimizer = GradientCompressionOptimizer(inner, DGCConfig(ratio=0.5, momentum=0.0, dense_below=0))
         >>> _ = optimizer.minimize(lambda: tf.reduce_sum(weight * [[0.25, -0.5]]), var_list=[weight])
         >>> weight.numpy().tolist(), optimizer.get_slot(weight, "residual").numpy().tolist()
         ([[1.0, 2.5]], [[0.25, 0.0]])
@@ -51,16 +51,21 @@ class GradientCompressionOptimizer(v1.Optimizer):
     """
 
     def __init__(
-        self, optimizer, recipe: Recipe | None = None, sparse_to_dense=False, exchange=None, name="GradientCompression"
+        self,
+        optimizer,
+        config: DGCConfig | None = None,
+        sparse_to_dense=False,
+        communicator=None,
+        name="GradientCompression",
     ):
         super().__init__(use_locking=False, name=name)
-        self.recipe, self.sparse_to_dense = recipe or Recipe(), sparse_to_dense
+        self.config, self.sparse_to_dense = config or DGCConfig(), sparse_to_dense
         around_horovod = is_horovods(optimizer)
         if around_horovod:
             check_horovods_options(optimizer)
         self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod offers no public way to it
-        check_inner_optimizer(self.inner, self.recipe)
-        self.exchange = exchange or (HorovodWorkers() if around_horovod else None)
+        check_inner_optimizer(self.inner, self.config)
+        self.communicator = communicator or (HorovodWorkers() if around_horovod else None)
         self.compressor = None
         self._given_out = []
 
@@ -81,15 +86,17 @@ class GradientCompressionOptimizer(v1.Optimizer):
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if self.compressor is None:
             with tf.init_scope():
-                outside = self.exchange is None
-                self.compressor = Compressor(self.recipe, variables, self.exchange or around_workers(), outside=outside)
+                outside = self.communicator is None
+                self.compressor = Compressor(
+                    self.config, variables, self.communicator or around_workers(), outside=outside
+                )
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
                 f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
                 f"{[variable.name for variable in variables]}. Use an optimizer for each list"
             )
         updates, _ = self.compressor([list(gradients)])
-        self._given_out = updates if self.exchange is None else []
+        self._given_out = updates if self.communicator is None else []
         return list(zip(updates, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -105,7 +112,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
             tf.errors.InvalidArgumentError: a rank's gradient held NaN or infinity; on all ranks.
         """
         updates, variables = map(list, zip(*grads_and_vars, strict=True))
-        if self.exchange is None:
+        if self.communicator is None:
             if around_workers().size > 1 and any(u is not None and u is g for u, g in zip(updates, self._given_out)):  # noqa: B905
                 raise LabError(
                     f"{around_workers().size} ranks train, and nobody exchanged their gradients: put "
@@ -153,19 +160,19 @@ def check_horovods_options(optimizer) -> None:
 
 def around_workers():
     """The ranks that a Horovod optimizer around this one exchanges with; one worker where Horovod is not started."""
-    exchange = default_exchange()
-    return ExchangedByHorovodsOptimizer() if isinstance(exchange, HorovodWorkers) else exchange
+    communicator = default_communicator()
+    return ExchangedByHorovodsOptimizer() if isinstance(communicator, HorovodWorkers) else communicator
 
 
-def check_inner_optimizer(optimizer, recipe: Recipe) -> None:
+def check_inner_optimizer(optimizer, config: DGCConfig) -> None:
     """A ValueError for an optimizer that must not apply the compressed update."""
     if type(optimizer) not in (v1.GradientDescentOptimizer, v1.MomentumOptimizer):
         raise ValueError(
-            "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer (or MomentumOptimizer, where the recipe's "
+            "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer (or MomentumOptimizer, where the config's "
             f"momentum is 0), got {type(optimizer).__name__}: Deep Gradient Compression is defined for SGD alone"
         )
-    if type(optimizer) is v1.MomentumOptimizer and recipe.momentum:
+    if type(optimizer) is v1.MomentumOptimizer and config.momentum:
         raise ValueError(
-            f"momentum must be 0 in the recipe when MomentumOptimizer applies the update, got {recipe.momentum}: "
+            f"momentum must be 0 in the config when MomentumOptimizer applies the update, got {config.momentum}: "
             "it would be applied twice"
         )

@@ -30,10 +30,10 @@ def compression_table(compressor) -> pd.DataFrame:
 
     Example:
         >>> from dgc_lab.dgc.compressor import Compressor
-        >>> from dgc_lab.dgc.algorithm import Recipe
+        >>> from dgc_lab.dgc.algorithm import DGCConfig
         >>> from dgc_lab.distributed.communicators import OneWorker
         >>> weight = tf.Variable(tf.zeros([10, 10]), name="weight")
-        >>> compressor = Compressor(Recipe(ratio=0.1, rule="exact", dense_below=0), [weight], OneWorker())
+        >>> compressor = Compressor(DGCConfig(ratio=0.1, rule="exact", dense_below=0), [weight], OneWorker())
         >>> _ = compressor([[tf.random.stateless_normal([10, 10], (0, 0))]])
         >>> compression_table(compressor)["after"].tolist()  # 8 bytes an element, and a header of 8
         [10.0, 88.0]

@@ -4,7 +4,7 @@ Ranks on one host reach each other by its memory, hosts by a network that is far
 the network carries one message for all of its ranks, and fewer workers make the break-even ratio larger.
 
     hvd.init(process_sets="dynamic")
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.001), exchange=Hosts())
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.001), communicator=Hosts())
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import socket
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import LabError
 
+from dgc_lab.common import LabError
 from dgc_lab.distributed.communicators import HorovodWorkers
 
 LONGEST_NAME = 256
 
 
-class Hosts(HorovodWorkers):
+class HierarchicalCommunicator(HorovodWorkers):
     """The hosts of a running Horovod job, one worker each, with as many ranks on one as on another.
 
     ``size`` is the number of hosts and ``first`` the number of this rank's own, by their lowest ranks. All ranks of a
@@ -40,7 +40,7 @@ class Hosts(HorovodWorkers):
         ValueError: hosts have different numbers of ranks; on all ranks.
 
     Example:
-        >>> workers = Hosts()  # doctest: +SKIP
+        >>> workers = HierarchicalCommunicator()  # doctest: +SKIP
         >>> workers.size, workers.ranks  # doctest: +SKIP
         (2, [[0, 1], [2, 3]])
 
@@ -51,7 +51,12 @@ class Hosts(HorovodWorkers):
         super().__init__()
         name = (host or socket.gethostname()).encode()[:LONGEST_NAME]
         padded = np.frombuffer(name.ljust(LONGEST_NAME, b"\0"), np.uint8)[None]
-        names = [bytes(row) for row in self._now(lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.distributed.hierarchical"))]
+        names = [
+            bytes(row)
+            for row in self._now(
+                lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.distributed.hierarchical")
+            )
+        ]
         self.ranks = [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
         if len({len(ranks) for ranks in self.ranks}) != 1:
             raise ValueError(f"hosts must have equal numbers of ranks, got {self.ranks}")
@@ -67,7 +72,7 @@ class Hosts(HorovodWorkers):
         """Examples, metrics and files are each rank's own."""
         return HorovodWorkers()
 
-    def pool(self, gradients, told, average):
+    def reduce_within_host(self, gradients, told, average):
         """One worker's gradients and notes out of those of the ranks of this host: their mean, or the gradients' sum.
 
         ``tf.IndexedSlices`` of all ranks are joined; rows may be named several times afterwards.

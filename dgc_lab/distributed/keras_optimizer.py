@@ -4,7 +4,7 @@ Horovod's own wrapper was written for Keras 2; under Keras 3 it trains every ran
 overrides ``apply``, which ``fit`` and custom loops both call.
 
     hvd.init()
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.001, momentum=0.9))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.001, momentum=0.9))
     model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
     x, y = shard(x_train, y_train)
     model.fit(x, y, callbacks=[AverageMetrics(), *on_first_rank(keras.callbacks.ModelCheckpoint("model.keras"))])
@@ -19,11 +19,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import Recipe
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.distributed.communicators import default_exchange
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.communicators import default_communicator
 
-UNCOMPRESSED = Recipe(
+UNCOMPRESSED = DGCConfig(
     ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
 )
 
@@ -37,21 +37,21 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     velocities of the rank that saves: to resume, let every rank save and load its own file.
 
     Args:
-        optimizer: the Keras optimizer that applies the update. With a recipe, SGD without momentum: the momentum is
-            the recipe's. Without one, any.
-        recipe: how to compress (`dgc_lab.dgc.config.Recipe`); None averages whole gradients.
-        exchange: who takes part (`dgc_lab.distributed.communicators`); Horovod's ranks if None, one worker where there are none.
+        optimizer: the Keras optimizer that applies the update. With a config, SGD without momentum: the momentum is
+            the config's. Without one, any.
+        config: how to compress (`dgc_lab.dgc.config.DGCConfig`); None averages whole gradients.
+        communicator: who takes part (`dgc_lab.distributed.communicators`); Horovod's ranks if None, one worker where there are none.
         name: of the optimizer.
 
     Raises:
-        ValueError: optimizer is not a Keras optimizer; with a recipe, it is not SGD (Adam is outside the algorithm),
-            has momentum of its own (it would be applied twice), or weight decay (the recipe's comes before the
+        ValueError: optimizer is not a Keras optimizer; with a config, it is not SGD (Adam is outside the algorithm),
+            has momentum of its own (it would be applied twice), or weight decay (the config's comes before the
             accumulation).
-        RanksDisagree: at the first step, on all ranks, when they differ in recipe, model or step.
+        RanksDisagree: at the first step, on all ranks, when they differ in config, model or step.
 
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        >>> optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.5, dense_below=0))
+        >>> optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.5, dense_below=0))
         >>> model.compile(optimizer, loss="mse", jit_compile=False)
         >>> history = model.fit(np.ones((8, 4)), np.ones((8, 2)), epochs=2, verbose=0)
         >>> history.history["loss"][0] > history.history["loss"][1]
@@ -60,13 +60,13 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Source: arXiv:1712.01887; https://keras.io/api/optimizers (``apply``).
     """
 
-    def __init__(self, optimizer, recipe: Recipe | None = None, exchange=None, name="distributed"):
+    def __init__(self, optimizer, config: DGCConfig | None = None, communicator=None, name="distributed"):
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
-        if recipe is not None:
+        if config is not None:
             check_outer_optimizer(optimizer)
         super().__init__(learning_rate=0.0, name=name)
-        self.inner, self.recipe, self.exchange = optimizer, recipe, exchange
+        self.inner, self.config, self.communicator = optimizer, config, communicator
         self.compressor = None
         self._started = False
 
@@ -74,11 +74,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Create velocities, residuals and the inner optimizer's state; Keras calls it."""
         if self.built:
             return
-        self.exchange = self.exchange or default_exchange()
+        self.communicator = self.communicator or default_communicator()
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while it traces, and the first step wants their values
-            self.compressor = Compressor(self.recipe or UNCOMPRESSED, weights, self.exchange, names)
+            self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names)
             self.inner.build(variables)
             super().build(variables)
 
@@ -115,9 +115,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self._started:
             return
         with tf.init_scope():
-            self.exchange.agree(f"step {int(self.compressor.step)} (every rank must load its own state, or none)")
+            self.communicator.assert_same_on_all_ranks(
+                f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
+            )
             state = [variable.value for variable in (*self._trainable_variables, *self.inner.variables)]
-            self.exchange.broadcast(state)
+            self.communicator.broadcast(state)
         self._started = True
 
     @property
@@ -150,14 +152,14 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     def save_own_variables(self, store):
         # Keras saves the inner optimizer by itself.
         if self.built:
-            store["rank"] = np.array(self.exchange.first)
+            store["rank"] = np.array(self.communicator.first)
             for number, variable in enumerate(self.compressor.state):
                 store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store):
         if not store.keys():  # saved before it was built
             return
-        saved, own = int(np.asarray(store["rank"])), self.exchange.first
+        saved, own = int(np.asarray(store["rank"])), self.communicator.first
         if saved != own:
             raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
         if len(store.keys()) - 1 != len(self.compressor.state):
@@ -171,14 +173,14 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "optimizer": keras.saving.serialize_keras_object(self.inner),
-            "recipe": None if self.recipe is None else dataclasses.asdict(self.recipe),
+            "config": None if self.config is None else dataclasses.asdict(self.config),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        recipe = config["recipe"] and Recipe(**config["recipe"])
-        return cls(inner, recipe, name=config["name"])
+        switches = config["config"] and DGCConfig(**config["config"])
+        return cls(inner, switches, name=config["name"])
 
 
 class AverageMetrics(keras.callbacks.Callback):
@@ -193,38 +195,40 @@ class AverageMetrics(keras.callbacks.Callback):
         RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
 
     Args:
-        exchange: as in `DistributedOptimizer`.
+        communicator: as in `DistributedOptimizer`.
     """
 
-    def __init__(self, exchange=None):
+    def __init__(self, communicator=None):
         super().__init__()
-        self.exchange = exchange
+        self.communicator = communicator
 
     def on_train_begin(self, logs=None):
-        self.exchange = (self.exchange or default_exchange()).each_rank
+        self.communicator = (self.communicator or default_communicator()).each_rank
         # A rank with fewer batches would leave the others waiting in the last step.
-        self.exchange.agree(f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}")
+        self.communicator.assert_same_on_all_ranks(
+            f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
+        )
         # Not the seeds of dropout: each rank draws its own.
-        self.exchange.broadcast([variable.value for variable in self.model.non_trainable_weights])
+        self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
     def on_epoch_end(self, epoch, logs=None):
         if logs:
             names = sorted(logs)
-            total = self.exchange.allreduce([tf.constant([float(logs[name]) for name in names])], "dgc_lab.metrics")
-            logs.update(zip(names, (total / self.exchange.size).numpy().tolist(), strict=True))
+            total = self.communicator.allreduce([tf.constant([float(logs[name]) for name in names])], "dgc_lab.metrics")
+            logs.update(zip(names, (total / self.communicator.size).numpy().tolist(), strict=True))
 
 
-def on_first_rank(*callbacks, exchange=None) -> list:
+def on_first_rank(*callbacks, communicator=None) -> list:
     """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
 
     Example:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
         1
     """
-    return list(callbacks) if (exchange or default_exchange()).each_rank.first == 0 else []
+    return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
 
 
-def shard(*arrays, exchange=None) -> tuple:
+def shard(*arrays, communicator=None) -> tuple:
     """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
 
     Args:
@@ -238,30 +242,30 @@ def shard(*arrays, exchange=None) -> tuple:
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
-        >>> shard(np.arange(3), exchange=OneWorker())[0].tolist()
+        >>> shard(np.arange(3), communicator=OneWorker())[0].tolist()
         [0, 1, 2]
     """
-    exchange = (exchange or default_exchange()).each_rank
+    communicator = (communicator or default_communicator()).each_rank
     lengths = {len(array) for array in arrays}
-    if len(lengths) != 1 or min(lengths) < exchange.size:
+    if len(lengths) != 1 or min(lengths) < communicator.size:
         raise ValueError(
-            f"arrays must have one length of at least {exchange.size}, the number of ranks, got lengths "
+            f"arrays must have one length of at least {communicator.size}, the number of ranks, got lengths "
             f"{[len(array) for array in arrays]}"
         )
-    end = min(lengths) // exchange.size * exchange.size
-    return tuple(array[exchange.first : end : exchange.size] for array in arrays)
+    end = min(lengths) // communicator.size * communicator.size
+    return tuple(array[communicator.first : end : communicator.size] for array in arrays)
 
 
 def check_outer_optimizer(optimizer) -> None:
     """A ValueError for a Keras optimizer that Deep Gradient Compression must not be joined with."""
     if type(optimizer) is not keras.optimizers.SGD:
         raise ValueError(
-            f"optimizer must be keras.optimizers.SGD with a recipe, got {type(optimizer).__name__}: Deep Gradient "
-            "Compression is defined for SGD alone. Without a recipe any optimizer is fine"
+            f"optimizer must be keras.optimizers.SGD with a config, got {type(optimizer).__name__}: Deep Gradient "
+            "Compression is defined for SGD alone. Without a config any optimizer is fine"
         )
     if optimizer.momentum:
         raise ValueError(
-            f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the recipe has the momentum, "
+            f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the config has the momentum, "
             "and it would be applied twice"
         )
     for name, instead in {
@@ -272,7 +276,7 @@ def check_outer_optimizer(optimizer) -> None:
     }.items():
         if getattr(optimizer, name):
             raise ValueError(
-                f"{name} must be given to the recipe, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
+                f"{name} must be given to the config, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
                 "it comes before the accumulation"
             )
 

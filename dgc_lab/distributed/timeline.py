@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 import pandas as pd
+
 from dgc_lab.common import LabError
 
 READY = "rank {} ready"

@@ -64,7 +64,7 @@ TASKS = {
     "my_links": "scale",
     "step_bytes": "own_model",
     "my_factor": "own_model",
-    "merge_rows": "own_model",
+    "sum_duplicate_rows": "own_model",
     "mean_rows": "own_model",
     "tied_gradient": "own_model",
     "pooled_statistics": "own_model",

@@ -64,7 +64,7 @@ def my_network(variant: Variant) -> tuple[list[tuple[int, ...]], float]:
     return [*shapes, (4 * width, classes), (classes,)], variant.choice("my_ratio", (0.001, 0.002, 0.005, 0.01))
 
 
-def merge_rows(answer, variant: Variant) -> str:
+def sum_duplicate_rows(answer, variant: Variant) -> str:
     about = "for rows 7, 3 and 7 again"
     values = np.array([[1.0, 2.0], [10.0, 20.0], [0.5, -2.0]])
     indices, rows = _rows(asked(answer, np.array([7, 3, 7]), values, about=about), 2, about)
@@ -74,7 +74,7 @@ def merge_rows(answer, variant: Variant) -> str:
         np.allclose(rows, [[10, 20], [1.5, 0]]),
         f"{about}: row 7 was named twice, its values [1, 2] and [0.5, -2] are added up; got {rows.tolist()}.",
     )
-    rng = np.random.default_rng(variant.seed("merge_rows"))
+    rng = np.random.default_rng(variant.seed("sum_duplicate_rows"))
     indices, values = rng.integers(0, 20, size=60), rng.normal(size=(60, 3))
     about = "for 60 rows of a table of 20"
     found, rows = _rows(asked(answer, indices, values, about=about), 3, about)

@@ -26,7 +26,6 @@ import time
 from pathlib import Path
 
 from dgc_lab.common import LabError
-
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
 
 VERSION = "0.28.1"

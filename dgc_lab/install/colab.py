@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 from dgc_lab.common import LabError
-
 from dgc_lab.install.build_horovod import build, horovod_state
 from dgc_lab.install.doctor import Finding, installed
 

@@ -13,23 +13,23 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.rank import stop_requested
 from dgc_lab.parameter_server.checkpoint import order
-from dgc_lab.parameter_server.schedule import Gradient
+from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.parameter_server.server import sleep
-from dgc_lab.parameter_server.training_loop import Finished, Score, Settings
+from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score
 from dgc_lab.parameter_server.worker import delay, now
 
 
-def train_mirrored(task, settings: Settings) -> Iterator:
-    """Train on the workers of a `dgc_lab.cluster.public.MultiWorkerMirrored`; runs in each of them.
+def train_mirrored(task, settings: AsyncConfig) -> Iterator:
+    """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each of them.
 
     Args:
         task, settings: as in `dgc_lab.parameter_server.training_loop.train`; the mode has to be synchronous.
 
     Yields:
-        Each worker a `Gradient` for each of its batches; waiting for the others lies before ``done`` here, inside the
+        Each worker a `GradientEvent` for each of its batches; waiting for the others lies before ``done`` here, inside the
         allreduce. The first worker also a `Score` in the beginning and in the end, and `Finished`.
 
     Raises:
@@ -66,7 +66,7 @@ def train_mirrored(task, settings: Settings) -> Iterator:
         number = update * workers + worker
         *times, loss = (float(value) for value in step(tf.constant(number), *batch(number)))
         start, computed, done = (moment - began for moment in times)
-        yield Gradient(worker, number, start, start, computed, done, update, update, loss)
+        yield GradientEvent(worker, number, start, start, computed, done, update, update, loss)
         updates += 1
     if worker == 0:
         final = [weight.numpy() for weight in weights]
@@ -79,7 +79,7 @@ def all_reduce_mean(values):
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
 
 
-def mirrored_step(strategy, task, settings: Settings, workers: int, worker: int, weights, velocities):
+def mirrored_step(strategy, task, settings: AsyncConfig, workers: int, worker: int, weights, velocities):
     """One update of this worker's copy of the weights: a ``tf.function``.
 
     Returns:

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET
-from dgc_lab.parameter_server.training_loop import Settings
+from dgc_lab.parameter_server.training_loop import AsyncConfig
 
 
-def order(examples: int, settings: Settings) -> np.ndarray:
+def order(examples: int, settings: AsyncConfig) -> np.ndarray:
     """Places of each batch's examples in the training set: int64 (gradients, batch), the same in every mode."""
     return np.random.default_rng(settings.seed).integers(0, examples, (settings.gradients, settings.batch))
 
 
-def restore(checkpoint, task, settings: Settings, workers: int) -> dict:
+def restore(checkpoint, task, settings: AsyncConfig, workers: int) -> dict:
     """The state to begin with: the checkpoint's where there is one, else the task's first weights."""
     weights = task.initial_weights()
     if checkpoint is None or not Path(checkpoint).exists():
@@ -30,7 +30,7 @@ def restore(checkpoint, task, settings: Settings, workers: int) -> dict:
         return kept | {"updates": file["updates"], "version": int(file["version"])}
 
 
-def save(checkpoint, shared, settings: Settings, ended: bool = False) -> dict:
+def save(checkpoint, shared, settings: AsyncConfig, ended: bool = False) -> dict:
     """What the servers hold now; written to the checkpoint, if there is one, whole or not at all."""
     state = shared.snapshot()
     # A batch whose gradient waits in an unfinished sum is to be done again, unless all is over.
@@ -50,7 +50,7 @@ def save(checkpoint, shared, settings: Settings, ended: bool = False) -> dict:
     return state
 
 
-def fingerprint(settings: Settings, workers: int, weights) -> str:
+def fingerprint(settings: AsyncConfig, workers: int, weights) -> str:
     """What two trainings must have in common for one to go on with the other's checkpoint."""
     needed = settings.schedule.gradients_an_update(workers)
     parameters = sum(weight.size for weight in weights)

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import LabError
 
-from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.rank import stop_requested
-from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, Gradient, Schedule
-from dgc_lab.parameter_server.server import SharedModel
+from dgc_lab.common import LabError
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent, Schedule
+from dgc_lab.parameter_server.server import ParameterServerModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
 
 
-class Watch:
+class LivenessMonitor:
     """Looks for workers that died, and says whether the schedule can do without them.
 
     Args:
@@ -50,7 +50,7 @@ class Watch:
         return sorted(new)
 
 
-class Made:
+class UpdateBuffer:
     """Holds records back until the update is made that their gradients are in.
 
     Args:
@@ -60,7 +60,7 @@ class Made:
     def __init__(self, needed: int):
         self._needed, self._open = needed, {}
 
-    def add(self, record: Gradient) -> list[Gradient]:
+    def add(self, record: GradientEvent) -> list[GradientEvent]:
         """The records that can be told now: those of a full update, or a dropped one."""
         if record.update == DROPPED:
             return [record]
@@ -68,12 +68,12 @@ class Made:
         members.append(record)
         return self._open.pop(record.update) if len(members) == self._needed else []
 
-    def unfinished(self) -> list[Gradient]:
+    def unfinished(self) -> list[GradientEvent]:
         """Those that are still held back."""
         return [record for members in self._open.values() for record in members]
 
 
-class Hands:
+class Dispatcher:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
     Args:
@@ -88,7 +88,7 @@ class Hands:
         left: how many of them have not been worked off.
     """
 
-    def __init__(self, coordinator, shared: SharedModel, step, examples, places, batches):
+    def __init__(self, coordinator, shared: ParameterServerModel, step, examples, places, batches):
         self._coordinator, self._shared, self._step = coordinator, shared, step
         self._examples, self._places = examples, places
         self.left, self._next = len(batches), iter(batches)
@@ -101,7 +101,7 @@ class Hands:
         for thread in self._threads:
             thread.start()
 
-    def events(self, watch: Watch) -> Iterator[Gradient | int]:
+    def events(self, watch: LivenessMonitor) -> Iterator[GradientEvent | int]:
         """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
         last_look = time.monotonic()
         while self.left and not stop_requested():
@@ -130,7 +130,7 @@ class Hands:
                 return  # nobody is left to do them
             time.sleep(0.01)
 
-    def rest(self) -> Iterator[Gradient]:
+    def rest(self) -> Iterator[GradientEvent]:
         """What became of the batches that were out when the training was stopped."""
         while not self._results.empty():
             result = self._results.get()
@@ -159,7 +159,9 @@ class Hands:
                 worker, began, read, computed, done, version, update, loss = values
                 if update != NOT_YET:
                     self._results.put(
-                        Gradient(int(worker), int(number), began, read, computed, done, int(version), int(update), loss)
+                        GradientEvent(
+                            int(worker), int(number), began, read, computed, done, int(version), int(update), loss
+                        )
                     )
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)

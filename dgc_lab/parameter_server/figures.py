@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from dgc_lab.common import check_choice, check_count
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from dgc_lab.common import check_choice, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, updates
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, PALETTE, Picture, style
@@ -27,7 +27,7 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
     """One row per worker with what it did over time, and above them a mark for each update; runs below each other.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.Gradient` by name. Of each, the first 16 workers are drawn.
+        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name. Of each, the first 16 workers are drawn.
         seconds: first and last second to show; None for as long as some gradients of the slowest worker take.
 
     Raises:
@@ -69,7 +69,7 @@ def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[
     """What workers did within a window of time.
 
     Args:
-        records: of `dgc_lab.parameter_server.schedule.Gradient`.
+        records: of `dgc_lab.parameter_server.schedule.GradientEvent`.
         workers: their numbers.
         start: first second of the window.
         end: its last second.
@@ -121,7 +121,7 @@ def staleness_histograms(runs: dict) -> Picture:
     """A panel per run: which share of the gradients in its updates has which staleness.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.Gradient` by name.
+        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name.
 
     Raises:
         ValueError: no run, or a run without records.
@@ -160,7 +160,7 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
     """Training loss of each run by time or by gradients computed, a running mean over the last gradients.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.Gradient` by name, measured: simulated ones have no loss.
+        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name, measured: simulated ones have no loss.
         by: ``"seconds"`` or ``"gradients"``.
         smooth: over how many gradients to take the mean.
 
@@ -169,7 +169,7 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
     """
     check_runs(runs)
     check_choice("by", by, ("seconds", "gradients"))
-    check_count("smooth", smooth, 1, 1_000_000)
+    check_whole("smooth", smooth, 1, 1_000_000)
     figure = Figure(figsize=(8, 2.8), dpi=90, layout="constrained")
     axes = figure.subplots()
     said, highest = [], 0.0

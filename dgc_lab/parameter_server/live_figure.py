@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from dgc_lab.parameter_server.figures import LOOKS, spans
-from dgc_lab.parameter_server.schedule import DROPPED, Gradient
+from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, PALETTE, Picture, style
 from dgc_lab.ui.live_figure import LiveFigure
 
@@ -30,7 +30,7 @@ class StragglerPicture(LiveFigure):
     Example:
         >>> picture = StragglerPicture()
         >>> picture.begin("1 asynchronous", workers=2)
-        >>> picture.add(Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3))
+        >>> picture.add(GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3))
         >>> picture.frame()[:4]
         b'\\x89PNG'
     """
@@ -103,7 +103,7 @@ class StragglerPicture(LiveFigure):
             run["line"].set_data(run["seconds"], run["loss"])
             run["line"].set(**looks)
 
-    def add(self, record: Gradient) -> None:
+    def add(self, record: GradientEvent) -> None:
         """One more gradient of the current run."""
         run = self.runs[-1]
         run["last"].append(record.loss)

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
 import pandas as pd
-from dgc_lab.common import check_choice, check_count
 
-from dgc_lab.parameter_server.schedule import DROPPED, Gradient
+from dgc_lab.common import check_choice, check_whole
+from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 
 
 def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
@@ -52,14 +52,14 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
     return staleness
 
 
-def events_in_order(records: list[Gradient]) -> list[tuple]:
+def events_in_order(records: list[GradientEvent]) -> list[tuple]:
     """Reads and updates in the order of their times, as `count_staleness` takes them; a gradient's name is its place.
 
     An update happens when the last of its gradients is done. Times that are measured where a worker is, not where the
     variables are, can swap two events that lie closer together than a message takes.
 
     Example:
-        >>> events_in_order([Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
+        >>> events_in_order([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
         [('read', 0), ('update', 0)]
     """
     times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
@@ -68,11 +68,11 @@ def events_in_order(records: list[Gradient]) -> list[tuple]:
     return [event for _, _, event in sorted(times)]
 
 
-def updates(records: list[Gradient]) -> list[tuple[float, int]]:
+def updates(records: list[GradientEvent]) -> list[tuple[float, int]]:
     """When each update happened, in seconds, and how many gradients it took, in their order.
 
     Example:
-        >>> updates([Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
+        >>> updates([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
         [(0.3, 1)]
     """
     members = _updates(records)
@@ -88,7 +88,7 @@ def _updates(records) -> dict[int, list[int]]:
     return members
 
 
-def summary(runs: dict[str, list[Gradient]], batch_size: int) -> pd.DataFrame:
+def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
     """A row per run.
 
     Args:
@@ -105,18 +105,18 @@ def summary(runs: dict[str, list[Gradient]], batch_size: int) -> pd.DataFrame:
         ValueError: there is no run, a run has no record, or batch_size is not positive.
 
     Example:
-        >>> run = [Gradient(0, n, n, n + 0.1, n + 0.9, n + 1.0, version=n, update=n, loss=2.3) for n in range(4)]
+        >>> run = [GradientEvent(0, n, n, n + 0.1, n + 0.9, n + 1.0, version=n, update=n, loss=2.3) for n in range(4)]
         >>> summary({"one worker": run}, batch_size=32)["samples/s"].to_dict()
         {'one worker': 32.0}
     """
     check_runs(runs)
-    check_count("batch_size", batch_size, 1, 1_000_000_000)
+    check_whole("batch_size", batch_size, 1, 1_000_000_000)
     return pd.DataFrame({name: figures(records, batch_size) for name, records in runs.items()}).T.astype(
         dict.fromkeys(("gradients", "updates", "dropped", "max staleness"), int)
     )
 
 
-def figures(records: list[Gradient], batch_size: int) -> dict[str, float]:
+def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     """One run's row of `summary`."""
     applied = [record.staleness for record in records if record.update != DROPPED]
     seconds = max(record.done for record in records)
@@ -135,7 +135,7 @@ def figures(records: list[Gradient], batch_size: int) -> dict[str, float]:
     }
 
 
-def by_worker(records: list[Gradient]) -> pd.DataFrame:
+def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
     """What each worker did until the run's last gradient was taken.
 
     Returns:
@@ -147,7 +147,7 @@ def by_worker(records: list[Gradient]) -> pd.DataFrame:
         ValueError: there is no record.
 
     Example:
-        >>> by_worker([Gradient(0, 0, 0.0, 0.25, 0.75, 1.0, version=0, update=0, loss=2.3)])["idle share"].item()
+        >>> by_worker([GradientEvent(0, 0, 0.0, 0.25, 0.75, 1.0, version=0, update=0, loss=2.3)])["idle share"].item()
         0.5
     """
     check_runs({"records": records})
@@ -167,7 +167,7 @@ def by_worker(records: list[Gradient]) -> pd.DataFrame:
     return table.assign(idle=seconds - table["computing"], **{"idle share": 1 - table["computing"] / seconds})
 
 
-def check_runs(runs: dict[str, list[Gradient]]) -> None:
+def check_runs(runs: dict[str, list[GradientEvent]]) -> None:
     """A ValueError where there is no run, or a run without a record."""
     if not runs:
         raise ValueError("runs must name at least one run, got none")

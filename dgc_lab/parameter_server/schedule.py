@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dgc_lab.common import check_choice, check_count
+from dgc_lab.common import check_choice, check_whole
 
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
 DROPPED = -1  # the number of the update that a gradient went into, where it went into none
@@ -40,7 +40,7 @@ class Straggler:
     tail: float | None = None
 
     def __post_init__(self):
-        check_count("worker", self.worker, 0, 1023)
+        check_whole("worker", self.worker, 0, 1023)
         if not 1 <= self.slowdown < float("inf"):
             raise ValueError(f"slowdown must be at least 1 and finite, got {self.slowdown!r}")
         if not 0 <= self.delay < float("inf"):
@@ -82,8 +82,8 @@ class Schedule:
 
     def __post_init__(self):
         check_choice("mode", self.mode, MODES)
-        check_count("bound", self.bound, 0, 1_000_000)
-        check_count("backup", self.backup, 1, 1023)
+        check_whole("bound", self.bound, 0, 1_000_000)
+        check_whole("backup", self.backup, 1, 1023)
         slow = [straggler.worker for straggler in self.stragglers]
         if len(set(slow)) < len(slow):
             raise ValueError(f"stragglers must name each worker once, got {slow}")
@@ -111,7 +111,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class GradientEvent:
     """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began.
 
     Attributes:
@@ -141,7 +141,7 @@ class Gradient:
         """Updates applied between the reading of the weights and the update with this gradient.
 
         Example:
-            >>> Gradient(0, 7, 0.0, 0.1, 0.2, 0.3, version=3, update=5, loss=2.3).staleness
+            >>> GradientEvent(0, 7, 0.0, 0.1, 0.2, 0.3, version=3, update=5, loss=2.3).staleness
             2
         """
         return self.update - self.version

@@ -42,7 +42,7 @@ def sleep(seconds) -> tf.Tensor:
     return tf.raw_ops.DatasetToSingleElement(dataset=once, **nothing)[0]
 
 
-class SharedModel:
+class ParameterServerModel:
     """Weights and the state of a schedule, on the parameter servers; its methods are called inside a ``tf.function``.
 
     Args:

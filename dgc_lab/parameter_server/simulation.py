@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from dgc_lab.common import check_choice, check_count
 
+from dgc_lab.common import check_choice, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, figures
-from dgc_lab.parameter_server.schedule import DROPPED, Gradient, Schedule, Straggler, draw_delay
-from dgc_lab.parameter_server.step_costs import Costs
+from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
+from dgc_lab.parameter_server.step_costs import StepCosts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ MOST_WORKERS = 1024
 MOST_GRADIENTS = 1_000_000
 
 
-def simulate(schedule: Schedule, workers: int, gradients: int, costs: Costs, seed: int = 0) -> list[Gradient]:
+def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
     """Let workers compute that many gradients on a schedule, in simulated time.
 
     Args:
@@ -37,7 +37,7 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: Costs, see
         seed: at least 0; the same one gives the same records.
 
     Returns:
-        A `Gradient` for each mini-batch in the order in which they were done; loss is NaN. A gradient in a sum that
+        A `GradientEvent` for each mini-batch in the order in which they were done; loss is NaN. A gradient in a sum that
         the end left unfinished counts as dropped.
 
     Raises:
@@ -45,14 +45,14 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: Costs, see
 
     Example:
         >>> slow = Schedule("asynchronous", stragglers=(Straggler(1, slowdown=2.5),))
-        >>> records = simulate(slow, workers=2, gradients=4, costs=Costs(1.0, applying=0.1))
+        >>> records = simulate(slow, workers=2, gradients=4, costs=StepCosts(1.0, applying=0.1))
         >>> [(record.worker, round(record.done, 1), record.staleness) for record in records]
         [(0, 1.1, 0), (0, 2.2, 0), (1, 2.6, 2), (0, 3.3, 1)]
     """
-    check_count("workers", workers, 1, MOST_WORKERS)
+    check_whole("workers", workers, 1, MOST_WORKERS)
     schedule.gradients_an_update(workers)
-    check_count("gradients", gradients, 1, MOST_GRADIENTS)
-    check_count("seed", seed, 0, 2**63 - 1)
+    check_whole("gradients", gradients, 1, MOST_GRADIENTS)
+    check_whole("seed", seed, 0, 2**63 - 1)
     return _Training(schedule, workers, gradients, costs, seed).run()
 
 
@@ -76,7 +76,7 @@ class _Training:
         self.turns, self.waiting, self.released = self.clock.event(), 0, False
         self.records = []
 
-    def run(self) -> list[Gradient]:
+    def run(self) -> list[GradientEvent]:
         for worker in range(len(self.counts)):
             self.clock.process(self.work(worker))
         self.clock.run()
@@ -106,7 +106,7 @@ class _Training:
                 yield self.takes(self.costs.applying)
                 update = self.hand_in(worker, version)
             done = self.clock.now
-            self.records.append(Gradient(worker, batch, began, read, computed, done, version, update, math.nan))
+            self.records.append(GradientEvent(worker, batch, began, read, computed, done, version, update, math.nan))
             self.unfinished -= 1
             self.release_if_stuck()
 
@@ -151,7 +151,7 @@ class _Training:
 
 def sweep_workers(
     schedules: dict[str, Schedule],
-    costs: Costs,
+    costs: StepCosts,
     workers=tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
     seed: int = 0,
@@ -174,7 +174,7 @@ def sweep_workers(
         ValueError: nothing to simulate, or as `simulate`.
 
     Example:
-        >>> sweep_workers({"synchronous": Schedule()}, Costs(0.5), workers=[4])["gradients/s"].item()
+        >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
         8.0
     """
     import pandas as pd
@@ -183,9 +183,9 @@ def sweep_workers(
     points = [(name, schedule, count) for name, schedule in schedules.items() for count in workers]
     if not points:
         raise ValueError("schedules and workers must not be empty, got nothing to simulate")
-    check_count("gradients_each", gradients_each, 1, MOST_GRADIENTS // MOST_WORKERS)
+    check_whole("gradients_each", gradients_each, 1, MOST_GRADIENTS // MOST_WORKERS)
     for _, schedule, count in points:
-        schedule.gradients_an_update(check_count("workers", count, 1, MOST_WORKERS))
+        schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
     rows = []
     for name, schedule, count in tqdm(points, disable=not progress, unit="run"):
         records = simulate(schedule, count, gradients_each * count, costs, seed)
@@ -193,7 +193,7 @@ def sweep_workers(
     return pd.DataFrame(rows)
 
 
-def scale_row(name: str, records: list[Gradient], workers: int, source: str) -> dict:
+def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
     """A run as a point among those of other numbers of workers: its name and source, and figures of `summary`.
 
     Args:

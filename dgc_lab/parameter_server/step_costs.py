@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgc_lab.parameter_server.metrics import check_runs
-from dgc_lab.parameter_server.schedule import Gradient
+from dgc_lab.parameter_server.schedule import GradientEvent
 
 
 @dataclass(frozen=True)
-class Costs:
+class StepCosts:
     """How long the parts of a step take, in seconds: each one number, or a sequence of measured ones to draw from.
 
     Attributes:
@@ -26,7 +26,7 @@ class Costs:
         ValueError: an attribute holds no number, a negative or infinite one, or computing a 0.
 
     Example:
-        >>> Costs(computing=0.01, dispatch=[0.001, 0.002])
+        >>> StepCosts(computing=0.01, dispatch=[0.001, 0.002])
         Costs(computing=(0.01,), reading=(0.0,), applying=(0.0,), dispatch=(0.001, 0.002), serial_dispatch=False)
     """
 
@@ -52,7 +52,7 @@ class Costs:
             object.__setattr__(self, name, tuple(values.tolist()))
 
     @classmethod
-    def measured(cls, records: list[Gradient], serial_dispatch: bool = False) -> Costs:
+    def measured(cls, records: list[GradientEvent], serial_dispatch: bool = False) -> StepCosts:
         """Costs as a real run without a straggler shows them.
 
         Time under the lock is taken from those reads and submissions alone during which no other worker's ended: in
@@ -63,7 +63,7 @@ class Costs:
             ValueError: there is no record, no worker with two gradients, or no exchange in which none ended.
 
         Example:
-            >>> run = [Gradient(0, n, 5 * n, 5 * n + 1, 5 * n + 3, 5 * n + 4, n, n, 2.3) for n in range(3)]
+            >>> run = [GradientEvent(0, n, 5 * n, 5 * n + 1, 5 * n + 3, 5 * n + 4, n, n, 2.3) for n in range(3)]
             >>> Costs.measured(run)  # doctest: +ELLIPSIS
             Costs(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0)...
         """

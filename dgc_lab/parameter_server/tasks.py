@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from dgc_lab.common import LabError
 
+from dgc_lab.common import LabError
 from dgc_lab.workloads.data import Dataset
 
 
@@ -74,7 +74,7 @@ class Classifier:
         """
         import tensorflow as tf
 
-        from dgc_lab.training.masking_trainer import cross_entropy
+        from dgc_lab.workloads.batches import cross_entropy
 
         with tf.GradientTape() as tape:
             tape.watch(weights)
@@ -86,7 +86,7 @@ class Classifier:
         """Loss and accuracy on the test examples."""
         import tensorflow as tf
 
-        from dgc_lab.training.masking_trainer import cross_entropy
+        from dgc_lab.workloads.batches import cross_entropy
 
         logits, _ = self.model().stateless_call(weights, [], self.data.x_test, training=False)
         right = np.argmax(logits, axis=1) == self.data.y_test

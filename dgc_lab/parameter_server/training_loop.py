@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from dgc_lab.common import check_count
 
-from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, Gradient, Schedule
+from dgc_lab.common import check_whole
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent, Schedule
 
 
 @dataclass(frozen=True)
-class Settings:
+class AsyncConfig:
     """Everything that fixes a training.
 
     Attributes:
@@ -31,7 +31,7 @@ class Settings:
         gradients: how many batches are worked off in all, whichever worker takes them; at least one for each worker,
             and a multiple of their number in synchronous training.
         batch: examples of one gradient.
-        learning_rate: for one worker's gradient, above 0; see `dgc_lab.parameter_server.server.SharedModel`.
+        learning_rate: for one worker's gradient, above 0; see `dgc_lab.parameter_server.server.ParameterServerModel`.
         momentum: in [0, 1).
         staleness_aware: divide the rate by the staleness, where that is above 1.
         seed: of the order of examples.
@@ -51,10 +51,10 @@ class Settings:
     score_every: int = 100
 
     def __post_init__(self):
-        check_count("gradients", self.gradients, 1, 1_000_000)
-        check_count("batch", self.batch, 1, 2**20)
-        check_count("seed", self.seed, 0, 2**31 - 1)
-        check_count("score_every", self.score_every, 1, 1_000_000)
+        check_whole("gradients", self.gradients, 1, 1_000_000)
+        check_whole("batch", self.batch, 1, 2**20)
+        check_whole("seed", self.seed, 0, 2**31 - 1)
+        check_whole("score_every", self.score_every, 1, 1_000_000)
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate!r}")
         if not 0 <= self.momentum < 1:
@@ -112,7 +112,7 @@ class Finished:
     gradients: int
 
 
-def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Iterator:
+def train(task, settings: AsyncConfig, checkpoint: str | Path | None = None) -> Iterator:
     """Train on the parameter servers of this process's cluster; runs in the coordinator.
 
     Args:
@@ -121,7 +121,7 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
         checkpoint: file (``.npz``) that is written at each score, and gone on with where it is there.
 
     Yields:
-        A `Gradient` for each batch, when the update is made that it is in; a `Score` before the first, every
+        A `GradientEvent` for each batch, when the update is made that it is in; a `Score` before the first, every
         ``score_every`` and after the last; a `WorkerDied` if one dies; and `Finished`.
 
     Raises:
@@ -129,17 +129,17 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
         LabError: a worker died that the schedule cannot do without (told within five seconds), or the model cannot be
             put on servers.
     """
-    from dgc_lab.cluster.base import tensorflow_roles as roles
+    from dgc_lab.cluster import tensorflow_roles as roles
     from dgc_lab.parameter_server.checkpoint import order, restore, save
-    from dgc_lab.parameter_server.coordinator import Hands, Made, Watch
-    from dgc_lab.parameter_server.server import SharedModel
+    from dgc_lab.parameter_server.coordinator import Dispatcher, LivenessMonitor, UpdateBuffer
+    from dgc_lab.parameter_server.server import ParameterServerModel
     from dgc_lab.parameter_server.worker import worker_step
 
     workers = roles.number_of("worker")
     settings.check(workers)
     state = restore(checkpoint, task, settings, workers)
     coordinator = roles.coordinator()
-    shared = SharedModel(
+    shared = ParameterServerModel(
         coordinator.strategy, roles.number_of("ps"), settings.schedule, workers, **state,
         learning_rate=settings.learning_rate, momentum=settings.momentum, staleness_aware=settings.staleness_aware,
     )  # fmt: skip
@@ -147,8 +147,8 @@ def train(task, settings: Settings, checkpoint: str | Path | None = None) -> Ite
     done = len(state["updates"]) - len(left)
     yield Score(done, 0.0, task.score(state["weights"]))
     step = worker_step(shared, task, settings.seed)
-    hands = Hands(coordinator, shared, step, task.examples, order(len(task.examples[0]), settings), left)
-    watch, made = Watch(settings.schedule, workers), Made(shared.needed)
+    hands = Dispatcher(coordinator, shared, step, task.examples, order(len(task.examples[0]), settings), left)
+    watch, made = LivenessMonitor(settings.schedule, workers), UpdateBuffer(shared.needed)
     began = None
 
     def since_start(record):
@@ -189,13 +189,13 @@ class Training:
     """What happened in a training.
 
     Attributes:
-        records: a `Gradient` for each batch, as it ended.
+        records: a `GradientEvent` for each batch, as it ended.
         scores: each `Score`, in order.
         deaths: each `WorkerDied`.
         end: `Finished`; None where the training was cut off.
     """
 
-    records: list[Gradient] = field(default_factory=list)
+    records: list[GradientEvent] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     deaths: list[WorkerDied] = field(default_factory=list)
     end: Finished | None = None
@@ -205,16 +205,16 @@ class Training:
         if isinstance(event, Finished):
             self.end = event
         else:
-            {Gradient: self.records, Score: self.scores, WorkerDied: self.deaths}[type(event)].append(event)
+            {GradientEvent: self.records, Score: self.scores, WorkerDied: self.deaths}[type(event)].append(event)
 
 
 def train_on(
-    cluster, task, settings: Settings, checkpoint: str | Path | None = None, progress: bool = True
+    cluster, task, settings: AsyncConfig, checkpoint: str | Path | None = None, progress: bool = True
 ) -> Training:
     """Train on a cluster from the notebook, with a progress bar, and collect what happens.
 
     Args:
-        cluster: started `dgc_lab.cluster.public.ParameterServers` or, for synchronous training, `MultiWorkerMirrored`.
+        cluster: started `dgc_lab.cluster.ParameterServers` or, for synchronous training, `MultiWorkerMirrored`.
         task, settings, checkpoint: as in `train`; mirrored workers take no checkpoint.
         progress: whether to show a bar.
 
@@ -225,7 +225,7 @@ def train_on(
     """
     from tqdm.auto import tqdm
 
-    from dgc_lab.cluster.public import ParameterServers
+    from dgc_lab.cluster import ParameterServers
 
     settings.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
@@ -241,5 +241,5 @@ def train_on(
     with tqdm(total=settings.gradients, desc=name, unit="gradient", leave=False, disable=not progress) as bar:
         for event in events:
             training.take(event)
-            bar.update(isinstance(event, Gradient))
+            bar.update(isinstance(event, GradientEvent))
     return training

@@ -9,7 +9,7 @@ import ipywidgets
 
 from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.live_figure import StragglerPicture
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient, Schedule, Straggler
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
 from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
 
 REDRAW_SHARE = 0.02  # of one core's time goes into drawing frames
@@ -30,15 +30,15 @@ class StragglerLab(LiveRun):
     Args:
         task: what is trained, as `dgc_lab.parameter_server.training_loop.train` takes it; digits by `dgc_lab.workloads.models.wide_digits_cnn` if
             None.
-        reachable: as in `dgc_lab.cluster.public.ParameterServers`, for machines that allow no private network.
+        reachable: as in `dgc_lab.cluster.ParameterServers`, for machines that allow no private network.
         settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
-            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in `dgc_lab.parameter_server.training_loop.Settings` and
+            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in `dgc_lab.parameter_server.training_loop.AsyncConfig` and
             `dgc_lab.parameter_server.schedule.Schedule`.
 
     Attributes:
         rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
             of `dgc_lab.parameter_server.metrics.figures`. ``loss`` and ``accuracy`` are those on the test examples at the end.
-        records: by the name of the run, the list of its `dgc_lab.parameter_server.schedule.Gradient`.
+        records: by the name of the run, the list of its `dgc_lab.parameter_server.schedule.GradientEvent`.
         servers: the `ParameterServers`; None before the first run.
 
     Raises:
@@ -87,8 +87,8 @@ class StragglerLab(LiveRun):
         return StragglerPicture()
 
     def settings(self):
-        """The controls as `dgc_lab.parameter_server.training_loop.Settings`; a ValueError names what is wrong."""
-        from dgc_lab.parameter_server.training_loop import Settings
+        """The controls as `dgc_lab.parameter_server.training_loop.AsyncConfig`; a ValueError names what is wrong."""
+        from dgc_lab.parameter_server.training_loop import AsyncConfig
 
         values = {name: control.value for name, control in self.controls.items()}
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
@@ -97,7 +97,7 @@ class StragglerLab(LiveRun):
         own = {name: value for name, value in own.items() if ONLY_IN[name] == mode}
         stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
         schedule = Schedule(mode, stragglers=stragglers, **own)
-        settings = Settings(schedule, score_every=max(1, values["gradients"]), **values)
+        settings = AsyncConfig(schedule, score_every=max(1, values["gradients"]), **values)
         settings.check(workers)
         return settings
 
@@ -141,7 +141,7 @@ class StragglerLab(LiveRun):
 
     def _start_servers(self, workers):
         """Servers for that many workers: those that are there, or new ones where they do not fit or have died."""
-        from dgc_lab.cluster.public import ParameterServers
+        from dgc_lab.cluster import ParameterServers
         from dgc_lab.cluster.tensorflow_roles import dead_workers
 
         if self.servers is not None and self.servers.workers != workers:
@@ -182,7 +182,7 @@ class StragglerLab(LiveRun):
                 asked = True
                 self.servers.request_stop()
             training.take(event)
-            if isinstance(event, Gradient):
+            if isinstance(event, GradientEvent):
                 self.curves.add(event)
                 redraws.draw_if_due()
             now = time.monotonic()
@@ -243,7 +243,7 @@ def in_words(training, total: int) -> str:
 
     Example:
         >>> from dgc_lab.parameter_server.training_loop import Training, WorkerDied
-        >>> one = Gradient(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
+        >>> one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
         >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
         '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
     """

@@ -6,15 +6,15 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.parameter_server.schedule import Schedule, Straggler
-from dgc_lab.parameter_server.server import SharedModel, sleep
+from dgc_lab.parameter_server.server import ParameterServerModel, sleep
 
 
-def worker_step(shared: SharedModel, task, seed: int):
+def worker_step(shared: ParameterServerModel, task, seed: int):
     """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
     Returns:
         A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
-        tensors. It gives float64 (8,): worker, the four times of a `dgc_lab.parameter_server.schedule.Gradient` as seconds since 1970,
+        tensors. It gives float64 (8,): worker, the four times of a `dgc_lab.parameter_server.schedule.GradientEvent` as seconds since 1970,
         version, update, loss.
     """
 

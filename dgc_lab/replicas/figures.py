@@ -12,7 +12,7 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
     """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
 
     Args:
-        outcome: `dgc_lab.replicas.mirrored_variable.Outcome`.
+        outcome: `dgc_lab.replicas.mirrored_variable.AssignmentResult`.
         values: the number that each replica assigned.
         title: what was done, such as ``"assign, MEAN, AUTO"``.
     """

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
-from dgc_lab.common import LabError, check_choice, check_count
 
-from dgc_lab.training.masking_trainer import grow_gpu_memory
+from dgc_lab.common import LabError, check_choice, check_whole
+from dgc_lab.workloads.batches import grow_gpu_memory
 
 MOST_REPLICAS = 8
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
@@ -27,7 +27,7 @@ class TooLate(LabError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AssignmentResult:
     """What became of a variable that each replica assigned its own value.
 
     Attributes:
@@ -65,7 +65,7 @@ def start_devices(count: int = 4) -> list[str]:
         from dgc_lab.replicas.mirrored_variable import start_devices
         start_devices(4)  # before anything else that uses TensorFlow
     """
-    check_count("replicas", count, 2, MOST_REPLICAS)
+    check_whole("replicas", count, 2, MOST_REPLICAS)
     grow_gpu_memory()
     if len(tf.config.list_physical_devices("GPU")) >= count:
         return [f"GPU:{place}" for place in range(count)]
@@ -99,7 +99,7 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
         TooLate: there are fewer devices, and TensorFlow has started. Without this check TensorFlow would put several
             replicas on one device without a word.
     """
-    check_count("replicas", replicas, 1, MOST_REPLICAS)
+    check_whole("replicas", replicas, 1, MOST_REPLICAS)
     devices = start_devices(replicas) if replicas > 1 else ["CPU:0"]
     if cross_device_ops is None:
         on_gpus = devices[0].startswith("GPU")
@@ -159,7 +159,7 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
     strategy.run(lambda value: getattr(variable, how)(value), args=(mine,))
 
 
-def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> Outcome:
+def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> AssignmentResult:
     """Make a variable, assign per replica, read: what happened, errors of TensorFlow included.
 
     Args:
@@ -169,7 +169,7 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
         initial: value of every copy before.
 
     Raises:
-        ValueError: an unknown name or a wrong number of values; what TensorFlow refuses is in the `Outcome`.
+        ValueError: an unknown name or a wrong number of values; what TensorFlow refuses is in the `AssignmentResult`.
 
     Example, which gives ``(2.5, 2.5, 2.5, 2.5)``::
 
@@ -185,9 +185,9 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
         before, stage = copies(strategy, variable), "assign"
         assign_on_replicas(strategy, variable, values, how)
         after, stage = copies(strategy, variable), "read"
-        return Outcome(before, after, float(variable.read_value().numpy()))
+        return AssignmentResult(before, after, float(variable.read_value().numpy()))
     except (ValueError, NotImplementedError, tf.errors.OpError) as error:
-        return Outcome(before, after, None, stage, str(error).splitlines()[0])
+        return AssignmentResult(before, after, None, stage, str(error).splitlines()[0])
 
 
 def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_count
 
-from dgc_lab.training.masking_trainer import cross_entropy
+from dgc_lab.common import check_choice, check_whole
+from dgc_lab.workloads.batches import cross_entropy
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
 DIVISORS = ("replica batch", "global batch")
@@ -77,10 +77,10 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
         >>> batch_order(examples=100, steps=3, batch=8, replicas=4).shape
         (3, 4, 2)
     """
-    check_count("replicas", replicas, 1, 64)
-    check_count("examples", examples, replicas, 2**31 - 1)
-    check_count("steps", steps, 1, 1_000_000)
-    check_count("batch", batch, replicas, 2**20)
+    check_whole("replicas", replicas, 1, 64)
+    check_whole("examples", examples, replicas, 2**31 - 1)
+    check_whole("steps", steps, 1, 1_000_000)
+    check_whole("batch", batch, replicas, 2**20)
     if batch % replicas:
         raise ValueError(f"batch must be a multiple of the {replicas} replicas, got {batch}")
     random = np.random.default_rng(seed)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from dgc_lab.common import check_choice, check_whole
 
+from dgc_lab.common import check_choice, check_whole
 from dgc_lab.scaling.network import COLLECTIVES, Link
 
 

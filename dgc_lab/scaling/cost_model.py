@@ -18,7 +18,6 @@ import math
 from dataclasses import dataclass
 
 from dgc_lab.common import check_choice, check_whole
-
 from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import COLLECTIVES, Link, allgather, parameter_server, ring

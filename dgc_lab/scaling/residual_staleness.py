@@ -77,7 +77,7 @@ class WatchedCompressor(Compressor):
     """A `dgc_lab.dgc.compressor.Compressor` that keeps each element's age beside its residual.
 
     Args:
-        recipe, variables, exchange, names: as its own; the recipe accumulates and sends float32 values.
+        config, variables, exchange, names: as its own; the config accumulates and sends float32 values.
         longest: age that older ones count as, too; the number of steps, for example.
 
     Attributes:
@@ -85,27 +85,27 @@ class WatchedCompressor(Compressor):
         sent_ages: int64 ``tf.Variable`` (longest + 1,), how many elements were sent at each age so far.
 
     Raises:
-        ValueError: the recipe keeps no residuals, or leaves rounding errors in them.
+        ValueError: the config keeps no residuals, or leaves rounding errors in them.
 
     Example:
-        >>> from dgc_lab.dgc.algorithm import Recipe
+        >>> from dgc_lab.dgc.algorithm import DGCConfig
         >>> from dgc_lab.distributed.communicators import OneWorker
-        >>> recipe = Recipe(ratio=0.5, momentum=0.0, dense_below=0)
-        >>> worker = WatchedCompressor(recipe, [tf.Variable([[0.0, 0.0]])], OneWorker(), longest=3)
+        >>> config = DGCConfig(ratio=0.5, momentum=0.0, dense_below=0)
+        >>> worker = WatchedCompressor(config, [tf.Variable([[0.0, 0.0]])], OneWorker(), longest=3)
         >>> for gradient in ([1.0, 3.0], [1.0, 1.0], [1.0, 2.5]):
         ...     _ = worker([[tf.constant([gradient])]])
         >>> worker.sent_ages.numpy().tolist(), worker.waiting_ages().tolist()
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
 
-    def __init__(self, recipe, variables, exchange, names=None, longest=1000):
-        if not recipe.accumulate:
-            raise ValueError("recipe must accumulate: what is dropped has no age")
-        if recipe.values != "float32":
-            raise ValueError(f"recipe must send float32 values, which leave nothing behind, got {recipe.values!r}")
-        if recipe.weight_decay:
-            raise ValueError(f"recipe must have weight_decay 0: it is in no gradient, got {recipe.weight_decay}")
-        super().__init__(recipe, variables, exchange, names)
+    def __init__(self, config, variables, communicator, names=None, longest=1000):
+        if not config.accumulate:
+            raise ValueError("config must accumulate: what is dropped has no age")
+        if config.values != "float32":
+            raise ValueError(f"config must send float32 values, which leave nothing behind, got {config.values!r}")
+        if config.weight_decay:
+            raise ValueError(f"config must have weight_decay 0: it is in no gradient, got {config.weight_decay}")
+        super().__init__(config, variables, communicator, names)
         self.longest = longest
         self.ages = [
             [None if r is None else tf.Variable(tf.zeros(r.shape, tf.int32), trainable=False) for r in residuals]
@@ -129,7 +129,7 @@ class WatchedCompressor(Compressor):
         ]
         residuals = {place: tf.identity(self.residuals[place[0]][place[1]]) for place in watched}
         velocities = dict.fromkeys(watched)
-        if self.recipe.momentum_correction and self.recipe.momentum:
+        if self.config.momentum_correction and self.config.momentum:
             velocities = {place: tf.identity(self.velocities[place[0]][place[1]]) for place in watched}
         result = super()._step(gradients, ratio, told, rate)
         counts = []

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int = 9, seed: int = 0) -> pd.DataFrame:
-    """Time every rule of `dgc_lab.dgc.thresholds` on one tensor of normal numbers, the rules taking turns.
+    """Time every rule of `dgc_lab.dgc.thresholding` on one tensor of normal numbers, the rules taking turns.
 
     Args:
         elements: of the tensor; as many as the large dense layer of ``mnist_cnn`` has, if not given.
@@ -37,7 +37,7 @@ def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int
     import pandas as pd
     import tensorflow as tf
 
-    from dgc_lab.dgc.thresholds import RULES, keep_mask
+    from dgc_lab.dgc.thresholding import RULES, keep_mask
 
     check_whole("elements", elements, 1)
     check_whole("rounds", rounds, 3)

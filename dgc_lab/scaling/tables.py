@@ -119,7 +119,7 @@ def steps_over_links(rows: Sequence[dict], fit=None) -> pd.DataFrame:
 
     known, lines = exchanges(rows), []
     for link in dict.fromkeys(row["link"] for row in rows):
-        others = [exchange for other, every in known.items() if other != link for exchange in every]
+        others = [communicator for other, every in known.items() if other != link for communicator in every]
         used = fit or fitted(others)
         for timed in timed_steps([row for row in rows if row["link"] == link]):
             ratios = [timed.ratio] if timed.method == "sparse" else []

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 
 from dgc_lab.common import check_choice, check_whole
-
 from dgc_lab.scaling.cost_model import ELEMENTS, Workload
 from dgc_lab.scaling.named_shapes import SHAPES
 
@@ -89,7 +88,7 @@ def training_step(batch: int):
     """A function without arguments: one step of ``mnist_cnn`` on random images, with plain SGD."""
     import tensorflow as tf
 
-    from dgc_lab.training.masking_trainer import cross_entropy
+    from dgc_lab.workloads.batches import cross_entropy
     from dgc_lab.workloads.models import mnist_cnn
 
     model = mnist_cnn()
@@ -113,12 +112,12 @@ def compression_step(ratio: float):
     import tensorflow as tf
 
     from dgc_lab.dgc.compressor import Compressor
-    from dgc_lab.dgc.config import Recipe
+    from dgc_lab.dgc.config import DGCConfig
     from dgc_lab.distributed.communicators import OneWorker
 
     variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES["mnist_cnn"]()]
     gradients = [tf.random.stateless_normal(variable.shape, (0, i)) for i, variable in enumerate(variables)]
-    compressor = Compressor(Recipe(ratio), variables, OneWorker())
+    compressor = Compressor(DGCConfig(ratio), variables, OneWorker())
 
     @tf.function(autograph=False)  # no Python to convert, and trying to warns
     def step():
@@ -132,7 +131,7 @@ def adding(entries: int):
     """A function without arguments: unpack one message of so many entries and add them up."""
     import tensorflow as tf
 
-    from dgc_lab.dgc.flat_index import add_up
+    from dgc_lab.dgc.flat_index import scatter_add
     from dgc_lab.dgc.wire_format import Content, Layout, pack, unpack
 
     sizes = [math.prod(shape) for shape in SHAPES["mnist_cnn"]() if len(shape) > 1]
@@ -142,7 +141,7 @@ def adding(entries: int):
     @tf.function
     def step(message):
         [content] = unpack(message, Layout(), workers=1)
-        return tf.add_n([tensor[0] for tensor in add_up(content.indices, content.values, sizes)])
+        return tf.add_n([tensor[0] for tensor in scatter_add(content.indices, content.values, sizes)])
 
     return lambda: step(message).numpy()
 
@@ -168,7 +167,7 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
-    """What the cost model has to know of a named network, sent as `dgc_lab.dgc.config.Recipe` does it.
+    """What the cost model has to know of a named network, sent as `dgc_lab.dgc.config.DGCConfig` does it.
 
     Args:
         model: as in `times_of`.
@@ -180,12 +179,12 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
         >>> work.elements, work.whole, work.entry_bytes
         (25502912, 54120, 6)
     """
-    from dgc_lab.dgc.config import Recipe
+    from dgc_lab.dgc.config import DGCConfig
     from dgc_lab.dgc.wire_format import Layout
 
     check_choice("model", model, SHAPES)
-    recipe = Recipe(values=values, indices=indices)
-    whole = sum(math.prod(shape) for shape in SHAPES[model]() if recipe.is_dense(shape))
+    config = DGCConfig(values=values, indices=indices)
+    whole = sum(math.prod(shape) for shape in SHAPES[model]() if config.is_dense(shape))
     return Workload(
         ELEMENTS[model] - whole,
         times.compute,

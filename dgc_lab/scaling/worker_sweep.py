@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dgc_lab.common import check_choice
-
-from dgc_lab.training.sweep import RowEnded, RowFailed, RowStarted, append_row, configuration, read_rows, sweep
+from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, append_row, configuration, read_rows, sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,12 +59,12 @@ class Run:
             raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio!r}")
 
     def settings(self, steps: int, learning_rate: float):
-        """As `dgc_lab.training.distributed_trainer.DistributedSettings`."""
-        from dgc_lab.training.distributed_trainer import DistributedSettings
+        """As `dgc_lab.training.distributed_trainer.DistributedConfig`."""
+        from dgc_lab.training.distributed_trainer import DistributedConfig
 
         # The limit grows with the root of N; divided by it, it is the same for all.
         clip_norm = {"none": None, "by workers": CLIP_NORM, "the same": CLIP_NORM / self.workers**0.5}[self.clipping]
-        return DistributedSettings(
+        return DistributedConfig(
             steps=steps,
             batch=EXAMPLES_A_STEP // self.workers,
             learning_rate=learning_rate,
@@ -99,7 +98,7 @@ def table_runs(workers=WORKERS, ratios=RATIOS, clippings=("none", "by workers"),
 def train_runs(
     runs, steps: int = STEPS, learning_rate: float = LEARNING_RATE, out: str | os.PathLike | None = None
 ) -> Iterator:
-    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep.sweep` does.
+    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweeps.sweep` does.
 
     The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
 
@@ -165,7 +164,7 @@ def watched_trainer(settings, data=None):
 
     trainer = DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
     own = trainer.compressor
-    trainer.compressor = WatchedCompressor(own.recipe, own.trained, own.exchange, own.names, settings.steps)
+    trainer.compressor = WatchedCompressor(own.config, own.trained, own.communicator, own.names, settings.steps)
     return trainer
 
 

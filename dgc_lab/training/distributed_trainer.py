@@ -14,21 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
-from dgc_lab.common import LabError, check_choice, check_whole, give_back
 
-from dgc_lab.dgc.algorithm import PAPER_WARM_UP, Recipe, geometric_warm_up
+from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.communicators import OneWorker
-from dgc_lab.training.masking_trainer import (
-    Evaluation,
-    Settings,
-    Step,
-    Trainer,
-    TrainingDiverged,
-    cross_entropy,
-    pick_batch,
-    plain,
-)
+from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer, TrainingDiverged, readable_error
+from dgc_lab.workloads.batches import cross_entropy, pick_batch
 from dgc_lab.workloads.data import Dataset, load
 
 WARM_UPS = {
@@ -40,8 +32,8 @@ WARM_UPS = {
 
 
 @dataclass(frozen=True)
-class DistributedSettings(Settings):
-    """Everything that fixes a run of several workers, but for the ratio: `dgc_lab.training.masking_trainer.Settings` and the switches.
+class DistributedConfig(MaskingConfig):
+    """Everything that fixes a run of several workers, but for the ratio: `dgc_lab.training.masking_trainer.MaskingConfig` and the switches.
 
     Attributes:
         batch: examples per update and worker.
@@ -49,7 +41,7 @@ class DistributedSettings(Settings):
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
         warm_up_steps: updates in each stage.
         nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
-            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.config.Recipe`.
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.config.DGCConfig`.
 
     Raises:
         ValueError: a value is outside what is allowed; the message names it.
@@ -76,13 +68,15 @@ class DistributedSettings(Settings):
             raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
         check_choice("warm_up", self.warm_up, WARM_UPS)
         check_whole("workers", self.workers, 1)
-        self.recipe(1.0)
+        self.config(1.0)
 
-    def recipe(self, ratio: float) -> Recipe:
-        """The switches as a `dgc_lab.dgc.config.Recipe` at one ratio."""
-        same = {field.name for field in dataclasses.fields(Recipe)} & {field.name for field in dataclasses.fields(self)}
+    def config(self, ratio: float) -> DGCConfig:
+        """The switches as a `dgc_lab.dgc.config.DGCConfig` at one ratio."""
+        same = {field.name for field in dataclasses.fields(DGCConfig)} & {
+            field.name for field in dataclasses.fields(self)
+        }
         switches = {name: getattr(self, name) for name in same - {"warm_up"}}
-        return Recipe(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)
+        return DGCConfig(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class DistributedTrainer(Trainer):
 
     Args:
         settings: what to train, the same on all ranks.
-        exchange: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
+        communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         data: the data set, when it is loaded already.
 
     Raises:
@@ -115,22 +109,22 @@ class DistributedTrainer(Trainer):
 
     Example:
         >>> from dgc_lab.distributed.communicators import SimulatedWorkers
-        >>> settings = DistributedSettings(steps=4, evaluations=1)
+        >>> settings = DistributedConfig(steps=4, evaluations=1)
         >>> events = list(DistributedTrainer(settings, SimulatedWorkers(2)).run(ratio=0.01))
         >>> events[0].bytes_sent < events[0].dense_bytes / 10
         True
     """
 
-    def __init__(self, settings: DistributedSettings, exchange=None, data: Dataset | None = None):
-        self.exchange = exchange or OneWorker()
-        if self.exchange.each_rank is not self.exchange:
+    def __init__(self, settings: DistributedConfig, communicator=None, data: Dataset | None = None):
+        self.communicator = communicator or OneWorker()
+        if self.communicator.each_rank is not self.communicator:
             raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
-        if settings.workers != self.exchange.size:
-            raise ValueError(f"workers must be {self.exchange.size}, as many as there are, got {settings.workers}")
-        self.exchange.agree(str(settings))
+        if settings.workers != self.communicator.size:
+            raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
+        self.communicator.assert_same_on_all_ranks(str(settings))
         super().__init__(settings, data)
         self.ratio = None  # of the run
-        self.compressor = Compressor(settings.recipe(1.0), self.weights, self.exchange, self.names)
+        self.compressor = Compressor(settings.config(1.0), self.weights, self.communicator, self.names)
         # Every worker's every step draws its own dropout, whoever computed before it: set from (seed, step, worker).
         layers = [layer for layer in self.model.layers if hasattr(layer, "seed_generator")]
         self.dropout_states = [layer.seed_generator.state for layer in layers]
@@ -156,11 +150,11 @@ class DistributedTrainer(Trainer):
             RanksDisagree: another rank was given another ratio.
             TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
         """
-        settings, recipe = self.settings, self.settings.recipe(ratio)
+        settings, config = self.settings, self.settings.config(ratio)
         if go_on and self.ratio not in (None, ratio):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
         self.ratio = ratio
-        self.exchange.agree(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
+        self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
         if not self.traces:  # tracing is no part of a run's time; a step at learning rate 0, and its state thrown away
             before = [variable.numpy() for variable in (*self.model.variables, *self.compressor.state)]
             self._update(0, ratio, self._inputs(0, 1.0, False, learning_rate=0.0))
@@ -171,7 +165,7 @@ class DistributedTrainer(Trainer):
         seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
         for step in range(self.steps_done + 1, settings.steps + 1):
             start = time.perf_counter()
-            now = recipe.ratio_at(step - 1)
+            now = config.ratio_at(step - 1)
             loss, stopping, report = self._update(step, ratio, self._inputs(step - 1, now, stop()))
             seconds += time.perf_counter() - start
             kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
@@ -179,7 +173,7 @@ class DistributedTrainer(Trainer):
             yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
             if stopping:
                 return
-            if settings.evaluates_after(step) and self.exchange.first == 0:
+            if settings.evaluates_after(step) and self.communicator.first == 0:
                 accuracy, loss = self.evaluate()
                 yield Evaluation(step, float(accuracy), float(loss))
 
@@ -211,12 +205,12 @@ class DistributedTrainer(Trainer):
         """
         steps = self._saved_steps(folder)
         newest = tf.constant([steps[-1] if steps else 0])
-        step = int(tf.reduce_min(self.exchange.allgather([newest] * self.exchange.local, "dgc_lab.saved")))
+        step = int(tf.reduce_min(self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")))
         if step == 0:
             return False
         if step not in steps:
             raise LabError(
-                f"{folder} holds steps {steps} of rank {self.exchange.first}, and another rank has step {step}"
+                f"{folder} holds steps {steps} of rank {self.communicator.first}, and another rank has step {step}"
             )
         file = self._file(folder, step)
         saved = json.loads(file.with_suffix(".json").read_text())
@@ -231,11 +225,11 @@ class DistributedTrainer(Trainer):
 
     def _saved_steps(self, folder) -> list[int]:
         """Steps of this rank's saves in a folder, the last one last."""
-        files = Path(folder).glob(f"rank_{self.exchange.first}_step_*.json")
+        files = Path(folder).glob(f"rank_{self.communicator.first}_step_*.json")
         return sorted(int(file.stem.rpartition("_")[2]) for file in files)
 
     def _file(self, folder, step) -> Path:
-        return Path(folder) / f"rank_{self.exchange.first}_step_{step}"
+        return Path(folder) / f"rank_{self.communicator.first}_step_{step}"
 
     def _checkpoint(self):
         return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)
@@ -250,17 +244,19 @@ class DistributedTrainer(Trainer):
         try:
             report = self.train_step(*inputs)
         except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
+            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
         losses, stopping = report.told.numpy().T
         return float(losses.mean()), bool(stopping.any()), report
 
     def _train_step(self, step, ratio, learning_rate, stopping):
         """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
         self.traces += 1  # Python runs only while TensorFlow traces
-        settings, exchange = self.settings, self.exchange
+        settings, communicator = self.settings, self.communicator
         gradients, told = [], []
-        for worker in range(exchange.first, exchange.first + exchange.local):
-            turn = step * exchange.size + worker  # the workers walk through one order of the examples, batch by batch
+        for worker in range(communicator.first, communicator.first + communicator.local):
+            turn = (
+                step * communicator.size + worker
+            )  # the workers walk through one order of the examples, batch by batch
             images, labels = pick_batch(*self.train, turn, settings.batch, tf.constant(settings.seed))
             for number, state in enumerate(self.dropout_states):
                 state.assign(tf.cast(tf.stack([settings.seed + number, turn]), state.dtype))
@@ -272,10 +268,10 @@ class DistributedTrainer(Trainer):
 
 
 class TrainerOnRanks:
-    """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweep` takes as a trainer.
+    """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweeps` takes as a trainer.
 
     Args:
-        ranks: started `dgc_lab.cluster.public.HorovodRanks`.
+        ranks: started `dgc_lab.cluster.HorovodRanks`.
         settings: what to train, with ``workers`` as many as there are ranks.
         data: the data set, when it is loaded already; the ranks load their own.
         path: where it is (`dgc_lab.workloads.data.load`), here and on every rank.
@@ -286,7 +282,7 @@ class TrainerOnRanks:
 
     own_masks = False
 
-    def __init__(self, ranks, settings: DistributedSettings, data: Dataset | None = None, path=None):
+    def __init__(self, ranks, settings: DistributedConfig, data: Dataset | None = None, path=None):
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
         self.ranks, self.settings = ranks, settings
@@ -302,7 +298,7 @@ class TrainerOnRanks:
             TrainingDiverged: a worker's gradient held NaN or infinity.
             LabError: a rank failed or died, or somebody else stopped the ranks.
         """
-        from dgc_lab.cluster.public import RankFailed
+        from dgc_lab.cluster import RankFailed
 
         step = 0
         try:
@@ -318,17 +314,17 @@ class TrainerOnRanks:
             raise LabError(f"the ranks were stopped after step {step} of {self.settings.steps}")
 
 
-def train_on_rank(settings: DistributedSettings, ratio: float, path: str | None = None) -> Iterator:
+def train_on_rank(settings: DistributedConfig, ratio: float, path: str | None = None) -> Iterator:
     """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
-    from dgc_lab.cluster.public import stop_requested
+    from dgc_lab.cluster import stop_requested
 
     trainer = trainer_on_rank(settings, path)
-    give_back()  # the trainer before goes ahead of this one's trace
+    free_memory()  # the trainer before goes ahead of this one's trace
     yield from trainer.run(ratio, stop_requested)
 
 
 @functools.lru_cache(maxsize=1)  # the last settings alone: their trace is worth keeping, a second model's memory is not
-def trainer_on_rank(settings: DistributedSettings, path: str | None = None) -> DistributedTrainer:
+def trainer_on_rank(settings: DistributedConfig, path: str | None = None) -> DistributedTrainer:
     """This rank's trainer for these settings and data."""
     from dgc_lab.distributed.communicators import HorovodWorkers
 

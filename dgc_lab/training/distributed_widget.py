@@ -29,11 +29,11 @@ class DistributedSweep(LiveSweep):
     Run does and waits for the end; ``close()`` ends the ranks, unless they were given.
 
     Args:
-        ranks: started `dgc_lab.cluster.public.HorovodRanks` to train on; the widget's own if None.
-        out: file that keeps finished rows (`dgc_lab.training.sweep`); a restarted kernel goes on with it.
+        ranks: started `dgc_lab.cluster.HorovodRanks` to train on; the widget's own if None.
+        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
         settings: first values of the controls: dataset, ratios (text), workers, learning_rate, momentum, batch, steps,
             seed, rule, clip_norm (0 for none), warm_up, warm_up_steps, values, accumulate, momentum_correction,
-            factor_masking, nesterov, as in `dgc_lab.training.distributed_trainer.DistributedSettings`.
+            factor_masking, nesterov, as in `dgc_lab.training.distributed_trainer.DistributedConfig`.
 
     Attributes:
         rows: the finished rows, in the order in which they were made.
@@ -104,11 +104,11 @@ class DistributedSweep(LiveSweep):
             self.method.value = next((name for name, switches in METHODS.items() if switches == now), AS_TYPED)
 
     def settings(self):
-        """The controls as `dgc_lab.training.distributed_trainer.DistributedSettings`; a ValueError names what is wrong."""
-        from dgc_lab.training.distributed_trainer import DistributedSettings
+        """The controls as `dgc_lab.training.distributed_trainer.DistributedConfig`; a ValueError names what is wrong."""
+        from dgc_lab.training.distributed_trainer import DistributedConfig
 
         values = self._values()
-        return DistributedSettings(**{**values, "clip_norm": values["clip_norm"] or None})
+        return DistributedConfig(**{**values, "clip_norm": values["clip_norm"] or None})
 
     def frame(self):
         """The rows as a table; on MNIST with the published accuracy and loss of two nodes beside the measured ones."""
@@ -125,7 +125,7 @@ class DistributedSweep(LiveSweep):
 
     def _trainer(self, settings):
         """The ranks, started where they are not up, with these settings."""
-        from dgc_lab.cluster.public import HorovodRanks
+        from dgc_lab.cluster import HorovodRanks
         from dgc_lab.training.distributed_trainer import TrainerOnRanks
         from dgc_lab.workloads.data import load
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import ipywidgets
 
-from dgc_lab.training.sweep import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
+from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 from dgc_lab.ui.charts import Curves
 from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
 
@@ -26,7 +26,7 @@ class LiveSweep(LiveRun):
     A subclass says what can be set (`_columns`, `settings`) and who trains (`_trainer`).
 
     Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweep`); a restarted kernel goes on with it.
+        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
         settings: first values of the controls, by their names in ``controls``.
 
     Attributes:

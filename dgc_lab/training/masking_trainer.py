@@ -5,7 +5,6 @@ The loop knows no widget and no file. Who runs it reads its events, and stops it
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_whole
 
-from dgc_lab.dgc.thresholds import RULES, SCOPES, check_finite, keep_masks
+from dgc_lab.common import check_choice, check_whole
+from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, pick_batch
 from dgc_lab.workloads.data import Dataset, load
 from dgc_lab.workloads.models import MODELS
 
@@ -27,7 +27,7 @@ class TrainingDiverged(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class MaskingConfig:
     """Everything that fixes a training run, but for the ratio.
 
     Attributes:
@@ -37,7 +37,7 @@ class Settings:
         learning_rate: above 0.
         momentum: in [0, 1); applied to what the mask lets through, as the published code does.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
-        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.dgc.thresholds.thresholds`).
+        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.dgc.thresholding.thresholds`).
         seed: integer from which first weights, batches, dropout and samples are drawn.
         evaluations: how often the test set is measured, at even distances; the last time is after the last step.
 
@@ -134,12 +134,12 @@ class Trainer:
         traces: how often TensorFlow has traced the training step.
 
     Example:
-        >>> trainer = Trainer(Settings(steps=10, evaluations=2))
+        >>> trainer = Trainer(MaskingConfig(steps=10, evaluations=2))
         >>> [event.step for event in trainer.run(ratio=0.01) if isinstance(event, Evaluation)]
         [5, 10]
     """
 
-    def __init__(self, settings: Settings, data: Dataset | None = None, masks: Callable | None = None):
+    def __init__(self, settings: MaskingConfig, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
         self.own_masks = masks is not None
         if self.own_masks and settings.rule == "off":
@@ -205,7 +205,7 @@ class Trainer:
             loss, kept = self.train_step(tf.constant(step - 1), *inputs)
             return float(loss), kept.numpy()
         except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {plain(error)}") from error
+            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
 
     def _train_step(self, step, ratio, learning_rate, momentum, seed):
         """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
@@ -240,41 +240,7 @@ class Trainer:
         return tf.cast(correct, tf.float32) / tf.cast(examples, tf.float32), loss / tf.cast(examples, tf.float32)
 
 
-def cross_entropy(labels, logits):
-    """Cross-entropy of each example: labels int (n,), logits float (n, classes), result float (n,)."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-
-def pick_batch(images, labels, step, batch, seed):
-    """The ``batch`` examples of a step, drawn inside the graph: every epoch walks all examples in a new order.
-
-    Args:
-        images, labels: the training set, n examples each.
-        step: int32 scalar tensor, 0 for the first.
-        batch: examples in a batch; more than n is allowed.
-        seed: int32 scalar tensor.
-
-    Returns:
-        ``(images, labels)`` of the batch.
-    """
-    examples = tf.shape(labels)[0]
-    places = step * batch + tf.range(batch)
-    epochs = places // examples
-    # The raw operation: tf.random.experimental.index_shuffle takes a single seed, and a batch can span two epochs.
-    seeds = tf.stack([tf.fill([batch], seed), epochs, tf.zeros_like(epochs)], axis=1)
-    chosen = tf.raw_ops.RandomIndexShuffle(index=places % examples, seed=seeds, max_index=examples - 1)
-    return tf.gather(images, chosen), tf.gather(labels, chosen)
-
-
-def grow_gpu_memory() -> None:
-    """Let TensorFlow take GPU memory as it needs it, in place of all of it at the start."""
-    for gpu in tf.config.list_physical_devices("GPU"):
-        # Too late once the GPU is in use: then whoever started it has chosen already.
-        with contextlib.suppress(RuntimeError):
-            tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def plain(error: tf.errors.InvalidArgumentError) -> str:
+def readable_error(error: tf.errors.InvalidArgumentError) -> str:
     """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
     for line in str(error.message).splitlines():
         if "gradient of" in line:

@@ -24,9 +24,9 @@ class CompressionSweep(LiveSweep):
     finished rows, Clear empties picture and table. ``run()`` does what Run does and waits for the end.
 
     Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweep`); a restarted kernel goes on with it.
+        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
         settings: first values of the controls: dataset, ratios (text), rule, scope, learning_rate, momentum, batch,
-            steps, seed, as in `dgc_lab.training.masking_trainer.Settings`.
+            steps, seed, as in `dgc_lab.training.masking_trainer.MaskingConfig`.
 
     Attributes:
         rows: the finished rows, in the order in which they were made.
@@ -60,10 +60,10 @@ class CompressionSweep(LiveSweep):
         ]
 
     def settings(self):
-        """The controls as `dgc_lab.training.masking_trainer.Settings`; a ValueError names what is wrong."""
-        from dgc_lab.training.masking_trainer import Settings
+        """The controls as `dgc_lab.training.masking_trainer.MaskingConfig`; a ValueError names what is wrong."""
+        from dgc_lab.training.masking_trainer import MaskingConfig
 
-        return Settings(**self._values())
+        return MaskingConfig(**self._values())
 
     def frame(self):
         """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""

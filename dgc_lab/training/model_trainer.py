@@ -15,24 +15,25 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import check_whole
 
+from dgc_lab.common import check_whole
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import Recipe
+from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
 from dgc_lab.distributed.communicators import OneWorker
 from dgc_lab.training.distributed_trainer import DistributedStep
-from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged, pick_batch, plain
+from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged, readable_error
+from dgc_lab.workloads.batches import pick_batch
 
 
-def dense(recipe: Recipe) -> Recipe:
+def dense(config: DGCConfig) -> DGCConfig:
     """The same training with whole gradients: momentum SGD, clipped and decayed alike; what to compare with.
 
     Example:
-        >>> dense(Recipe(ratio=0.01, clip_norm=1.0)).ratio
+        >>> dense(DGCConfig(ratio=0.01, clip_norm=1.0)).ratio
         1.0
     """
-    return dataclasses.replace(recipe, ratio=1.0, warm_up=(), factor_masking=False)
+    return dataclasses.replace(config, ratio=1.0, warm_up=(), factor_masking=False)
 
 
 def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
@@ -62,7 +63,7 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
     return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
 
 
-def scorer(inputs, targets, batch: int = 500) -> Callable:
+def make_evaluator(inputs, targets, batch: int = 500) -> Callable:
     """A function of a classifier to (accuracy, mean cross-entropy) on these examples, for `ModelTrainer.run`.
 
     Args:
@@ -72,7 +73,7 @@ def scorer(inputs, targets, batch: int = 500) -> Callable:
 
     Example:
         >>> same = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])  # its inputs are the logits
-        >>> accuracy, loss = scorer(np.array([[5.0, 0.0], [5.0, 0.0]]), np.array([0, 1]))(same)
+        >>> accuracy, loss = make_evaluator(np.array([[5.0, 0.0], [5.0, 0.0]]), np.array([0, 1]))(same)
         >>> accuracy, round(loss, 2)
         (0.5, 2.51)
     """
@@ -103,9 +104,9 @@ class ModelTrainer:
         loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
         batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
             so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
-        recipe: how to compress (`dgc_lab.dgc.config.Recipe`).
+        config: how to compress (`dgc_lab.dgc.config.DGCConfig`).
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
-        exchange: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
+        communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         seed: integer from which dropout is drawn.
 
     Raises:
@@ -115,13 +116,13 @@ class ModelTrainer:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
         >>> batches = lambda turn: (tf.random.stateless_normal([8, 4], [0, turn]), tf.zeros([8], tf.int32))
         >>> loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        >>> trainer = ModelTrainer(model, loss, batches, Recipe(ratio=0.1, dense_below=0), learning_rate=0.5)
+        >>> trainer = ModelTrainer(model, loss, batches, DGCConfig(ratio=0.1, dense_below=0), learning_rate=0.5)
         >>> losses = [step.loss for step in trainer.run(steps=20)]
         >>> losses[-1] < losses[0] / 2
         True
     """
 
-    def __init__(self, model, loss, batches, recipe: Recipe, learning_rate=0.1, exchange=None, seed: int = 0):
+    def __init__(self, model, loss, batches, config: DGCConfig, learning_rate=0.1, communicator=None, seed: int = 0):
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
         if not model.trainable_weights:
@@ -132,10 +133,10 @@ class ModelTrainer:
         scheduled = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
         if not scheduled and not 0 < learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be above 0, or a schedule, got {learning_rate!r}")
-        self.model, self.loss, self.batches, self.recipe = model, loss, batches, recipe
+        self.model, self.loss, self.batches, self.config = model, loss, batches, config
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
-        self.exchange = exchange or OneWorker()
-        if self.exchange.each_rank is not self.exchange:
+        self.communicator = communicator or OneWorker()
+        if self.communicator.each_rank is not self.communicator:
             raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
         if keras.mixed_precision.dtype_policy().name == "mixed_float16":
             raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
@@ -145,7 +146,7 @@ class ModelTrainer:
         self.statistics = statistics_of(model)
         others = {id(weight) for weight in model.non_trainable_weights}
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
-        self.compressor = Compressor(recipe, self.weights, self.exchange, self.names)
+        self.compressor = Compressor(config, self.weights, self.communicator, self.names)
         self.first_values = [variable.numpy() for variable in self._variables]
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
         self._step = tf.function(self._train_step, autograph=False)  # it has no Python branch on a tensor
@@ -171,7 +172,7 @@ class ModelTrainer:
 
         Args:
             steps: number of updates, at least 1.
-            ratio: share of the elements that a worker sends, in place of the recipe's; its warm-up stays.
+            ratio: share of the elements that a worker sends, in place of the config's; its warm-up stays.
             evaluate: a function of the model to (accuracy, loss), called on the first worker.
             evaluations: how often, at even distances; the last time is after the last step.
             stop: asked before every step; when it says True on any rank, all end after the same step.
@@ -182,20 +183,20 @@ class ModelTrainer:
 
         Raises:
             ValueError: an argument is not as said above.
-            RanksDisagree: ranks have different models or recipes, or run differently.
+            RanksDisagree: ranks have different models or configs, or run differently.
             TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
         """
         check_whole("steps", steps, 1)
         check_whole("evaluations", evaluations, 1)
-        recipe = self.recipe if ratio is None else dataclasses.replace(self.recipe, ratio=ratio)
-        self.exchange.agree(f"{steps} steps, ratio {recipe.ratio}, {evaluations} evaluations")
+        config = self.config if ratio is None else dataclasses.replace(self.config, ratio=ratio)
+        self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         for variable, value in zip(self._variables, self.first_values, strict=True):
             variable.assign(value)
-        self.exchange.broadcast([*self.weights, *self.statistics])
+        self.communicator.broadcast([*self.weights, *self.statistics])
         seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
         for step in range(1, steps + 1):
             start = time.perf_counter()
-            now = recipe.ratio_at(step - 1)
+            now = config.ratio_at(step - 1)
             loss, stopping, report = self._update(step - 1, now, stop())
             seconds += time.perf_counter() - start
             kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
@@ -206,20 +207,20 @@ class ModelTrainer:
             yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
             if stopping:
                 return
-            if due and evaluate is not None and self.exchange.first == 0:
+            if due and evaluate is not None and self.communicator.first == 0:
                 yield Evaluation(step, *map(float, evaluate(self.model)))
 
     def _meet(self):
         """One set of moving statistics for all; simulated workers share them anyway."""
-        if self.exchange.local < self.exchange.size:
-            average_statistics(self.model, self.exchange)
+        if self.communicator.local < self.communicator.size:
+            average_statistics(self.model, self.communicator)
 
     def _update(self, step, ratio, stopping):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
         try:
             report = self._step(tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
         except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {plain(error)}") from error
+            raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {readable_error(error)}") from error
         losses, stops = report.told.numpy().T
         return float(losses.mean()), bool(stops.any()), report
 
@@ -238,13 +239,13 @@ class ModelTrainer:
 
     def _train_step(self, step, ratio, stopping):
         """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
-        exchange = self.exchange
+        communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
-        turns = [step * exchange.size + exchange.first + worker for worker in range(exchange.local)]
+        turns = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
         losses, gradients, moved = zip(*(self._of_worker(turn, before) for turn in turns), strict=True)
         told = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
-            variable.assign(tf.add_n(values) / exchange.local)
+            variable.assign(tf.add_n(values) / communicator.local)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return self.compressor.train(list(gradients), rate, ratio, told)

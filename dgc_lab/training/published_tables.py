@@ -1,4 +1,4 @@
-"""The published MNIST figures that the lessons put to the test, and the recipe that goes with them.
+"""The published MNIST figures that the lessons put to the test, and the config that goes with them.
 
 Masking on one worker and on two: the share of the gradient that is sent, test accuracy and test loss after 20 000
 steps in all.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dgc_lab.training.sweep import read_rows, table
+from dgc_lab.training.sweeps import read_rows, table
 
 PUBLISHED_STEPS = 20_000  # of all workers together
 # ratio: (accuracy, loss)
@@ -45,16 +45,16 @@ METHODS = ("masking", "dgc")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
-    """The published recipe: MNIST, momentum 0.9, learning rate 0.001, batch 100, the first tensor's threshold for all.
+    """The published config: MNIST, momentum 0.9, learning rate 0.001, batch 100, the first tensor's threshold for all.
 
     Args:
         steps: updates per row; the published rows had 20 000.
-        scope: whose threshold (`dgc_lab.dgc.thresholds.thresholds`); the published code's is ``"first"``.
+        scope: whose threshold (`dgc_lab.dgc.thresholding.thresholds`); the published code's is ``"first"``.
         seed: integer for first weights, batches and dropout.
     """
-    from dgc_lab.training.masking_trainer import Settings
+    from dgc_lab.training.masking_trainer import MaskingConfig
 
-    return Settings(
+    return MaskingConfig(
         dataset="mnist",
         steps=steps,
         batch=100,
@@ -67,7 +67,7 @@ def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", see
 
 
 def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 2, seed: int = 0):
-    """The published recipe for several workers: learning rate 0.001 and steps / workers each, times and by workers.
+    """The published config for several workers: learning rate 0.001 and steps / workers each, times and by workers.
 
     Args:
         method: ``"masking"``, as published: the first tensor's threshold, and what it does not let pass is dropped;
@@ -79,7 +79,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 
     Raises:
         ValueError: the method is neither, or steps cannot be divided among the workers.
     """
-    from dgc_lab.training.distributed_trainer import DistributedSettings
+    from dgc_lab.training.distributed_trainer import DistributedConfig
 
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -91,7 +91,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 
         switches |= dict.fromkeys(off, False)
     else:
         switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // workers // 25)}
-    return DistributedSettings(
+    return DistributedConfig(
         dataset="mnist",
         steps=steps // workers,
         batch=100,
@@ -105,7 +105,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 
 
 
 def beside_published(rows: list[dict], published: dict | None = None) -> pd.DataFrame:
-    """The rows' table (`dgc_lab.training.sweep.table`) with the published accuracy and loss behind those on MNIST.
+    """The rows' table (`dgc_lab.training.sweeps.table`) with the published accuracy and loss behind those on MNIST.
 
     A row on other data, or at a ratio that was not published, stays empty there.
 
@@ -153,5 +153,5 @@ def two_node_rows(method: str) -> list[dict]:
 
 def results_file(name: str) -> Path:
     """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
-    here = Path(__file__).parent
-    return next(folder / name for folder in (here.parent / "results", here / "results") if folder.exists())
+    package = Path(__file__).resolve().parents[1]
+    return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())

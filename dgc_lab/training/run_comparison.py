@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from dgc_lab.common import give_back
 
+from dgc_lab.common import free_memory
 from dgc_lab.training.distributed_trainer import DistributedStep
 from dgc_lab.training.masking_trainer import Evaluation
 from dgc_lab.ui.charts import Curves, Picture
 
 
-def collected(run, steps: int, label: str = "") -> list:
+def run_with_progress(run, steps: int, label: str = "") -> list:
     """A run's events as a list, with a progress bar while it trains.
 
     Args:
@@ -26,7 +26,7 @@ def collected(run, steps: int, label: str = "") -> list:
         for event in run:
             events.append(event)
             bar.update(isinstance(event, DistributedStep))
-    give_back()  # the trainer and its traces
+    free_memory()  # the trainer and its traces
     return events
 
 

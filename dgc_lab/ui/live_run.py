@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import ipywidgets
-from dgc_lab.common import LabError
 
+from dgc_lab.common import LabError
 from dgc_lab.ui.charts import image_tag
 from dgc_lab.ui.explorer import set_control
 from dgc_lab.ui.widget_html import framed, message_line, with_tooltips

@@ -10,8 +10,8 @@ arXiv:2002.04745 (normalization before each layer, which trains without Adam's c
 from __future__ import annotations
 
 import keras
-from dgc_lab.common import check_whole
 
+from dgc_lab.common import check_whole
 from dgc_lab.workloads.masked_words import guesses
 
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
-from dgc_lab.common import check_count
 
+from dgc_lab.common import check_whole
 from dgc_lab.workloads.ring import quality, ring_points
 
 NOISE = 4  # random numbers from which the generator makes a point
@@ -63,9 +63,9 @@ class RingGAN:
     seed: int = 0
 
     def __post_init__(self):
-        check_count("hidden", self.hidden, 1, 4096)
-        check_count("points", self.points, 1, 10_000_000)
-        check_count("seed", self.seed, 0, 2**31 - 2)
+        check_whole("hidden", self.hidden, 1, 4096)
+        check_whole("points", self.points, 1, 10_000_000)
+        check_whole("seed", self.seed, 0, 2**31 - 2)
         if not 0 <= self.penalty < float("inf"):
             raise ValueError(f"penalty must be at least 0 and finite, got {self.penalty!r}")
 
@@ -127,7 +127,7 @@ class RingGAN:
 
     def sample(self, weights, count: int = SAMPLES) -> np.ndarray:
         """Points that the generator makes, float32 (count, 2); the same noise at every call."""
-        check_count("count", count, 1, 10_000_000)
+        check_whole("count", count, 1, 10_000_000)
         generator, _ = self.players(weights)
         noise = tf.random.stateless_normal((count, NOISE), (self.seed, 2))
         return dense([tf.constant(weight) for weight in generator], noise).numpy()

@@ -95,7 +95,7 @@ def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0)
         >>> shown.shape, places.shape, targets.numpy()[0].tolist()
         (TensorShape([4, 20]), TensorShape([4, 3]), [3, 3, 3])
     """
-    from dgc_lab.training.masking_trainer import pick_batch
+    from dgc_lab.workloads.batches import pick_batch
 
     sequences = tf.constant(sequences)
 

@@ -7,6 +7,7 @@ with 16, 32 and 64 filters; a shortcut without parameters around each block; 0.2
 from __future__ import annotations
 
 import keras
+
 from dgc_lab.common import check_whole
 
 STAGES = (16, 32, 64)  # filters

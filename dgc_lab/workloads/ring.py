@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from dgc_lab.common import check_count
+
+from dgc_lab.common import check_whole
 
 MODES = 8  # centres on the ring
 RADIUS = 2.0
@@ -45,8 +46,8 @@ def ring_points(count: int, seed: int = 0) -> np.ndarray:
         >>> ring_points(100).shape
         (100, 2)
     """
-    check_count("count", count, 1, 10_000_000)
-    check_count("seed", seed, 0, 2**31 - 1)
+    check_whole("count", count, 1, 10_000_000)
+    check_whole("seed", seed, 0, 2**31 - 1)
     random = np.random.default_rng(seed)
     points = centres()[random.integers(0, MODES, count)] + random.normal(0, DEVIATION, (count, 2))
     return points.astype(np.float32)

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+
 from dgc_lab.common import LabError, check_whole
 
 UNKNOWN, MASK = "[UNK]", "[MASK]"

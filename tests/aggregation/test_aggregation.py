@@ -8,14 +8,14 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_lab.aggregation.summation import addn_timing as sum_speed
-from dgc_lab.aggregation.summation import allreduce_topologies as links
-from dgc_lab.aggregation.summation import figures as aggregation_pictures
-from dgc_lab.aggregation.summation import gradient_graph
-from dgc_lab.aggregation.summation import profiling as traces
-from dgc_lab.aggregation.summation import rounding_error as rounding
-from dgc_lab.aggregation.summation import summation as aggregation
-from dgc_lab.aggregation.summation import tied_rnn as tied_training
+from dgc_lab.aggregation import addn_graph as gradient_graph
+from dgc_lab.aggregation import addn_timing as sum_speed
+from dgc_lab.aggregation import allreduce_topologies as links
+from dgc_lab.aggregation import figures as aggregation_pictures
+from dgc_lab.aggregation import profiling as traces
+from dgc_lab.aggregation import rounding_error as rounding
+from dgc_lab.aggregation import summation as aggregation
+from dgc_lab.aggregation import tied_rnn as tied_training
 
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 

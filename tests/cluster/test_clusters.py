@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dgc_lab.common import LabError
 from kernels import there, until
 
+from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, stop_requested
 from dgc_lab.cluster.engine_host import WAIT
-from dgc_lab.cluster.engines import runs
-from dgc_lab.cluster.public import HorovodRanks, RankDied, RankFailed, stop_requested
+from dgc_lab.cluster.engines import is_running
+from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
 
 # The functions that run on ranks import what they use, like a function of a notebook that is sent to another process.
@@ -76,7 +76,7 @@ def pids(ranks):
 def family(process=None):
     """All processes that a process has started and that are more than zombies."""
     children = (process or psutil.Process()).children(recursive=True)
-    return [child for child in children if runs(child)]
+    return [child for child in children if is_running(child)]
 
 
 def test_run_gives_results_in_rank_order(two_ranks):
@@ -406,7 +406,7 @@ def test_time_limit_warning_and_progress(horovod):
 def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
     program = """
 import os
-from dgc_lab.cluster.public import HorovodRanks
+from dgc_lab.cluster import HorovodRanks
 ranks = HorovodRanks(1, progress=None).start()
 print(*ranks.run(os.getpid))
 """

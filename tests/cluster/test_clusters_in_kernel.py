@@ -7,12 +7,12 @@ import time
 import pytest
 from kernels import until
 
-from dgc_lab.cluster.engines import runs
+from dgc_lab.cluster.engines import is_running
 
 START = """
 import os, time
 import psutil
-from dgc_lab.cluster.public import HorovodRanks, stop_requested
+from dgc_lab.cluster import HorovodRanks, stop_requested
 
 def train():
     import horovod.tensorflow as hvd
@@ -44,7 +44,7 @@ def test_px_and_the_cell_run_twice_and_exit(kernel):
     first = set(kernel.seen)
     assert len(first) >= 6
     assert kernel.ok(START)  # the same cell again: new ranks, and the old ones end
-    until(lambda: not any(runs(kernel.seen[pid]) for pid in first))
+    until(lambda: not any(is_running(kernel.seen[pid]) for pid in first))
     printed = kernel.ok(cell)
     assert "rank 1 of 2" in printed
     assert kernel.ok("print(next(ranks.stream(train)))") == "1\n"
@@ -79,7 +79,7 @@ def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(kernel):
     _, error = kernel.run(loop, kernel.interrupt_at("on"))
     assert error[0] == "RankFailed"
     assert "did not stop within 2 s" in error[1]
-    until(lambda: not any(runs(kernel.seen[pid]) for pid in pids))
+    until(lambda: not any(is_running(kernel.seen[pid]) for pid in pids))
     assert kernel.ok("print(ranks.restart().run(lambda: 1))").endswith("[1, 1]\n")
 
 

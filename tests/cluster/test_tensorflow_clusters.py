@@ -15,11 +15,17 @@ import warnings
 
 import psutil
 import pytest
-from dgc_lab.common import LabError
 
-from dgc_lab.cluster.base import private_network
-from dgc_lab.cluster.base import tensorflow_roles as roles
-from dgc_lab.cluster.public import FunctionFailed, MultiWorkerMirrored, ParameterServers, ProcessDied, stop_requested
+from dgc_lab.cluster import (
+    FunctionFailed,
+    MultiWorkerMirrored,
+    ParameterServers,
+    ProcessDied,
+    private_network,
+    stop_requested,
+)
+from dgc_lab.cluster import tensorflow_roles as roles
+from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
 
 # A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow; one
@@ -743,7 +749,7 @@ def test_servers_that_are_forgotten_end_and_two_clusters_run_side_by_side(server
 
 PROGRAM = """
 import os, sys, time
-from dgc_lab.cluster.public import ParameterServers, stop_requested
+from dgc_lab.cluster import ParameterServers, stop_requested
 
 def twice(number):  # a function of __main__, and a class
     return Result(2 * number)

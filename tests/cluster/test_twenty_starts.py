@@ -11,7 +11,7 @@ import sys
 def test_twenty_starts_and_stops_of_ranks_leave_nothing(horovod, tmp_path, monkeypatch):
     program = """
 import gc, os, psutil, tempfile
-from dgc_lab.cluster.public import HorovodRanks
+from dgc_lab.cluster import HorovodRanks
 from dgc_lab.cluster.engines import runs
 import ipyparallel, numpy  # numpy keeps a thread of its own once it is loaded
 
@@ -49,7 +49,7 @@ print("clean")
 def test_twenty_starts_and_stops_of_parameter_servers_leave_nothing(tmp_path, monkeypatch):
     program = """
 import gc, os, psutil, tempfile
-from dgc_lab.cluster.public import ParameterServers
+from dgc_lab.cluster import ParameterServers
 from dgc_lab.cluster.engines import runs
 
 me = psutil.Process()

@@ -17,7 +17,7 @@ import pytest
 
 from dgc_lab.course import grading, sandbox, sources
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXERCISES = ROOT / "notebooks" / "exercises"
 FIRST, SECOND, BY_HAND = "04_masking", "05_accumulation", "07_own_model"
 PYTHON = Path(os.environ.get("DGC_LAB_COURSE_PYTHON", ROOT / ".venv-course" / "bin" / "python"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from dgc_lab.common import LabError
 from IPython.core.interactiveshell import InteractiveShell
 
+from dgc_lab.common import LabError
 from dgc_lab.course import by_hand, entries, guard, repair, roster, sandbox, scaffold, sources, submissions, supervision
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control

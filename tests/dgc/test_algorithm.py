@@ -9,25 +9,16 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_lab.dgc.algorithm import (
-    PAPER_WARM_UP,
-    Recipe,
-    clear,
-    clip_locally,
-    correct_momentum,
-    geometric_warm_up,
-    masking,
-    payload_bytes,
-    select,
-)
+from dgc_lab.dgc.algorithm import clip_locally, correct_momentum, select, zero_at
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.flat_index import number_through
-from dgc_lab.dgc.thresholds import exact_threshold
+from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
+from dgc_lab.dgc.flat_index import global_indices
+from dgc_lab.dgc.thresholding import exact_threshold
 from dgc_lab.dgc.wire_format import Content, Layout, pack
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 
 SHAPES = [(40, 50), (50,), (3, 30)]
-EXACT = Recipe(ratio=0.01, rule="exact", dense_below=0)
+EXACT = DGCConfig(ratio=0.01, rule="exact", dense_below=0)
 FORMATS = list(itertools.product(("float32", "float16"), ("int32", "run_lengths")))
 
 
@@ -39,11 +30,11 @@ def gradients(step, worker=0):
     return [tf.random.stateless_normal(shape, (step, 10 * worker + i)) for i, shape in enumerate(SHAPES)]
 
 
-def train(recipe, workers=1, steps=6, learning_rate=0.1, same_data=False, **switches):
+def train(config, workers=1, steps=6, learning_rate=0.1, same_data=False, **switches):
     """Weights and compressor after some steps of plain SGD on what the compressor gives out."""
-    recipe = dataclasses.replace(recipe, **switches)
+    config = dataclasses.replace(config, **switches)
     variables = weights()
-    compressor = Compressor(recipe, variables, SimulatedWorkers(workers))
+    compressor = Compressor(config, variables, SimulatedWorkers(workers))
     for step in range(steps):
         every = [gradients(step, 0 if same_data else worker) for worker in range(workers)]
         updates, _ = compressor(every)
@@ -112,7 +103,7 @@ def test_what_is_sent_and_what_stays_add_up_to_the_residual(numbers, ratio):
     residual = tf.constant(numbers, tf.float32)
     for values in ("float32", "float16"):
         indices, sent, left = select(residual, exact_threshold(residual, ratio), values)
-        stays = clear(residual, indices, left)
+        stays = zero_at(residual, indices, left)
         back = stays.numpy()
         back[indices] += sent.numpy()
         np.testing.assert_array_equal(back, residual)
@@ -128,7 +119,7 @@ def test_what_is_sent_and_what_stays_add_up_to_the_residual(numbers, ratio):
 def test_ties_zeros_one_element_and_infinity_are_sent_once_or_kept(numbers):
     residual = tf.constant(numbers)
     indices, sent, left = select(residual, exact_threshold(residual, 0.3))
-    stays = clear(residual, indices, left)
+    stays = zero_at(residual, indices, left)
     for place, number in enumerate(numbers):
         if place in indices.numpy():
             assert stays[place] == 0
@@ -141,7 +132,7 @@ def test_values_beyond_float16_are_sent_as_its_largest():
     residual = tf.constant([1e6, -2.0])
     indices, sent, left = select(residual, 1.0, "float16")
     assert sent.numpy().tolist() == [65504.0, -2.0]
-    assert clear(residual, indices, left).numpy().tolist() == [1e6 - 65504.0, 0.0]
+    assert zero_at(residual, indices, left).numpy().tolist() == [1e6 - 65504.0, 0.0]
 
 
 def test_resnet_50_shrinks_277_fold():
@@ -149,15 +140,15 @@ def test_resnet_50_shrinks_277_fold():
     shapes = resnet_50()
     assert sum(np.prod(shape) for shape in shapes) == 25_557_032
     assert sum(shape[0] for shape in shapes if len(shape) == 1) == 54_120
-    recipe = Recipe(ratio=0.001, dense_below=0, indices="run_lengths")
-    compressed, dense = payload_bytes(shapes, recipe)
+    config = DGCConfig(ratio=0.001, dense_below=0, indices="run_lengths")
+    compressed, dense = payload_bytes(shapes, config)
     assert round(dense / 2**20, 2) == 97.49
     # k is rounded up in each of the 54 tensors, which the published figure leaves out: 180 bytes, and 8 of header.
     assert compressed / 2**20 == pytest.approx(0.352, abs=0.0006)
     assert round(dense / compressed) == 277
     # The message itself: every 1000th element of each tensor that is sent in part.
     sizes = [int(np.prod(shape)) for shape in shapes if len(shape) > 1]
-    places = number_through([tf.range(0, size, 1000) for size in sizes], sizes)
+    places = global_indices([tf.range(0, size, 1000) for size in sizes], sizes)
     nothing, layout = tf.zeros([1]), Layout("float32", "run_lengths", notes=1, whole=54_120)
     content = Content(nothing, tf.zeros([54_120]), [], places, tf.ones(tf.shape(places)))
     assert len(pack(content, layout)) == compressed
@@ -183,7 +174,7 @@ def resnet_50():
     return [*shapes, (2048, 1000), (1000,)]
 
 
-# The recipe ---------------------------------------------------------------------------------------------------------
+# The config ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,22 +204,22 @@ def resnet_50():
 )
 def test_bad_switches_are_named(switches, message):
     with pytest.raises(ValueError, match=message):
-        Recipe(**switches)
+        DGCConfig(**switches)
 
 
 def test_warm_up_schedules():
-    recipe = Recipe(ratio=0.001, warm_up=PAPER_WARM_UP, warm_up_steps=10)
-    assert [recipe.ratio_at(step) for step in (0, 9, 10, 39, 40)] == [0.25, 0.25, 0.0625, 0.004, 0.001]
+    config = DGCConfig(ratio=0.001, warm_up=PAPER_WARM_UP, warm_up_steps=10)
+    assert [config.ratio_at(step) for step in (0, 9, 10, 39, 40)] == [0.25, 0.25, 0.0625, 0.004, 0.001]
     geometric = geometric_warm_up(0.001, stages=2)
     assert geometric == pytest.approx((0.1, 0.01))
-    assert Recipe(ratio=0.001, warm_up=(1.0,), warm_up_steps=3).ratio_at(2) == 1.0
+    assert DGCConfig(ratio=0.001, warm_up=(1.0,), warm_up_steps=3).ratio_at(2) == 1.0
     with pytest.raises(ValueError, match="ratio must be above 0 and below 1, got 1"):
         geometric_warm_up(1)
 
 
 def test_compressor_follows_the_warm_up():
-    recipe = Recipe(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, rule="exact", dense_below=0)
-    compressor = Compressor(recipe, weights(), OneWorker())
+    config = DGCConfig(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, rule="exact", dense_below=0)
+    compressor = Compressor(config, weights(), OneWorker())
     step = tf.function(lambda number: compressor([[g * (1.0 + number) for g in gradients(0)]])[1])
     kept = [int(step(tf.constant(float(number))).kept[0]) for number in range(6)]
     assert kept == [2000, 2000, 200, 200, 20, 20]
@@ -241,8 +232,8 @@ def test_compressor_follows_the_warm_up():
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_1_everything_added_was_sent_or_is_left(workers, values):
     variables, compressor = weights(), None
-    recipe = dataclasses.replace(EXACT, momentum=0.0, values=values, dense_vectors=False)
-    compressor = Compressor(recipe, variables, SimulatedWorkers(workers))
+    config = dataclasses.replace(EXACT, momentum=0.0, values=values, dense_vectors=False)
+    compressor = Compressor(config, variables, SimulatedWorkers(workers))
     sent = [tf.zeros(shape, tf.float64) for shape in SHAPES]
     added = [tf.zeros(shape, tf.float64) for shape in SHAPES]
     for step in range(12):
@@ -294,13 +285,13 @@ def test_5_workers_with_the_same_data_are_one_worker(rule):
 
 def test_8_reported_bytes_are_those_handed_to_the_collectives():
     for (values, indices), ratio in itertools.product(FORMATS, (0.05, 0.6, 1.0)):
-        exchange = Counting(2)
-        recipe = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
-        compressor = Compressor(recipe, weights(), exchange)
+        communicator = Counting(2)
+        config = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
+        compressor = Compressor(config, weights(), communicator)
         rows = tf.IndexedSlices(tf.ones([2, 30]), tf.constant([1, 1]), tf.constant([3, 30]))
         _, report = compressor([[*gradients(0, worker)[:2], rows] for worker in range(2)])
-        assert 2 * int(report.allreduce_bytes + report.allgather_bytes) == exchange.handed
-        assert compressor.bytes_sent.numpy().sum() * 2 == exchange.handed
+        assert 2 * int(report.allreduce_bytes + report.allgather_bytes) == communicator.handed
+        assert compressor.bytes_sent.numpy().sum() * 2 == communicator.handed
         assert report.kept.numpy().tolist() == [round(ratio * 2000), 50, 30]
 
 
@@ -326,23 +317,23 @@ class Counting(SimulatedWorkers):
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.2, 0.6, 1.0])
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_bytes_foreseen_are_bytes_sent_in_one_collective(workers, ratio, values, indices):
-    exchange = Counting(workers)
-    recipe = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
-    _, report = Compressor(recipe, weights(), exchange)([gradients(0, worker) for worker in range(workers)])
-    assert exchange.calls == 1
-    expected = payload_bytes(SHAPES, recipe, workers)[0]
-    assert exchange.handed == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
+    communicator = Counting(workers)
+    config = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
+    _, report = Compressor(config, weights(), communicator)([gradients(0, worker) for worker in range(workers)])
+    assert communicator.calls == 1
+    expected = payload_bytes(SHAPES, config, workers)[0]
+    assert communicator.handed == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
 
 
 def test_long_tensors_that_are_sent_whole_are_added_up_beside_the_message():
-    shapes, recipe = [(40, 50), (9000,)], EXACT
+    shapes, config = [(40, 50), (9000,)], EXACT
     for workers, calls in ((2, 1), (4, 2)):
-        exchange = Counting(workers)
-        compressor = Compressor(recipe, [tf.Variable(tf.zeros(shape)) for shape in shapes], exchange)
+        communicator = Counting(workers)
+        compressor = Compressor(config, [tf.Variable(tf.zeros(shape)) for shape in shapes], communicator)
         every = [[tf.random.stateless_normal(shape, (0, worker)) for shape in shapes] for worker in range(workers)]
         updates, report = compressor(every)
-        assert exchange.calls == calls
-        assert exchange.handed == workers * payload_bytes(shapes, recipe, workers)[0]
+        assert communicator.calls == calls
+        assert communicator.handed == workers * payload_bytes(shapes, config, workers)[0]
         assert int(report.allreduce_bytes) == (0 if workers == 2 else 4 * 9000)
         np.testing.assert_allclose(updates[1], np.mean([own[1] for own in every], axis=0), atol=1e-6)
 
@@ -353,8 +344,8 @@ def test_indices_and_run_lengths_train_alike(values):
     results = []
     for indices in ("int32", "run_lengths"):
         variables = [tf.Variable(tf.zeros([2, 100_000])), tf.Variable(tf.zeros([300, 5]))]
-        recipe = Recipe(ratio=1e-5, rule="exact", dense_below=0, values=values, indices=indices)
-        compressor = Compressor(recipe, variables, SimulatedWorkers(2))
+        config = DGCConfig(ratio=1e-5, rule="exact", dense_below=0, values=values, indices=indices)
+        compressor = Compressor(config, variables, SimulatedWorkers(2))
         for step in range(4):
             every = [[tf.random.stateless_normal(v.shape, (step, w)) for v in variables] for w in range(2)]
             for variable, update in zip(variables, compressor(every)[0], strict=True):
@@ -366,12 +357,12 @@ def test_indices_and_run_lengths_train_alike(values):
 
 def test_what_workers_tell_reaches_all_with_the_gradients():
     for ratio in (0.01, 1.0, tf.constant(0.01, tf.float64)):
-        exchange = Counting(3)
+        communicator = Counting(3)
         told = [tf.constant([worker + 0.5, -worker]) for worker in range(3)]
-        compressor = Compressor(EXACT, weights(), exchange)
+        compressor = Compressor(EXACT, weights(), communicator)
         _, report = compressor([gradients(0, worker) for worker in range(3)], ratio, told)
         assert report.told.numpy().tolist() == [[0.5, 0], [1.5, -1], [2.5, -2]]
-        assert exchange.calls == 1
+        assert communicator.calls == 1
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -445,16 +436,16 @@ def test_the_two_reductions_give_the_same_update():
     """The worker's mean, averaged, and its share, summed; divided by the number of workers once."""
     results = []
     for reduction, factor in (("average", 1.0), ("sum", 0.5)):
-        recipe = dataclasses.replace(EXACT, reduction=reduction, clip_norm=1.0, weight_decay=0.1)
+        config = dataclasses.replace(EXACT, reduction=reduction, clip_norm=1.0, weight_decay=0.1)
         variables = weights()
-        compressor = Compressor(recipe, variables, SimulatedWorkers(2))
+        compressor = Compressor(config, variables, SimulatedWorkers(2))
         updates, _ = compressor([[factor * g for g in gradients(0, worker)] for worker in range(2)])
         results.append(updates)
     assert_close(*results)
 
 
 def test_small_tensors_and_vectors_are_sent_whole():
-    compressor = Compressor(Recipe(ratio=0.01, dense_below=100), weights(), OneWorker())
+    compressor = Compressor(DGCConfig(ratio=0.01, dense_below=100), weights(), OneWorker())
     assert compressor.dense == [False, True, True]
     _, report = compressor([gradients(0)])
     assert report.kept.numpy().tolist()[1:] == [50, 90]
@@ -504,25 +495,25 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, 
     )
     compressor([gradients(0, 0), gradients(0, 1)])
     before = [variable.numpy() for variable in (*compressor.state, *compressor.trained)]
-    spoiled = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
+    poison_with_nan = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
 
     def step():
-        return compressor.train([gradients(1, 0), spoiled], 0.1)
+        return compressor.train([gradients(1, 0), poison_with_nan], 0.1)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*logits.* on worker 1 holds NaN or inf"):
         (tf.function(step) if traced else step)()
     assert_same([*compressor.state, *compressor.trained], before)
 
 
-@pytest.mark.parametrize("recipe", [EXACT, dataclasses.replace(EXACT, values="float16"), masking(0.01)])
+@pytest.mark.parametrize("config", [EXACT, dataclasses.replace(EXACT, values="float16"), masking(0.01)])
 @pytest.mark.parametrize("traced", [False, True])
-def test_training_in_one_call_is_taking_the_updates_off_the_weights(recipe, traced):
+def test_training_in_one_call_is_taking_the_updates_off_the_weights(config, traced):
     """By entries, by whole tensors, and by rows; whether by entries is known beforehand, or by the ratio's value."""
     for workers, ratio in itertools.product((1, 2), (0.01, 1.0, tf.constant(0.01, tf.float64))):
         every = [[*gradients(0, worker)[:2], None] for worker in range(workers)]
         for own in every:
             own[2] = tf.IndexedSlices(own[1][None, :30], tf.constant([1]), tf.constant(SHAPES[2]))
-        one, other = (Compressor(recipe, weights(), SimulatedWorkers(workers)) for _ in range(2))
+        one, other = (Compressor(config, weights(), SimulatedWorkers(workers)) for _ in range(2))
         train_step = tf.function(other.train) if traced else other.train
         for _ in range(3):
             for weight, update in zip(one.trained, one(every, ratio)[0], strict=True):
@@ -545,8 +536,8 @@ def test_a_norm_that_overflows_is_told_and_changes_nothing():
 
 
 def test_traced_and_eager_steps_are_the_same():
-    for recipe in (EXACT, Recipe(ratio=0.01), masking(0.05, "first"), Recipe(ratio=0.01, values="float16")):
-        eager, traced = Compressor(recipe, weights(), OneWorker()), Compressor(recipe, weights(), OneWorker())
+    for config in (EXACT, DGCConfig(ratio=0.01), masking(0.05, "first"), DGCConfig(ratio=0.01, values="float16")):
+        eager, traced = Compressor(config, weights(), OneWorker()), Compressor(config, weights(), OneWorker())
         step = tf.function(traced)
         for number in range(4):
             one, other = eager([gradients(number)])[0], step([gradients(number)])[0]
@@ -581,13 +572,13 @@ def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
 )
 def test_the_warm_up_travels_by_what_is_shorter_for_four_workers(switches, by_allreduce):
     """By allreduce where ratio x workers x bytes of an entry is 8 or more."""
-    recipe = Recipe(ratio=0.01, rule="exact", warm_up=(1.0, 0.4, 0.25, 0.1), warm_up_steps=1, dense_below=0)
-    recipe = dataclasses.replace(recipe, dense_vectors=False, **switches)
-    compressor = Compressor(recipe, weights(), SimulatedWorkers(4))
+    config = DGCConfig(ratio=0.01, rule="exact", warm_up=(1.0, 0.4, 0.25, 0.1), warm_up_steps=1, dense_below=0)
+    config = dataclasses.replace(config, dense_vectors=False, **switches)
+    compressor = Compressor(config, weights(), SimulatedWorkers(4))
     step = tf.function(lambda number: compressor([[g + number for g in gradients(0, worker)] for worker in range(4)]))
     for number, expected in enumerate(by_allreduce):
         _, report = step(tf.constant(float(number)))
-        now = dataclasses.replace(recipe, ratio=recipe.ratio_at(number), warm_up=())
+        now = dataclasses.replace(config, ratio=config.ratio_at(number), warm_up=())
         assert (int(report.allreduce_bytes) > 0, int(report.allgather_bytes) > 0) == (expected, not expected)
         assert int(report.allreduce_bytes + report.allgather_bytes) == payload_bytes(SHAPES, now, workers=4)[0]
 

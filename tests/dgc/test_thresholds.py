@@ -9,8 +9,8 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dgc_lab.dgc.algorithm import thresholds as c
-from dgc_lab.dgc.selection import passing, peaks
+from dgc_lab.dgc import thresholding as c
+from dgc_lab.dgc.selection import block_maxima, elements_above
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 VECTORS = hnp.arrays(np.float32, st.integers(0, 200), elements=FLOATS)
@@ -270,7 +270,9 @@ def test_what_passes_is_found_whatever_the_blocks(data, threshold, known_shape):
     odds = data.draw(st.floats(0, 1))
     numbers = np.where(rng.random(size) < odds, rng.choice([1, -1, 3.5, -3.5, 9, np.inf, -np.inf, np.nan], size), -0.0)
     x = numbers.astype(np.float32)
-    find = tf.function(passing, input_signature=[tf.TensorSpec([size if known_shape else None]), tf.TensorSpec([])])
+    find = tf.function(
+        elements_above, input_signature=[tf.TensorSpec([size if known_shape else None]), tf.TensorSpec([])]
+    )
     indices, values = find(x, threshold)
     expected = np.flatnonzero(np.abs(x) >= threshold)
     np.testing.assert_array_equal(indices, expected)
@@ -281,4 +283,4 @@ def test_what_passes_is_found_whatever_the_blocks(data, threshold, known_shape):
 def test_a_block_with_nan_has_a_peak_that_is_nan():
     x = np.ones(128, np.float32)
     x[70] = np.nan
-    assert np.isnan(peaks(tf.constant(x)).numpy()).tolist() == [False, True]
+    assert np.isnan(block_maxima(tf.constant(x)).numpy()).tolist() == [False, True]

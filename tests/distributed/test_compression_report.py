@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import Recipe
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compression_report import OVERALL, WriteCompression, compression_table
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 
-RECIPE = Recipe(ratio=0.05, rule="exact", dense_below=0)
+CONFIG = DGCConfig(ratio=0.05, rule="exact", dense_below=0)
 
 
 def gradients(seed):
@@ -20,7 +20,7 @@ def gradients(seed):
 
 def test_elements_of_each_tensor_and_bytes_of_all():
     weights = [tf.Variable(tf.zeros([20, 30]), name="kernel"), tf.Variable(tf.zeros([30]), name="bias")]
-    compressor = Compressor(RECIPE, weights, SimulatedWorkers(2))
+    compressor = Compressor(CONFIG, weights, SimulatedWorkers(2))
     with pytest.raises(ValueError, match="at least one step"):
         compression_table(compressor)
     reports = [compressor([gradients(step), gradients(100 + step)])[1] for step in range(3)]
@@ -47,7 +47,7 @@ def read(folder):
 def test_fit_writes_for_tensorboard(tmp_path):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(30, name="wide")], name="model")
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.01), RECIPE, OneWorker())
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.01), CONFIG, OneWorker())
     model.compile(optimizer, loss="mse", jit_compile=False)
     model.fit(np.ones((16, 20)), np.ones((16, 30)), epochs=2, verbose=0, callbacks=[WriteCompression(tmp_path)])
     found = read(tmp_path)

@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_two_ranks import RECIPES, SHAPES, assert_bits, local_gradients
+from test_two_ranks import CONFIGS, SHAPES, assert_bits, local_gradients
 
-from dgc_lab.cluster.public import HorovodRanks, RankFailed
+from dgc_lab.cluster import HorovodRanks, RankFailed
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
-from dgc_lab.distributed.hierarchical import Hosts
+from dgc_lab.distributed.hierarchical import HierarchicalCommunicator
 
 RANKS, STEPS = 8, 4
 
@@ -27,13 +27,17 @@ def ranks(horovod):
             yield ranks
 
 
-def on_ranks(recipe, hosts, steps=STEPS):
+def on_ranks(config, hosts, steps=STEPS):
     """Weights after every step, what the workers were told at last, and bytes; neighbouring ranks pose as one host."""
     import horovod.tensorflow as hvd
 
-    exchange = HorovodWorkers() if hosts == hvd.size() else Hosts(f"host {hvd.rank() * hosts // hvd.size()}")
+    communicator = (
+        HorovodWorkers()
+        if hosts == hvd.size()
+        else HierarchicalCommunicator(f"host {hvd.rank() * hosts // hvd.size()}")
+    )
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-    compressor, told, history = Compressor(recipe, weights, exchange), None, []
+    compressor, told, history = Compressor(config, weights, communicator), None, []
     for step in range(steps):
         own = local_gradients(tf.constant(step), hvd.rank())
         updates, report = compressor([own], told=[tf.constant([float(hvd.rank())])])
@@ -44,10 +48,10 @@ def on_ranks(recipe, hosts, steps=STEPS):
     return history, told, int(compressor.bytes_sent.numpy().sum())
 
 
-def simulated(recipe, hosts, steps=STEPS):
+def simulated(config, hosts, steps=STEPS):
     """The same in one process: a worker a host, with the mean of its ranks' gradients."""
     weights, each = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], RANKS // hosts
-    compressor = Compressor(recipe, weights, SimulatedWorkers(hosts))
+    compressor = Compressor(config, weights, SimulatedWorkers(hosts))
     for step in range(steps):
         workers = []
         for host in range(hosts):
@@ -64,11 +68,11 @@ def simulated(recipe, hosts, steps=STEPS):
 @pytest.mark.parametrize(("name", "hosts"), [("warm-up", RANKS), ("dgc", 2), ("warm-up", 4)])
 def test_eight_ranks_hold_the_same_bits_as_so_many_workers(ranks, name, hosts):
     """With eight addends the order of the sum matters, and must be the same everywhere."""
-    results = ranks.run(on_ranks, RECIPES[name], hosts)
+    results = ranks.run(on_ranks, CONFIGS[name], hosts)
     first, told, _ = results[0]
     for history, *_ in results[1:]:
         assert_bits(first, history)
-    expected, handed = simulated(RECIPES[name], hosts)
+    expected, handed = simulated(CONFIGS[name], hosts)
     for found, other in zip(first[-1], expected, strict=True):
         assert tf.reduce_max(tf.abs(found - other)) < 1e-6
     each = RANKS // hosts
@@ -85,13 +89,13 @@ def beside_hosts():
     from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
     from dgc_lab.distributed.keras_optimizer import on_first_rank, shard
 
-    exchange = Hosts(f"host {hvd.rank() // 4}")
+    communicator = HierarchicalCommunicator(f"host {hvd.rank() // 4}")
     model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization()])
     mean, _ = statistics_of(model)
     mean.assign([float(hvd.rank())])
-    average_statistics(model, exchange)
-    callbacks = on_first_rank(keras.callbacks.TerminateOnNaN(), exchange=exchange)
-    return shard(np.arange(16), exchange=exchange)[0].tolist(), mean.numpy().tolist(), len(callbacks)
+    average_statistics(model, communicator)
+    callbacks = on_first_rank(keras.callbacks.TerminateOnNaN(), communicator=communicator)
+    return shard(np.arange(16), communicator=communicator)[0].tolist(), mean.numpy().tolist(), len(callbacks)
 
 
 def test_examples_metrics_and_files_are_each_ranks_own_where_hosts_are_the_workers(ranks):
@@ -105,7 +109,7 @@ def test_hosts_of_different_sizes_are_refused(ranks):
     def uneven():
         import horovod.tensorflow as hvd
 
-        Hosts("a" if hvd.rank() < 3 else "b")
+        HierarchicalCommunicator("a" if hvd.rank() < 3 else "b")
 
     with pytest.raises(RankFailed, match=r"equal numbers of ranks, got \[\[0, 1, 2\], \[3, 4, 5, 6, 7\]\]"):
         ranks.run(uneven)

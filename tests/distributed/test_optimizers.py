@@ -4,15 +4,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from dgc_lab.common import LabError
 
-from dgc_lab.dgc.algorithm import Recipe
+from dgc_lab.common import LabError
+from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
 
 v1 = tf.compat.v1.train
-SMALL = Recipe(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
+SMALL = DGCConfig(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
 
 
 def compiled(optimizer, **options):
@@ -29,18 +29,18 @@ def fit(model, **options):
 
 
 @pytest.mark.parametrize(
-    ("inner", "recipe", "message"),
+    ("inner", "config", "message"),
     [
-        (keras.optimizers.Adam(), Recipe(), r"must be keras.optimizers.SGD with a recipe, got Adam"),
-        (keras.optimizers.SGD(0.1, momentum=0.9), Recipe(), r"momentum must be 0 in the inner SGD, got 0.9"),
-        (keras.optimizers.SGD(0.1, weight_decay=0.1), Recipe(), r"weight_decay must be given to the recipe"),
-        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), Recipe(), r"global_clipnorm must be given .* as clip_norm"),
+        (keras.optimizers.Adam(), DGCConfig(), r"must be keras.optimizers.SGD with a config, got Adam"),
+        (keras.optimizers.SGD(0.1, momentum=0.9), DGCConfig(), r"momentum must be 0 in the inner SGD, got 0.9"),
+        (keras.optimizers.SGD(0.1, weight_decay=0.1), DGCConfig(), r"weight_decay must be given to the config"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), DGCConfig(), r"global_clipnorm must be given .* as clip_norm"),
         ("sgd", None, r"optimizer must be a Keras 3 optimizer, got 'sgd'"),
     ],
 )
-def test_keras_optimizers_that_do_not_go_with_it(inner, recipe, message):
+def test_keras_optimizers_that_do_not_go_with_it(inner, config, message):
     with pytest.raises(ValueError, match=message):
-        DistributedOptimizer(inner, recipe)
+        DistributedOptimizer(inner, config)
 
 
 def test_without_compression_it_is_the_inner_optimizer():
@@ -76,18 +76,18 @@ def test_learning_rate_schedules_and_callbacks_reach_the_inner_optimizer():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("recipe", [None, Recipe(ratio=0.01, warm_up=(0.5, 0.1), clip_norm=1.0)])
-def test_configuration_makes_the_same_optimizer(recipe):
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), recipe, name="mine")
+@pytest.mark.parametrize("config", [None, DGCConfig(ratio=0.01, warm_up=(0.5, 0.1), clip_norm=1.0)])
+def test_configuration_makes_the_same_optimizer(config):
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), config, name="mine")
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert isinstance(again, DistributedOptimizer)
-    assert again.recipe == recipe
+    assert again.config == config
     assert again.name == "mine"
     assert float(again.learning_rate) == pytest.approx(0.3)
 
 
 def test_a_model_is_saved_and_loaded_with_its_residuals(tmp_path):
-    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), Recipe(ratio=0.25, dense_below=0)))
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.25, dense_below=0)))
     fit(model, epochs=2)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -109,7 +109,7 @@ def test_another_ranks_file_is_refused(tmp_path):
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     fit(model)
     model.save_weights(tmp_path / "model.weights.h5")
-    model.optimizer.exchange.first = 1
+    model.optimizer.communicator.first = 1
     with pytest.raises(ValueError, match="the file holds rank 0's residuals, and this is rank 1"):
         model.optimizer.load_own_variables({"rank": np.array(0)})
 
@@ -147,7 +147,7 @@ def test_ranks_of_a_launcher_must_start_horovod(monkeypatch):
 
 def test_a_custom_loop_trains_with_it():
     weight = keras.Variable([[1.0, 2.0]])
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), Recipe(ratio=0.5, momentum=0.0, dense_below=0))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), DGCConfig(ratio=0.5, momentum=0.0, dense_below=0))
     optimizer.apply_gradients([(tf.constant([[0.25, -0.5]]), weight)])
     assert np.array(weight).tolist() == [[1.0, 2.5]]
     assert optimizer.bytes_sent == 8 + 8, "an element, and the message's header"
@@ -157,37 +157,37 @@ def test_shards_are_equal_and_disjoint():
     second = SimulatedWorkers(2)
     second.first = 1
     first_part, second_part = (
-        shard(np.arange(7), exchange=SimulatedWorkers(2))[0],
-        shard(np.arange(7), exchange=second)[0],
+        shard(np.arange(7), communicator=SimulatedWorkers(2))[0],
+        shard(np.arange(7), communicator=second)[0],
     )
     assert [first_part.tolist(), second_part.tolist()] == [[0, 2, 4], [1, 3, 5]]
     with pytest.raises(ValueError, match=r"arrays must have one length of at least 2.* got lengths \[3, 4\]"):
-        shard(np.arange(3), np.arange(4), exchange=second)
+        shard(np.arange(3), np.arange(4), communicator=second)
     with pytest.raises(ValueError, match="at least 2, the number of ranks"):
-        shard(np.arange(1), exchange=second)
-    assert on_first_rank("callback", exchange=second) == []
-    assert on_first_rank("callback", exchange=OneWorker()) == ["callback"]
+        shard(np.arange(1), communicator=second)
+    assert on_first_rank("callback", communicator=second) == []
+    assert on_first_rank("callback", communicator=OneWorker()) == ["callback"]
 
 
 # compat.v1 ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("inner", "recipe", "message"),
+    ("inner", "config", "message"),
     [
         (v1.AdamOptimizer(), None, r"must be a tf.compat.v1.train.GradientDescentOptimizer .* got AdamOptimizer"),
-        (v1.MomentumOptimizer(0.1, 0.9), None, r"momentum must be 0 in the recipe .* applied twice"),
+        (v1.MomentumOptimizer(0.1, 0.9), None, r"momentum must be 0 in the config .* applied twice"),
         (keras.optimizers.SGD(), None, "got SGD"),
     ],
 )
-def test_v1_optimizers_that_do_not_go_with_it(inner, recipe, message):
+def test_v1_optimizers_that_do_not_go_with_it(inner, config, message):
     with pytest.raises(ValueError, match=message):
-        GradientCompressionOptimizer(inner, recipe)
+        GradientCompressionOptimizer(inner, config)
 
 
 def test_slots_and_variables_before_and_after_the_first_step():
     weight = tf.Variable(tf.random.stateless_normal([4, 5], (0, 0)))
-    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), Recipe(ratio=0.1, dense_below=0))
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), DGCConfig(ratio=0.1, dense_below=0))
     assert optimizer.get_slot_names() == []
     assert optimizer.get_slot(weight, "residual") is None
     assert optimizer.variables() == []
@@ -235,7 +235,7 @@ def test_a_session_trains_and_counts_global_steps():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         weight = tf.Variable(tf.ones([10, 10]))
         step = tf.compat.v1.train.get_or_create_global_step()
-        optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), Recipe(ratio=0.1, dense_below=0))
+        optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), DGCConfig(ratio=0.1, dense_below=0))
         train = optimizer.minimize(tf.reduce_sum(weight**2), global_step=step, var_list=[weight])
         session.run(tf.compat.v1.global_variables_initializer())
         for _ in range(5):

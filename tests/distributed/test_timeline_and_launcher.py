@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dgc_lab.common import LabError
 
-from dgc_lab.cluster.base import horovodrun as launcher
-from dgc_lab.cluster.base import private_network
+from dgc_lab.cluster import horovod_launcher as launcher
+from dgc_lab.cluster import private_network
+from dgc_lab.common import LabError
 from dgc_lab.distributed.timeline import TimelineError, by_phase, read
 from dgc_lab.training.timeline_figure import timelines
 

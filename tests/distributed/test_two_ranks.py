@@ -10,34 +10,34 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.cluster.public import RankFailed
-from dgc_lab.dgc.algorithm import Recipe, masking
+from dgc_lab.cluster import RankFailed
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import DGCConfig, masking
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training.distributed_trainer import (
-    DistributedSettings,
+    DistributedConfig,
     DistributedStep,
     DistributedTrainer,
     TrainerOnRanks,
 )
 from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged
-from dgc_lab.training.sweep import RowEnded, RowFailed, sweep
+from dgc_lab.training.sweeps import RowEnded, RowFailed, sweep
 
 SHAPES = [(40, 50), (50,), (6, 3)]
-RECIPES = {
-    "dgc": Recipe(ratio=0.01, rule="exact", dense_below=0),
-    "nesterov": Recipe(ratio=0.01, nesterov=True, clip_norm=1.0, dense_below=0),
-    "float16": Recipe(ratio=0.02, values="float16", dense_below=0),
-    "warm-up": Recipe(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, dense_below=0),
-    "eq. 5": Recipe(ratio=0.01, momentum_correction=False, dense_below=0),
+CONFIGS = {
+    "dgc": DGCConfig(ratio=0.01, rule="exact", dense_below=0),
+    "nesterov": DGCConfig(ratio=0.01, nesterov=True, clip_norm=1.0, dense_below=0),
+    "float16": DGCConfig(ratio=0.02, values="float16", dense_below=0),
+    "warm-up": DGCConfig(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, dense_below=0),
+    "eq. 5": DGCConfig(ratio=0.01, momentum_correction=False, dense_below=0),
     "masking": masking(0.1, "first"),
-    "vectors": Recipe(ratio=0.02, dense_vectors=False, dense_below=0),
-    "dense": Recipe(ratio=1.0, factor_masking=False),
-    "run lengths": Recipe(ratio=0.01, indices="run_lengths", dense_below=0),
-    "never dense": Recipe(
+    "vectors": DGCConfig(ratio=0.02, dense_vectors=False, dense_below=0),
+    "dense": DGCConfig(ratio=1.0, factor_masking=False),
+    "run lengths": DGCConfig(ratio=0.01, indices="run_lengths", dense_below=0),
+    "never dense": DGCConfig(
         ratio=0.01, warm_up=(1.0, 0.6), warm_up_steps=2, switch_to_dense=False, indices="run_lengths", dense_below=0
     ),
-    "all in 16 bits": Recipe(ratio=0.01, indices="run_lengths", values="float16", dense_below=0),
+    "all in 16 bits": DGCConfig(ratio=0.01, indices="run_lengths", values="float16", dense_below=0),
 }
 
 
@@ -47,11 +47,11 @@ def local_gradients(step, worker):
     return [*drawn[:2], tf.IndexedSlices(drawn[2][:3], rows, tf.constant(SHAPES[2]))]
 
 
-def train(recipe, exchange, steps=8):
+def train(config, communicator, steps=8):
     """Weights after every step of plain SGD with what the compressor gives out, traced."""
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-    compressor = Compressor(recipe, weights, exchange)
-    here = range(exchange.first, exchange.first + exchange.local)
+    compressor = Compressor(config, weights, communicator)
+    here = range(communicator.first, communicator.first + communicator.local)
 
     @tf.function
     def update(step):
@@ -66,8 +66,8 @@ def train(recipe, exchange, steps=8):
     return history
 
 
-def train_here(recipe):
-    return train(recipe, HorovodWorkers())
+def train_here(config):
+    return train(config, HorovodWorkers())
 
 
 def assert_bits(one, other):
@@ -76,32 +76,32 @@ def assert_bits(one, other):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks, name):
-    first, second = two_ranks.run(train_here, RECIPES[name])
+    first, second = two_ranks.run(train_here, CONFIGS[name])
     assert_bits(first, second)
-    simulated = train(RECIPES[name], SimulatedWorkers(2))
+    simulated = train(CONFIGS[name], SimulatedWorkers(2))
     for found, expected in zip(first[-1], simulated[-1], strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
         assert np.any(found != 0)
 
 
-def count_a_step(recipe):
+def count_a_step(config):
     """What one step hands to Horovod, after the first, in which the ranks agree; and what its report says."""
-    from dgc_lab.distributed.communicators import handed_to_horovod
+    from dgc_lab.distributed.communicators import count_collective_bytes
 
-    exchange = HorovodWorkers()
+    communicator = HorovodWorkers()
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-    compressor = Compressor(recipe, weights, exchange)
-    compressor([local_gradients(0, exchange.first)])
-    with handed_to_horovod() as sent:
-        _, report = tf.function(compressor)([local_gradients(tf.constant(1), exchange.first)])
+    compressor = Compressor(config, weights, communicator)
+    compressor([local_gradients(0, communicator.first)])
+    with count_collective_bytes() as sent:
+        _, report = tf.function(compressor)([local_gradients(tf.constant(1), communicator.first)])
     return dict(sent), sent.calls, (int(report.allreduce_bytes), int(report.allgather_bytes))
 
 
 @pytest.mark.parametrize("name", ["dgc", "all in 16 bits"])
 def test_a_step_is_one_collective_and_as_many_bytes_as_reported(two_ranks, name):
-    for rank, (sent, calls, reported) in enumerate(two_ranks.run(count_a_step, RECIPES[name])):
+    for rank, (sent, calls, reported) in enumerate(two_ranks.run(count_a_step, CONFIGS[name])):
         assert calls == {"allreduce": 0, "allgather": 1}
         assert (sent["allreduce"], sent["allgather"]) == reported
         each = 4 if name == "all in 16 bits" else 8
@@ -115,16 +115,16 @@ def test_a_step_is_one_collective_and_as_many_bytes_as_reported(two_ranks, name)
 def differ(how):
     import horovod.tensorflow as hvd
 
-    weights, recipe = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))], Recipe(dense_below=0)
+    weights, config = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))], DGCConfig(dense_below=0)
     gradients = [tf.ones([3, 4]), tf.ones([4])]
     if hvd.rank() == 1:
         if how == "ratio":
-            recipe = dataclasses.replace(recipe, ratio=0.5)
+            config = dataclasses.replace(config, ratio=0.5)
         elif how == "order":
             weights, gradients = weights[::-1], gradients[::-1]
         elif how == "gradients":
             gradients[1] = None
-    Compressor(recipe, weights, HorovodWorkers())([gradients])
+    Compressor(config, weights, HorovodWorkers())([gradients])
 
 
 @pytest.mark.parametrize("how", ["ratio", "order", "gradients"])
@@ -142,7 +142,7 @@ def spoil_on_rank_1():
     import horovod.tensorflow as hvd
 
     weights = [tf.Variable(tf.zeros([3, 4])), tf.Variable(tf.zeros([4]))]
-    compressor = Compressor(Recipe(dense_below=0), weights, HorovodWorkers(), ["kernel", "bias"])
+    compressor = Compressor(DGCConfig(dense_below=0), weights, HorovodWorkers(), ["kernel", "bias"])
     bad = tf.fill([3, 4], np.nan if hvd.rank() == 1 else 1.0)
     tf.function(compressor)([[bad, tf.ones([4])]])
 
@@ -174,7 +174,7 @@ def train_digits(settings, ratio, folder=None, interrupt=False):
 
 @pytest.mark.parametrize("ratio", [1.0, 0.02])
 def test_two_ranks_train_like_two_simulated_workers(two_ranks, ratio):
-    settings = DistributedSettings(steps=12, evaluations=1, clip_norm=2.0)
+    settings = DistributedConfig(steps=12, evaluations=1, clip_norm=2.0)
     (losses, first), (_, second) = two_ranks.run(train_digits, settings, ratio)
     assert_bits([first], [second])
     simulated = DistributedTrainer(settings, SimulatedWorkers(2))
@@ -184,7 +184,7 @@ def test_two_ranks_train_like_two_simulated_workers(two_ranks, ratio):
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path):
-    settings = DistributedSettings(steps=12, evaluations=1, warm_up="geometric", warm_up_steps=2)
+    settings = DistributedConfig(steps=12, evaluations=1, warm_up="geometric", warm_up_steps=2)
     whole = two_ranks.run(train_digits, settings, 0.02)
     resumed = two_ranks.run(train_digits, settings, 0.02, str(tmp_path), interrupt=True)
     for (losses, weights), (last_losses, last_weights) in zip(whole, resumed, strict=True):
@@ -193,7 +193,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path)
 
 
 def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp_path):
-    settings = DistributedSettings(steps=40, evaluations=2)
+    settings = DistributedConfig(steps=40, evaluations=2)
     trainer = TrainerOnRanks(two_ranks, settings, digits)
     out = tmp_path / "rows.jsonl"
     events = sweep(settings, [1, 0.01], out, trainer=trainer)
@@ -214,7 +214,7 @@ def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp
 
 
 def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
-    settings = DistributedSettings(steps=30, evaluations=1, learning_rate=1e30)
+    settings = DistributedConfig(steps=30, evaluations=1, learning_rate=1e30)
     trainer = TrainerOnRanks(two_ranks, settings, digits)
     failed = [event for event in sweep(settings, [1], trainer=trainer) if isinstance(event, RowFailed)]
     assert "holds NaN or infinity" in failed[0].reason
@@ -224,7 +224,7 @@ def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
 
 
 def test_live_events_of_a_run_on_ranks(two_ranks, digits):
-    settings = DistributedSettings(steps=10, evaluations=2, warm_up="dense", warm_up_steps=4)
+    settings = DistributedConfig(steps=10, evaluations=2, warm_up="dense", warm_up_steps=4)
     events = list(TrainerOnRanks(two_ranks, settings, digits).run(0.01))
     steps = [event for event in events if isinstance(event, DistributedStep)]
     assert [step.step for step in steps] == list(range(1, 11))
@@ -235,7 +235,7 @@ def test_live_events_of_a_run_on_ranks(two_ranks, digits):
 
 def test_workers_must_match_the_ranks(two_ranks, digits):
     with pytest.raises(ValueError, match="workers must be 2, as many as there are ranks, got 3"):
-        TrainerOnRanks(two_ranks, DistributedSettings(workers=3), digits)
+        TrainerOnRanks(two_ranks, DistributedConfig(workers=3), digits)
 
 
 # Keras 3 ------------------------------------------------------------------------------------------------------------
@@ -265,18 +265,18 @@ def make_model(seed):
     return keras.Sequential([*layers, keras.layers.BatchNormalization(), keras.layers.Dense(10)])
 
 
-def fit(recipe, optimizer="sgd", epochs=2, horovods=False, folder=None):
+def fit(config, optimizer="sgd", epochs=2, horovods=False, folder=None):
     import horovod.tensorflow.keras as horovod_keras
     import keras
 
     from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
     from dgc_lab.workloads.data import load
 
-    exchange = Counting()
-    model = make_model(seed=exchange.first)  # every rank starts elsewhere; rank 0's weights must win
+    communicator = Counting()
+    model = make_model(seed=communicator.first)  # every rank starts elsewhere; rank 0's weights must win
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     inner = keras.optimizers.SGD(schedule) if optimizer == "sgd" else keras.optimizers.Adam(0.01)
-    own = DistributedOptimizer(inner, recipe, exchange)
+    own = DistributedOptimizer(inner, config, communicator)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = horovod_keras.DistributedOptimizer(inner) if horovods else own
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
@@ -284,15 +284,17 @@ def fit(recipe, optimizer="sgd", epochs=2, horovods=False, folder=None):
     x, y = shard(digits.x_train, digits.y_train)
     callbacks = [] if horovods else [AverageMetrics()]
     if folder:
-        callbacks += on_first_rank(keras.callbacks.ModelCheckpoint(f"{folder}/by_{exchange.first}.keras"))
+        callbacks += on_first_rank(keras.callbacks.ModelCheckpoint(f"{folder}/by_{communicator.first}.keras"))
     history = model.fit(x, y, batch_size=64, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
     trained = [variable.numpy() for variable in model.trainable_variables]
-    return trained, history.history, int(exchange.calls), 0 if horovods else own.bytes_sent
+    return trained, history.history, int(communicator.calls), 0 if horovods else own.bytes_sent
 
 
-@pytest.mark.parametrize("recipe", [None, Recipe(ratio=0.01), Recipe(ratio=0.01, values="float16", nesterov=True)])
-def test_fit_communicates(two_ranks, recipe, tmp_path):
-    (first, history, calls, sent), (second, other, _, _) = two_ranks.run(fit, recipe, folder=str(tmp_path))
+@pytest.mark.parametrize(
+    "config", [None, DGCConfig(ratio=0.01), DGCConfig(ratio=0.01, values="float16", nesterov=True)]
+)
+def test_fit_communicates(two_ranks, config, tmp_path):
+    (first, history, calls, sent), (second, other, _, _) = two_ranks.run(fit, config, folder=str(tmp_path))
     assert_bits([first], [second])
     steps = 2 * int(np.ceil(1437 // 2 / 64))
     assert calls == steps, "one collective for all variables in each step"
@@ -304,7 +306,7 @@ def test_fit_communicates(two_ranks, recipe, tmp_path):
 
 
 def test_compressed_fit_sends_less(two_ranks):
-    dense, sparse = (two_ranks.run(fit, recipe, epochs=1)[0][3] for recipe in (None, Recipe(ratio=0.01)))
+    dense, sparse = (two_ranks.run(fit, config, epochs=1)[0][3] for config in (None, DGCConfig(ratio=0.01)))
     assert sparse < dense / 5
 
 
@@ -335,7 +337,7 @@ def fit_saved_and_loaded(folder):
     for interrupted in (False, True):
         keras.utils.set_random_seed(0)
         model = make_model(seed=0)
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.05), Recipe(ratio=0.01, dense_below=100))
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.05), DGCConfig(ratio=0.01, dense_below=100))
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
         model.fit(x, y, **fit_two)
         if interrupted:
@@ -357,7 +359,7 @@ def load_on_rank_0_alone(folder):
     from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 
     model = make_model(seed=0)
-    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05), Recipe(ratio=0.01)), "mse", jit_compile=False)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05), DGCConfig(ratio=0.01)), "mse", jit_compile=False)
     if HorovodWorkers().first == 0:
         model.optimizer.build(model.trainable_variables)
         model.optimizer.compressor.step.assign(7)
@@ -373,7 +375,7 @@ def test_a_state_loaded_on_one_rank_alone_is_refused(two_ranks, tmp_path):
 # compat.v1 ----------------------------------------------------------------------------------------------------------
 
 
-def train_v1(order, recipe, mode, embedding=False):
+def train_v1(order, config, mode, embedding=False):
     """Weights after some steps with the compat.v1 optimizer, in one of the two orders, and what it sent."""
     import horovod.tensorflow as hvd
 
@@ -381,10 +383,10 @@ def train_v1(order, recipe, mode, embedding=False):
 
     inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
     if order == "inside":
-        own = GradientCompressionOptimizer(inner, recipe)
+        own = GradientCompressionOptimizer(inner, config)
         optimizer = hvd.DistributedOptimizer(own)
     else:
-        own = optimizer = GradientCompressionOptimizer(hvd.DistributedOptimizer(inner), recipe)
+        own = optimizer = GradientCompressionOptimizer(hvd.DistributedOptimizer(inner), config)
     data = [np.random.default_rng((step, hvd.rank())).normal(size=(16, 40)).astype(np.float32) for step in range(6)]
 
     def loss_of(weights, x):
@@ -422,7 +424,7 @@ def train_v1(order, recipe, mode, embedding=False):
 def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mode):
     results = {}
     for order in ("inside", "around"):
-        (first, sent), (second, _) = two_ranks.run(train_v1, order, RECIPES[name], mode)
+        (first, sent), (second, _) = two_ranks.run(train_v1, order, CONFIGS[name], mode)
         assert_bits([first], [second])
         results[order] = first, sent
     for one, other in zip(results["inside"][0], results["around"][0], strict=True):
@@ -434,7 +436,7 @@ def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mo
 @pytest.mark.parametrize("mode", ["function", "session"])
 @pytest.mark.parametrize("order", ["inside", "around"])
 def test_embeddings_stay_rows_in_both_orders(two_ranks, order, mode):
-    (first, _), (second, _) = two_ranks.run(train_v1, order, RECIPES["dgc"], mode, embedding=True)
+    (first, _), (second, _) = two_ranks.run(train_v1, order, CONFIGS["dgc"], mode, embedding=True)
     assert_bits([first], [second])
     assert np.any(first[2][[0, 1, 3]] != 0, axis=1).all()
     assert not np.any(first[2][[2, 4, 5]])
@@ -460,12 +462,12 @@ def test_ranks_with_different_numbers_of_steps_are_told(two_ranks):
 def count_twice():
     import horovod.tensorflow as hvd
 
-    from dgc_lab.distributed.communicators import handed_to_horovod
+    from dgc_lab.distributed.communicators import count_collective_bytes
 
     found, weight = [], tf.Variable(tf.ones([30, 40]))
     for _ in range(2):
         optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
-        with handed_to_horovod() as sent:
+        with count_collective_bytes() as sent:
             optimizer.minimize(lambda: tf.reduce_sum(weight**2), var_list=[weight])
         found.append((dict(sent), sent.calls))
     return found
@@ -480,7 +482,7 @@ def nobody_exchanges():
     from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 
     weight = tf.Variable(tf.zeros([3, 4]))
-    optimizer = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), Recipe(dense_below=0))
+    optimizer = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), DGCConfig(dense_below=0))
     optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
 
 
@@ -495,7 +497,7 @@ def spoil_inside():
     from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 
     weight = tf.Variable(tf.ones([30, 40]), name="kernel")
-    inner = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), Recipe(dense_below=0))
+    inner = GradientCompressionOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), DGCConfig(dense_below=0))
     factor = tf.constant(np.nan if hvd.rank() == 1 else 1.0)
     hvd.DistributedOptimizer(inner).minimize(lambda: tf.reduce_sum(weight * factor), var_list=[weight])
 
@@ -510,5 +512,5 @@ def test_nan_inside_horovod_is_told_on_all(two_ranks):
 def test_every_combination_of_switches_trains():
     switches = ("accumulate", "momentum_correction", "factor_masking", "nesterov", "dense_vectors")
     for choice in itertools.product([False, True], repeat=len(switches)):
-        recipe = Recipe(ratio=0.05, dense_below=0, rule="exact", **dict(zip(switches, choice, strict=True)))
-        assert all(np.isfinite(weight).all() for weight in train(recipe, SimulatedWorkers(2), steps=2)[-1])
+        config = DGCConfig(ratio=0.05, dense_below=0, rule="exact", **dict(zip(switches, choice, strict=True)))
+        assert all(np.isfinite(weight).all() for weight in train(config, SimulatedWorkers(2), steps=2)[-1])

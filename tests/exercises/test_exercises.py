@@ -12,7 +12,7 @@ import dgc_lab
 from dgc_lab.course import sources
 from dgc_lab.course.nbgrader_api import STUB, TEXT_STUB
 
-EXERCISES = Path(__file__).resolve().parent.parent / "notebooks" / "exercises"
+EXERCISES = Path(__file__).resolve().parents[2] / "notebooks" / "exercises"
 NAMES = sources.assignments(EXERCISES / "source")
 WRONG_ANSWERS = re.compile(r"^# %% (\S+) costs (.+)\n((?:(?!# %%).*\n)*)", re.MULTILINE)
 each = pytest.mark.parametrize("name", NAMES)

@@ -4,14 +4,14 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
-from dgc_lab.common import LabError
 
 from dgc_lab.__main__ import main
+from dgc_lab.common import LabError
 from dgc_lab.install import colab
 from dgc_lab.install.colab import NO_GPU, check_colab, pins, prepare, requirements
 from dgc_lab.install.doctor import installed
 
-IMAGE = (Path(__file__).parent.parent / "colab" / "freeze.txt").read_text()
+IMAGE = (Path(__file__).parents[2] / "colab" / "freeze.txt").read_text()
 
 
 def test_colabs_image_meets_every_bound(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from dgc_lab.install import build_horovod, doctor
 from dgc_lab.install.colab import pins
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(code, **environment):
@@ -21,7 +21,16 @@ def python(code, **environment):
     )
 
 
-@pytest.mark.parametrize("module", ["dgc_lab", "dgc_lab.workloads.data", "dgc_lab.workloads.models", "dgc_lab.training.sweep", "dgc_lab.training.masking_widget"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "dgc_lab",
+        "dgc_lab.workloads.data",
+        "dgc_lab.workloads.models",
+        "dgc_lab.training.sweeps",
+        "dgc_lab.training.masking_widget",
+    ],
+)
 def test_import_starts_no_tensorflow(module):
     heavy = "('tensorflow', 'keras', 'horovod')"
     done = python(f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])")

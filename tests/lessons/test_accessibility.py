@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from playwright.sync_api import expect
 
 from dgc_lab.parameter_server.live_figure import StragglerPicture
-from dgc_lab.parameter_server.schedule import Gradient
+from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.ui import charts as pictures
 from dgc_lab.ui.charts import Curves
 from dgc_lab.ui.widget_html import message_line
@@ -94,7 +94,9 @@ def stragglers():
         picture.begin(name, workers=2)
         for update in range(3):
             start = float(update)
-            picture.add(Gradient(0, update, start, start + 0.4, start + 0.5, start + 0.7, update, update, loss=2.0))
+            picture.add(
+                GradientEvent(0, update, start, start + 0.4, start + 0.5, start + 0.7, update, update, loss=2.0)
+            )
     return picture
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = sorted(FOLDER.glob("*.ipynb"))
 README = (FOLDER.parent / "README.md").read_text()
 SETUP = """\

@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from dgc_lab.cluster.public import FunctionFailed, ParameterServers, ProcessDied
-from dgc_lab.parameter_server.schedule import DROPPED, Gradient, Schedule, Straggler
+from dgc_lab.cluster import FunctionFailed, ParameterServers, ProcessDied
+from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
-from dgc_lab.parameter_server.training_loop import Finished, Score, Settings, WorkerDied, train
+from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score, WorkerDied, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
 
@@ -51,7 +51,7 @@ def task(digits):
 
 
 def settings(mode, gradients=240, stragglers=(), **others):
-    return Settings(Schedule(mode, stragglers=stragglers), gradients=gradients, batch=32, score_every=60, **others)
+    return AsyncConfig(Schedule(mode, stragglers=stragglers), gradients=gradients, batch=32, score_every=60, **others)
 
 
 def of(kind, events):
@@ -60,7 +60,7 @@ def of(kind, events):
 
 def check_whole(events, gradients):
     """Every batch was worked off once, and went into one update or into none."""
-    records = of(Gradient, events)
+    records = of(GradientEvent, events)
     assert sorted(record.batch for record in records) == list(range(gradients))
     end = events[-1]
     assert isinstance(end, Finished)
@@ -76,11 +76,11 @@ def train_and_kill(servers, task, settings, names, restart=False):
     events, taken = [], 0
     for event in servers.stream(train, task, settings):
         events.append(event)
-        taken += isinstance(event, Gradient)
-        if taken == 30 and isinstance(event, Gradient):
+        taken += isinstance(event, GradientEvent)
+        if taken == 30 and isinstance(event, GradientEvent):
             for name in names:
                 servers.kill(name)
-        if taken == 90 and isinstance(event, Gradient) and restart:
+        if taken == 90 and isinstance(event, GradientEvent) and restart:
             for name in names:
                 servers.restart_worker(int(name[-1]))
     return events
@@ -107,7 +107,7 @@ def test_a_worker_that_comes_back_takes_part_again(three, task):
     assert end.version == 600
     assert [event.worker for event in of(WorkerDied, events)] == [1]
     place = next(place for place, event in enumerate(events) if isinstance(event, WorkerDied))
-    assert any(record.worker == 1 for record in of(Gradient, events[place + 100 :])), "the new process works"
+    assert any(record.worker == 1 for record in of(GradientEvent, events[place + 100 :])), "the new process works"
     assert {record.worker for record in records} == {0, 1, 2}
 
 
@@ -129,7 +129,7 @@ def test_more_dead_workers_than_backups_are_an_error(three, task):
 def test_training_that_waits_for_all_says_who_died(three, task, mode):
     stream, taken = three.stream(train, task, settings(mode, stragglers=SLOW)), 0
     while taken < 30:
-        taken += isinstance(next(stream), Gradient)
+        taken += isinstance(next(stream), GradientEvent)
     three.kill("worker 1")
     began = time.monotonic()
     with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot go on without.*restart_work"):
@@ -163,12 +163,12 @@ def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(th
     assert len(known) >= 100
     three.restart()
     events = list(three.stream(train, task, chosen, file))
-    done_again = {record.batch for record in of(Gradient, events)}
+    done_again = {record.batch for record in of(GradientEvent, events)}
     assert done_again == set(range(240)) - known, "all that is not in the checkpoint, and nothing twice"
     assert of(Score, events)[0].gradients == len(known)
     assert events[-1].gradients == 240
     assert events[-1].version == (80 if mode == "synchronous" else 240)
-    first = [record.update for record in of(Gradient, before) if record.batch in known]
+    first = [record.update for record in of(GradientEvent, before) if record.batch in known]
     assert sorted({*range(version)}) == sorted(set(first))
     assert of(Score, events)[-1].values["loss"] < of(Score, before)[0].values["loss"]
 
@@ -183,7 +183,7 @@ def train_in_parts(servers, task, settings, file, parts):
         events, stream = [], servers.stream(train, task, settings, file)
         for event in stream:
             events.append(event)
-            records += of(Gradient, [event])
+            records += of(GradientEvent, [event])
             if part and len(records) >= part:
                 break
         stream.close()
@@ -223,10 +223,10 @@ def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mod
     file, events = tmp_path / "checkpoint.npz", []
     for event in three.stream(train, task, settings(mode, stragglers=SLOW), file):
         events.append(event)
-        if len(of(Gradient, events)) == 50:
+        if len(of(GradientEvent, events)) == 50:
             three.request_stop()
     end = events[-1]
-    records = [record for record in of(Gradient, events) if 0 <= record.update < end.version]
+    records = [record for record in of(GradientEvent, events) if 0 <= record.update < end.version]
     assert 50 < end.gradients < 240
     assert len(records) == end.gradients == end.version * (3 if mode == "synchronous" else 1)
     with np.load(file) as kept:
@@ -237,7 +237,7 @@ def test_training_that_had_ended_is_not_done_again(three, task, tmp_path):
     chosen, file = settings("asynchronous", gradients=60), tmp_path / "checkpoint.npz"
     first = list(three.stream(train, task, chosen, file))[-1]
     again = list(three.stream(train, task, chosen, file))
-    assert of(Gradient, again) == []
+    assert of(GradientEvent, again) == []
     assert again[-1].gradients == again[-1].version == 60
     for got, expected in zip(again[-1].weights, first.weights, strict=True):
         np.testing.assert_array_equal(got, expected)

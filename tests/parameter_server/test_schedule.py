@@ -14,15 +14,15 @@ from matplotlib.colors import to_rgba
 from dgc_lab.parameter_server import figures as schedule_pictures
 from dgc_lab.parameter_server import metrics as event_log
 from dgc_lab.parameter_server import throughput_figures as throughput_pictures
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient, Schedule, Straggler, draw_delay
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler, draw_delay
 from dgc_lab.parameter_server.simulation import scale_row, simulate, sweep_workers
-from dgc_lab.parameter_server.step_costs import Costs
+from dgc_lab.parameter_server.step_costs import StepCosts
 
-COSTS = Costs(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
+COSTS = StepCosts(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
 
 seconds = st.floats(1e-4, 0.1)
 costs = st.builds(
-    Costs,
+    StepCosts,
     computing=st.lists(st.floats(0.01, 0.1), min_size=1, max_size=5),
     reading=st.lists(seconds, min_size=1, max_size=3),
     applying=st.lists(seconds, min_size=1, max_size=3),
@@ -84,9 +84,9 @@ def test_impossible_orders_of_events(events, message):
 def test_tables_of_a_run_made_by_hand():
     """Two workers at 4 s: 0 computes all but 1 s, 1 has one gradient dropped."""
     records = [
-        Gradient(0, 0, 0.0, 0.25, 1.75, 2.0, 0, 0, 2.0),
-        Gradient(1, 1, 0.5, 1.0, 2.0, 2.5, 0, DROPPED, 2.0),
-        Gradient(0, 2, 2.0, 2.25, 3.75, 4.0, 1, 1, 1.0),
+        GradientEvent(0, 0, 0.0, 0.25, 1.75, 2.0, 0, 0, 2.0),
+        GradientEvent(1, 1, 0.5, 1.0, 2.0, 2.5, 0, DROPPED, 2.0),
+        GradientEvent(0, 2, 2.0, 2.25, 3.75, 4.0, 1, 1, 1.0),
     ]
     row = event_log.summary({"run": records}, batch_size=10).loc["run"].to_dict()
     assert row == {
@@ -121,7 +121,7 @@ def test_runs_without_records():
     with pytest.raises(ValueError, match=r"at least one gradient each, got none for 'a'"):
         event_log.summary({"a": []}, 32)
     with pytest.raises(ValueError, match=r"batch_size must be a whole number from 1"):
-        event_log.summary({"a": [Gradient(0, 0, 0, 0, 1, 1, 0, 0, 1.0)]}, 0)
+        event_log.summary({"a": [GradientEvent(0, 0, 0, 0, 1, 1, 0, 0, 1.0)]}, 0)
 
 
 @given(runs())
@@ -215,7 +215,7 @@ def test_unfinished_sums_count_as_dropped():
 @given(st.sampled_from(MODES), st.integers(0, 1000))
 def test_a_seed_gives_the_same_records(mode, seed):
     schedule = Schedule(mode, stragglers=(Straggler(1, delay=0.01, tail=1.5),))
-    several = Costs([0.01, 0.02, 0.03], 0.001, 0.001, [0.001, 0.002])
+    several = StepCosts([0.01, 0.02, 0.03], 0.001, 0.001, [0.001, 0.002])
     first, again, other = (simulate(schedule, 4, 24, several, number) for number in (seed, seed, seed + 1))
     untold = [[vars(record) | {"loss": None} for record in records] for records in (first, again, other)]
     assert untold[0] == untold[1] != untold[2]
@@ -226,14 +226,14 @@ def test_a_seed_gives_the_same_records(mode, seed):
 
 @given(seconds, seconds, seconds, seconds, st.integers(1, 20), st.sampled_from(MODES[:3]))
 def test_one_worker_by_closed_form(computing, reading, applying, dispatch, gradients, mode):
-    records = simulate(Schedule(mode), 1, gradients, Costs(computing, reading, applying, dispatch))
+    records = simulate(Schedule(mode), 1, gradients, StepCosts(computing, reading, applying, dispatch))
     assert records[-1].done == pytest.approx(gradients * (dispatch + reading + computing + applying))
 
 
 @given(st.integers(1, 64), seconds, seconds, st.integers(1, 5), st.sampled_from(MODES[:3]))
 def test_workers_that_share_nothing_by_closed_form(workers, computing, dispatch, each, mode):
     """The lock takes no time: k workers are k times as fast, and equal ones never wait."""
-    records = simulate(Schedule(mode), workers, each * workers, Costs(computing, dispatch=dispatch))
+    records = simulate(Schedule(mode), workers, each * workers, StepCosts(computing, dispatch=dispatch))
     assert len(records) / records[-1].done == pytest.approx(workers / (computing + dispatch))
 
 
@@ -244,7 +244,7 @@ def test_synchronous_rounds_by_closed_form(workers, more, reading, part, dispatc
     The last to hand in reads last in the next round: after its next batch has come, and after the others.
     """
     applying, computing = part * reading, more + dispatch + workers * reading
-    records = simulate(Schedule(), workers, rounds * workers, Costs(computing, reading, applying, dispatch))
+    records = simulate(Schedule(), workers, rounds * workers, StepCosts(computing, reading, applying, dispatch))
     first = dispatch + workers * reading + computing + applying
     later = max(dispatch + reading, workers * reading) + computing + applying
     assert records[-1].done == pytest.approx(first + (rounds - 1) * later)
@@ -271,7 +271,7 @@ def test_a_straggler_holds_up_who_waits_for_it():
 
 
 def test_serial_dispatch_bounds_the_throughput():
-    records = simulate(Schedule("asynchronous"), 64, 640, Costs(0.001, dispatch=0.01, serial_dispatch=True))
+    records = simulate(Schedule("asynchronous"), 64, 640, StepCosts(0.001, dispatch=0.01, serial_dispatch=True))
     assert len(records) / records[-1].done == pytest.approx(100, rel=0.01)
 
 
@@ -295,8 +295,8 @@ def test_costs_are_found_again_in_a_run(mode, reading, applying, dispatch, compu
     dispatch += reading
     computing += dispatch + reading
     varied = [computing, 1.1 * computing, 1.37 * computing]
-    records = simulate(Schedule(mode), 2, 60, Costs(varied, reading, applying, dispatch))
-    found = Costs.measured(records)
+    records = simulate(Schedule(mode), 2, 60, StepCosts(varied, reading, applying, dispatch))
+    found = StepCosts.measured(records)
     np.testing.assert_allclose(found.reading, reading)
     np.testing.assert_allclose(found.applying, applying)
     np.testing.assert_allclose(found.dispatch, dispatch)
@@ -306,23 +306,27 @@ def test_costs_are_found_again_in_a_run(mode, reading, applying, dispatch, compu
 @pytest.mark.parametrize("mode", MODES)
 def test_a_calibrated_simulation_repeats_the_run(mode):
     random = np.random.default_rng(1)
-    varied = Costs(random.gamma(4, 0.005, 50), random.gamma(4, 0.0002, 50), random.gamma(4, 0.0003, 50), [0.001, 0.003])
+    varied = StepCosts(
+        random.gamma(4, 0.005, 50), random.gamma(4, 0.0002, 50), random.gamma(4, 0.0003, 50), [0.001, 0.003]
+    )
     schedule = Schedule(mode)
     given = simulate(schedule, 2, 1000, varied, seed=1)
-    again = simulate(schedule, 2, 1000, Costs.measured(simulate(Schedule("asynchronous"), 2, 1000, varied)), seed=2)
+    again = simulate(schedule, 2, 1000, StepCosts.measured(simulate(Schedule("asynchronous"), 2, 1000, varied)), seed=2)
     first, second = (event_log.summary({"run": records}, 32).loc["run"] for records in (given, again))
     assert second["samples/s"] == pytest.approx(first["samples/s"], rel=0.05)
     assert second["mean staleness"] == pytest.approx(first["mean staleness"], abs=0.05)
 
 
 def test_runs_from_which_no_costs_follow():
-    one = Gradient(0, 0, 0.0, 1.0, 2.0, 3.0, 0, 0, 2.0)
+    one = GradientEvent(0, 0, 0.0, 1.0, 2.0, 3.0, 0, 0, 2.0)
     with pytest.raises(ValueError, match=r"two gradients of one worker, got 1"):
-        Costs.measured([one])
+        StepCosts.measured([one])
     with pytest.raises(ValueError, match=r"no other worker's ended, got 1 and 0 of 2"):
-        Costs.measured([Gradient(0, 0, 0.0, 1.0, 2.0, 5.0, 0, 0, 2.0), Gradient(1, 1, 0.5, 3.0, 4.0, 6.0, 0, 1, 2.0)])
+        StepCosts.measured(
+            [GradientEvent(0, 0, 0.0, 1.0, 2.0, 5.0, 0, 0, 2.0), GradientEvent(1, 1, 0.5, 3.0, 4.0, 6.0, 0, 1, 2.0)]
+        )
     with pytest.raises(ValueError, match=r"got none for 'records'"):
-        Costs.measured([])
+        StepCosts.measured([])
 
 
 def test_a_sweep_says_that_it_is_simulated():
@@ -349,7 +353,7 @@ def test_a_sweep_says_that_it_is_simulated():
 )
 def test_impossible_costs(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Costs(**arguments)
+        StepCosts(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -452,7 +456,7 @@ def test_histograms_show_each_share(measured_like):
     bars = schedule_pictures.staleness_histograms(many).figure.axes[0].patches
     assert len(bars) <= 30
     assert sum(bar.get_height() for bar in bars) == pytest.approx(1)
-    nothing = {"nothing": [Gradient(0, 0, 0.0, 0.1, 0.2, 0.3, 0, DROPPED, 2.0)]}
+    nothing = {"nothing": [GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, 0, DROPPED, 2.0)]}
     assert "nothing: no update" in schedule_pictures.staleness_histograms(nothing).alt
 
 

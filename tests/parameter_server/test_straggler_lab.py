@@ -9,12 +9,12 @@ from collections import Counter
 import numpy as np
 import psutil
 import pytest
-from dgc_lab.common import LabError
 from PIL import Image
 
+from dgc_lab.common import LabError
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.metrics import summary
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, Gradient
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import Score, train
 from dgc_lab.parameter_server.widget import StragglerLab
@@ -298,7 +298,7 @@ def hand_made(seconds=3.0):
         began = end - length
         version = sum(moment <= began for moment in done)
         records.append(
-            Gradient(worker, len(done), began, began + 0.01, end - 0.01, end, version, update=len(done), loss=2.0)
+            GradientEvent(worker, len(done), began, began + 0.01, end - 0.01, end, version, update=len(done), loss=2.0)
         )
         done.append(end)
     return records
@@ -323,12 +323,12 @@ def test_the_histogram_has_room_for_many_and_not_for_a_single_one():
     picture.begin("1 asynchronous", workers=1)
     for update in range(200):
         stale = {150: 120}.get(update, update % 2)
-        picture.add(Gradient(0, update, update, update, update, update + 1, update - stale, update, loss=2.0))
+        picture.add(GradientEvent(0, update, update, update, update, update + 1, update - stale, update, loss=2.0))
     assert picture.shown == 8
     assert picture.shares() == [0.5 - 1 / 200, 0.5, 0, 0, 0, 0, 0, 0, 1 / 200]
     assert "at most 120" in picture.alt()
     for update in range(200, 220):
-        picture.add(Gradient(0, update, update, update, update, update + 1, update - 11, update, loss=2.0))
+        picture.add(GradientEvent(0, update, update, update, update, update + 1, update - 11, update, loss=2.0))
     assert picture.shown == 16
     assert picture.shares()[11] == 20 / 220
 

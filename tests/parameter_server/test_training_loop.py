@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.cluster.base import tensorflow_roles as roles
+from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
+from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.calls import FunctionFailed
-from dgc_lab.cluster.public import MultiWorkerMirrored, ParameterServers
 from dgc_lab.parameter_server.allreduce import train_mirrored
 from dgc_lab.parameter_server.checkpoint import order
 from dgc_lab.parameter_server.metrics import by_worker, count_staleness, events_in_order, summary
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, Gradient, Schedule, Straggler
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.simulation import simulate
-from dgc_lab.parameter_server.step_costs import Costs
+from dgc_lab.parameter_server.step_costs import StepCosts
 from dgc_lab.parameter_server.tasks import Classifier
-from dgc_lab.parameter_server.training_loop import Finished, Score, Settings, train, train_on
+from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score, train, train_on
 from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
@@ -24,7 +24,7 @@ from dgc_lab.workloads.gan import RingGAN
 pytestmark = pytest.mark.alone  # workers that are slowed down are compared with those that are not
 
 DIGITS = Classifier(dense_network, load("digits"))
-SETTINGS = Settings(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
+SETTINGS = AsyncConfig(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def trained(cluster, mode="synchronous", task=DIGITS, function=train, stragglers
     """Records, scores and the end of a training."""
     schedule = Schedule(mode, stragglers=stragglers, bound=bound)
     events = list(cluster.stream(function, task, dataclasses.replace(SETTINGS, schedule=schedule, **changes)))
-    kinds = [[event for event in events if isinstance(event, kind)] for kind in (Gradient, Score, Finished)]
+    kinds = [[event for event in events if isinstance(event, kind)] for kind in (GradientEvent, Score, Finished)]
     return kinds[0], kinds[1], kinds[2][0]
 
 
@@ -164,12 +164,12 @@ def test_a_heavy_tail_has_a_median_below_its_mean_and_long_delays(servers):
 
 def moves_of_the_weights(staleness_aware):
     """Four gradients of ones, all of version 0, and the last one again: what each did. Runs in the coordinator."""
-    from dgc_lab.parameter_server.server import SharedModel
+    from dgc_lab.parameter_server.server import ParameterServerModel
 
     strategy = roles.coordinator().strategy
     weights, updates = [np.zeros(4, np.float32)], np.full(4, NOT_YET)
     change = {"learning_rate": 0.1, "momentum": 0.0, "staleness_aware": staleness_aware}
-    shared = SharedModel(strategy, 2, Schedule("asynchronous"), 2, weights, weights, updates, 0, **change)
+    shared = ParameterServerModel(strategy, 2, Schedule("asynchronous"), 2, weights, weights, updates, 0, **change)
     zero = tf.constant(0, tf.int64)
     submit = tf.function(lambda worker, batch: shared.submit(worker, batch, zero, [tf.ones(4)]))
     told, moved, before = [], [], 0.0
@@ -200,7 +200,7 @@ def test_a_gan_trains_both_ways(servers):
 def test_simulation_equals_measurement(servers, mode):
     trained(servers, "asynchronous")  # the first training on a cluster also connects
     calibration, _, _ = trained(servers, "asynchronous", gradients=200)
-    costs = Costs.measured(calibration)
+    costs = StepCosts.measured(calibration)
     slow = (Straggler(1, delay=0.03),)
     measured, _, _ = trained(servers, mode, stragglers=slow, gradients=120)
     schedule = Schedule(mode, stragglers=slow)
@@ -224,15 +224,15 @@ def test_simulation_equals_measurement(servers, mode):
 )
 def test_bad_settings(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Settings(**arguments)
+        AsyncConfig(**arguments)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Settings(gradients=61), "gradients must be a multiple of the 2 workers, got 61"),
-        (Settings(gradients=1), "gradients must be at least one for each of 2 workers, got 1"),
-        (Settings(Schedule(stragglers=(Straggler(2),))), "stragglers must be among workers 0 to 1, got 2"),
+        (AsyncConfig(gradients=61), "gradients must be a multiple of the 2 workers, got 61"),
+        (AsyncConfig(gradients=1), "gradients must be at least one for each of 2 workers, got 1"),
+        (AsyncConfig(Schedule(stragglers=(Straggler(2),))), "stragglers must be among workers 0 to 1, got 2"),
     ],
 )
 def test_settings_that_do_not_fit_the_workers(servers, settings, message):

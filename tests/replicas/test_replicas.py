@@ -302,16 +302,16 @@ def test_order_of_batches():
 
 
 def test_pictures_say_what_they_show():
-    from dgc_lab.replicas.mirrored_variable import Outcome
-    from dgc_lab.replicas.mirrored_variable import figures as replica_pictures
+    from dgc_lab.replicas import figures as replica_pictures
+    from dgc_lab.replicas.mirrored_variable import AssignmentResult
 
-    fine = Outcome((0.0, 0.0), (1.5, 1.5), 1.5)
+    fine = AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5)
     alt = replica_pictures.copies_before_and_after(fine, [1, 2], "assign, MEAN").alt
     assert alt == (
         "assign, MEAN. The replicas gave 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5. "
         "A read outside the replicas gives 1.5."
     )
-    refused = Outcome((), (), None, "create", "not supported")
+    refused = AssignmentResult((), (), None, "create", "not supported")
     assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
     assert "a: 0.5; b: 0.25" in replica_pictures.scores({"a": 0.5, "b": 0.25}, "accuracy").alt
     assert "a: from 2.000 to 1.000" in replica_pictures.loss_curves({"a": [[1, 3], [0, 2]]}).alt

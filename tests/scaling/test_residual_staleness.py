@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.__main__ import main
-from dgc_lab.dgc.config import Recipe
+from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.scaling.residual_staleness import (
     WatchedCompressor,
@@ -21,7 +21,7 @@ from dgc_lab.scaling.residual_staleness import (
 )
 from dgc_lab.scaling.worker_sweep import Run, clipping_of, table, table_runs, train_runs, watched_trainer
 from dgc_lab.training.masking_trainer import Step
-from dgc_lab.training.sweep import RowEnded, RowStarted, read_rows
+from dgc_lab.training.sweeps import RowEnded, RowStarted, read_rows
 
 ONE_IN_FOUR = {"ratio": 0.25, "momentum": 0.0, "dense_below": 0, "dense_vectors": False, "rule": "exact"}
 # Gradients of four elements, step by step; one of them is sent in each. Worked out by hand:
@@ -33,8 +33,10 @@ SCHEDULE = [[4.0, 1.0, 0.0, 2.0], [1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 9.0, 0.0], [1
 SENT_AT = [0, 1, 0, 3]
 
 
-def watched(exchange, longest=9, **switches):
-    return WatchedCompressor(Recipe(**{**ONE_IN_FOUR, **switches}), [tf.Variable([0.0] * 4)], exchange, longest=longest)
+def watched(communicator, longest=9, **switches):
+    return WatchedCompressor(
+        DGCConfig(**{**ONE_IN_FOUR, **switches}), [tf.Variable([0.0] * 4)], communicator, longest=longest
+    )
 
 
 def test_a_schedule_worked_out_by_hand():
@@ -68,7 +70,7 @@ def test_ages_are_those_of_a_simulation_in_numpy():
     """Random gradients, momentum and all: what was sent is read off the conservation of what was added."""
     rng, size, steps = np.random.default_rng(0), 500, 40
     worker = WatchedCompressor(
-        Recipe(ratio=0.02, dense_below=0, dense_vectors=False, rule="exact"),
+        DGCConfig(ratio=0.02, dense_below=0, dense_vectors=False, rule="exact"),
         [tf.Variable(tf.zeros([size]))],
         OneWorker(),
         longest=steps,
@@ -136,7 +138,7 @@ def test_counts():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: watched(OneWorker(), accumulate=False), r"recipe must accumulate"),
+        (lambda: watched(OneWorker(), accumulate=False), r"config must accumulate"),
         (lambda: watched(OneWorker(), values="float16"), r"must send float32 values.*got 'float16'"),
         (lambda: Run(3, 0.01), r"workers must be one of 1, 2, 4, .*128, got 3"),
         (lambda: Run(2, 0.01, "never"), r"clipping must be one of none, by workers, the same, got 'never'"),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from badges import PLACEHOLDER, repo_of, stamp, stamp_all
-from dgc_lab.common import LabError
 
 from dgc_lab.__main__ import main
+from dgc_lab.common import LabError
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

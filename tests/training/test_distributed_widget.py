@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dgc_lab.training.distributed_trainer import DistributedSettings
+from dgc_lab.training.distributed_trainer import DistributedConfig
 from dgc_lab.training.distributed_widget import METHODS, DistributedSweep
 
 
@@ -163,13 +163,13 @@ def test_own_ranks_start_with_run_and_end_with_close():
 )
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        DistributedSettings(**settings)
+        DistributedConfig(**settings)
 
 
 def test_warm_up_never_goes_below_the_ratio():
     for warm_up in ("none", "paper", "geometric", "dense"):
         for ratio in (0.0, 0.001, 0.1, 0.25, 0.9, 1.0):
-            recipe = DistributedSettings(warm_up=warm_up, warm_up_steps=1).recipe(ratio)
-            stages = [recipe.ratio_at(step) for step in range(8)]
+            config = DistributedConfig(warm_up=warm_up, warm_up_steps=1).config(ratio)
+            stages = [config.ratio_at(step) for step in range(8)]
             assert stages[-1] == ratio
             assert stages == sorted(stages, reverse=True)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.training.masking_trainer import Evaluation, Settings, Step, Trainer, TrainingDiverged, pick_batch
+from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer, TrainingDiverged
+from dgc_lab.workloads.batches import pick_batch
 
-SHORT = Settings(steps=12, batch=32, evaluations=3)
+SHORT = MaskingConfig(steps=12, batch=32, evaluations=3)
 
 
 def weights_after(trainer, ratio=1.0):
@@ -93,7 +94,7 @@ def test_seed_repeats_a_run_and_another_seed_does_not(digits):
 def test_dropout_is_part_of_what_a_seed_repeats(small_mnist):
     from dgc_lab.workloads.data import load
 
-    settings = Settings(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
+    settings = MaskingConfig(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
     trainer = Trainer(settings, load("mnist", small_mnist[0]))
     first, events = weights_after(trainer, 0.5)
     again, _ = weights_after(trainer, 0.5)
@@ -144,7 +145,7 @@ def test_own_masks_replace_rule_and_scope(digits):
 
 
 def test_divergence_names_step_ratio_and_variable(digits):
-    trainer = Trainer(Settings(steps=50, learning_rate=1e6), digits)
+    trainer = Trainer(MaskingConfig(steps=50, learning_rate=1e6), digits)
     with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 1: gradient of \w+/\w+ holds (NaN|Inf)"):
         list(trainer.run(1))
 
@@ -169,7 +170,7 @@ def test_divergence_names_step_ratio_and_variable(digits):
 )
 def test_bad_settings_name_the_value_and_what_is_allowed(name, value, allowed):
     with pytest.raises(ValueError, match=rf"{name} must be .*{allowed}.*got {value!r}"):
-        Settings(**{name: value})
+        MaskingConfig(**{name: value})
 
 
 def test_rule_off_takes_ratio_1_alone_and_no_masks(digits):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from dgc_lab.training.masking_trainer import TrainingDiverged
 from dgc_lab.training.masking_widget import CompressionSweep
-from dgc_lab.training.sweep import read_rows
+from dgc_lab.training.sweeps import read_rows
 from dgc_lab.ui.charts import Curves, Picture
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
@@ -210,7 +210,7 @@ def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monk
     assert lab.wait(120)
     assert "published accuracy" in lab.table.value
     assert "0.4099" in lab.table.value
-    assert "20 000 steps" in lab.table.value, "it says what recipe the published figure belongs to"
+    assert "20 000 steps" in lab.table.value, "it says what config the published figure belongs to"
 
 
 def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):

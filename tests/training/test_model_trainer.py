@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import Recipe
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged
-from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense, scorer
-from dgc_lab.training.run_comparison import collected, comparison, curves, steps_of
+from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense, make_evaluator
+from dgc_lab.training.run_comparison import comparison, curves, run_with_progress, steps_of
 from dgc_lab.workloads import cifar10
 from dgc_lab.workloads.bert import small_bert
 from dgc_lab.workloads.data import DataError
@@ -243,7 +243,7 @@ def test_the_tied_table_of_bert_is_sent_in_part_and_nothing_is_lost(words):
     assert isinstance(gradients[table], tf.Tensor)
     unread = np.setdiff1d(np.arange(len(words.vocabulary)), shown)
     assert np.all(np.any(gradients[table].numpy()[unread] != 0, axis=1)), "the product's part reaches unread words, too"
-    compressor = Compressor(Recipe(ratio=0.01, momentum=0.0, rule="exact"), weights, OneWorker())
+    compressor = Compressor(DGCConfig(ratio=0.01, momentum=0.0, rule="exact"), weights, OneWorker())
     updates, report = compressor([gradients])
     assert int(report.kept[table]) == int(np.ceil(0.01 * len(words.vocabulary) * 16))
     np.testing.assert_array_equal(updates[table] + compressor.residuals[0][table], gradients[table])
@@ -255,7 +255,9 @@ def test_an_untied_lookup_goes_by_rows():
     model = keras.Model(read, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Embedding(9, 4)(read))))
     before = model.get_weights()[0]
     batches = lambda turn: (tf.constant([[1, 4, 4]]), tf.constant([[1.0, -1.0]]))  # noqa: E731
-    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, Recipe(ratio=0.5), 0.1, SimulatedWorkers(2))
+    trainer = ModelTrainer(
+        model, keras.losses.MeanSquaredError(), batches, DGCConfig(ratio=0.5), 0.1, SimulatedWorkers(2)
+    )
     [step] = trainer.run(steps=1)
     assert np.flatnonzero(np.any(model.get_weights()[0] != before, axis=1)).tolist() == [1, 4]
     assert step.kept[0] == pytest.approx(2 / 9), "two rows of nine"
@@ -276,7 +278,7 @@ def test_simulated_workers_keep_statistics_as_separate_ranks_would():
         tf.zeros([6], tf.int32),
     )
     model = normalizing()
-    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, Recipe(), 0.1, SimulatedWorkers(2)).run(steps=3)
+    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, DGCConfig(), 0.1, SimulatedWorkers(2)).run(steps=3)
     expected = []
     for worker in range(2):
         layer = keras.layers.BatchNormalization(momentum=0.5)
@@ -287,22 +289,24 @@ def test_simulated_workers_keep_statistics_as_separate_ranks_would():
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def on_two_workers(exchange):
+def on_two_workers(communicator):
     """The weights and statistics after four steps of our loop."""
     model = normalizing()
     batches = lambda turn: (tf.random.stateless_normal([6, 3], [turn, 5]), turn % 2 * tf.ones([6], tf.int32))  # noqa: E731
-    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, Recipe(ratio=0.5, dense_below=0), 0.1, exchange).run(steps=4)
+    [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, DGCConfig(ratio=0.5, dense_below=0), 0.1, communicator).run(
+        steps=4
+    )
     return model.get_weights()
 
 
 def on_ranks():
     """On each rank: the same loop, and ``fit`` with and without averaged statistics."""
-    exchange = HorovodWorkers()
-    outcomes = [on_two_workers(exchange)]
+    communicator = HorovodWorkers()
+    outcomes = [on_two_workers(communicator)]
     for callbacks in ([AverageStatistics()], []):
         model = normalizing()
         model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
-        x = np.random.default_rng(exchange.first).normal(size=(8, 3))
+        x = np.random.default_rng(communicator.first).normal(size=(8, 3))
         model.fit(x, x[:, :2], batch_size=4, verbose=0, callbacks=callbacks)
         outcomes.append(model.get_weights())
     return outcomes
@@ -354,9 +358,9 @@ def final(events):
 
 def test_resnet20_learns_digits_at_one_percent(digits):
     batches = batches_of(digits.x_train, digits.y_train, 32)
-    recipe = Recipe(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
-    trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, recipe, 0.1, SimulatedWorkers(2))
-    events = list(trainer.run(steps=60, evaluate=scorer(digits.x_test, digits.y_test), evaluations=1))
+    config = DGCConfig(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
+    trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, config, 0.1, SimulatedWorkers(2))
+    events = list(trainer.run(steps=60, evaluate=make_evaluator(digits.x_test, digits.y_test), evaluations=1))
     assert final(events).accuracy > 0.5, "chance is 0.1"
     assert events[-2].bytes_sent < events[-2].dense_bytes / 20
 
@@ -366,12 +370,12 @@ def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
         small_bert(len(words.vocabulary), width=32, layers=1, heads=2),
         CROSS_ENTROPY,
         masked_batches(words.train, words.vocabulary, 64),
-        Recipe(ratio=0.01, clip_norm=1.0, warm_up=(0.25, 0.0625), warm_up_steps=20),
+        DGCConfig(ratio=0.01, clip_norm=1.0, warm_up=(0.25, 0.0625), warm_up_steps=20),
         0.3,
         SimulatedWorkers(2),
     )
     masked = mask_words(words.test, len(words.vocabulary), (7, 7))
-    events = collected(trainer.run(200, evaluate=scorer(*masked.example), evaluations=2), 200, "1 %")
+    events = run_with_progress(trainer.run(200, evaluate=make_evaluator(*masked.example), evaluations=2), 200, "1 %")
     assert final(events).accuracy > 1.3 * most_frequent(masked.targets, words.vocabulary)[1]
     again = [step.loss for step in trainer.run(5)]
     assert again == [step.loss for step in steps_of(events)[:5]], "everything comes from the seed"
@@ -384,7 +388,7 @@ def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
 def test_fit_takes_bert_in_five_lines(words):
     model = small_bert(len(words.vocabulary), 16, width=16, layers=1, heads=2)
     x, y = mask_words(words.train[:256], len(words.vocabulary), (0, 0)).example
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), Recipe(ratio=0.01, clip_norm=1.0))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), DGCConfig(ratio=0.01, clip_norm=1.0))
     model.compile(optimizer, CROSS_ENTROPY, jit_compile=False)
     losses = model.fit(x, y, batch_size=32, epochs=3, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
@@ -397,7 +401,7 @@ def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
     theirs = keras.models.clone_model(model)
     theirs.set_weights(model.get_weights())
     mse = keras.losses.MeanSquaredError()
-    [*_] = ModelTrainer(model, mse, batches, dense(Recipe(dense_below=0, ratio=0.1)), 0.1).run(steps=6)
+    [*_] = ModelTrainer(model, mse, batches, dense(DGCConfig(dense_below=0, ratio=0.1)), 0.1).run(steps=6)
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     for turn in range(6):
         x, y = batches(tf.constant(turn))
@@ -407,7 +411,7 @@ def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
     for one, other in zip(model.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.1, 0.0])
-    trainer = ModelTrainer(model, mse, batches, Recipe(), schedule)
+    trainer = ModelTrainer(model, mse, batches, DGCConfig(), schedule)
     [*_] = trainer.run(steps=2)
     after_two = model.get_weights()
     [*_] = trainer.run(steps=4)
@@ -425,7 +429,7 @@ def test_regularizers_count_as_they_do_in_fit():
         return keras.Sequential([keras.Input((3,)), layer])
 
     here, there = model(), model()
-    trainer = ModelTrainer(here, CROSS_ENTROPY, lambda turn: (x, y), dense(Recipe(momentum=0.0)), learning_rate=0.1)
+    trainer = ModelTrainer(here, CROSS_ENTROPY, lambda turn: (x, y), dense(DGCConfig(momentum=0.0)), learning_rate=0.1)
     assert len(list(trainer.run(1))) == 1
     there.compile(keras.optimizers.SGD(0.1), CROSS_ENTROPY)
     there.fit(x, y, batch_size=8, verbose=0)
@@ -437,7 +441,7 @@ def test_regularizers_count_as_they_do_in_fit():
 def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]) / tf.cast(3 - turn, tf.float32))  # noqa: E731
-    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, Recipe(), 0.01)
+    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, DGCConfig(), 0.01)
     answers = iter([False, True])
     assert len(list(trainer.run(steps=3, stop=lambda: next(answers)))) == 2
     with pytest.raises(TrainingDiverged, match=r"step 4, ratio 0.001: gradient of .*kernel"):
@@ -458,7 +462,7 @@ def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
 )
 def test_trainers_that_cannot_be(changes, message):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    right = {"model": model, "loss": CROSS_ENTROPY, "batches": lambda turn: None, "recipe": Recipe()}
+    right = {"model": model, "loss": CROSS_ENTROPY, "batches": lambda turn: None, "config": DGCConfig()}
     with pytest.raises(ValueError, match=message):
         ModelTrainer(**{**right, **changes})
 
@@ -472,7 +476,7 @@ def test_batches_of_examples_that_do_not_match():
 
 def test_bad_steps_and_ratios_are_named():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    trainer = ModelTrainer(model, CROSS_ENTROPY, lambda turn: None, Recipe())
+    trainer = ModelTrainer(model, CROSS_ENTROPY, lambda turn: None, DGCConfig())
     with pytest.raises(ValueError, match=r"steps must be a whole number of at least 1, got 0"):
         next(trainer.run(steps=0))
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dgc_lab.__main__ import main
-from dgc_lab.training.masking_trainer import Settings, Step, Trainer
-from dgc_lab.training.masking_trainer import published_tables as published
-from dgc_lab.training.sweep import (
+from dgc_lab.training import published_tables as published
+from dgc_lab.training.masking_trainer import MaskingConfig, Step, Trainer
+from dgc_lab.training.sweeps import (
     RowEnded,
     RowFailed,
     RowStarted,
@@ -29,7 +29,7 @@ from dgc_lab.training.sweep import (
     table,
 )
 
-SHORT = Settings(steps=5, batch=16, evaluations=1)
+SHORT = MaskingConfig(steps=5, batch=16, evaluations=1)
 
 
 def rows_of(events):
@@ -204,7 +204,7 @@ def configuration_defaults():
 
 
 def test_configuration_covers_every_setting(digits):
-    names = {field.name for field in dataclasses.fields(Settings)}
+    names = {field.name for field in dataclasses.fields(MaskingConfig)}
     assert set(configuration(SHORT, digits)) == names | {"model", "data"}
 
 
@@ -272,8 +272,8 @@ def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = read_rows(out, {})
     assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
-    recipe = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
-    assert all(row.items() >= recipe.items() for row in rows)
+    config = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
+    assert all(row.items() >= config.items() for row in rows)
     assert "published accuracy" in done.stdout
     assert "0.4099" in done.stdout
 
@@ -296,17 +296,17 @@ def test_rows_of_a_scope_that_was_not_run():
 
 def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     """Colab installs the lab as a package: its lesson reads the rows from there."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = str(Path(__file__).resolve().parents[2])
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), root],
         check=True,
     )
     (wheel,) = tmp_path.glob("dgc_lab-*.whl")
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
-    code = "from dgc_lab import published; print(published.__file__, len(published.single_node_rows()))"
+    code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "published.py"), "12"], done.stderr
+    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"), "12"], done.stderr
 
 
 def summary_lines():
@@ -363,7 +363,7 @@ def test_two_node_settings_name_what_is_wrong(arguments, message):
 
 
 def test_readme_and_tables_show_the_committed_rows():
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     lines = {"README.md": [summary_lines()], "docs/published_tables.md": [single_node_lines(), two_node_lines()]}
     for file, tables in lines.items():
         text = (root / file).read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import signal
 from kernels import until
 
 START = """
-from dgc_lab.cluster.public import ParameterServers
+from dgc_lab.cluster import ParameterServers
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.models import digits_cnn
 from dgc_lab.parameter_server.schedule import Gradient, Schedule

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dgc_lab.ui.explorer import AggregationExplorer, ReplicaExplorer
+from dgc_lab.aggregation.widget import AggregationExplorer
+from dgc_lab.replicas.widget import ReplicaExplorer
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ def test_too_few_devices_are_said_with_the_cure():
     code = """
 import tensorflow as tf
 tf.zeros([1])
-from dgc_lab.ui.explorer import ReplicaExplorer
+from dgc_lab.replicas.widget import ReplicaExplorer
 explorer = ReplicaExplorer()
 print(explorer.message.value)
 try:

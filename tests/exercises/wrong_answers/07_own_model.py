@@ -29,7 +29,7 @@ my_factor = 1 / my_ratio
 
 
 # %% merge-rows costs mean-rows, merge-rows
-def merge_rows(indices, values):
+def sum_duplicate_rows(indices, values):
     once, place = np.unique(indices, return_inverse=True)
     merged = np.zeros((len(once), values.shape[1]))
     merged[place] += values
@@ -37,21 +37,21 @@ def merge_rows(indices, values):
 
 
 # %% merge-rows costs mean-rows, merge-rows
-def merge_rows(indices, values):
+def sum_duplicate_rows(indices, values):
     order = np.argsort(indices)
     return indices[order], values[order]
 
 
 # %% mean-rows costs mean-rows
 def mean_rows(parts):
-    indices, rows = merge_rows(np.concatenate([i for i, _ in parts]), np.concatenate([v for _, v in parts]))
+    indices, rows = sum_duplicate_rows(np.concatenate([i for i, _ in parts]), np.concatenate([v for _, v in parts]))
     having = np.array([sum(index in own for own, _ in parts) for index in indices])
     return indices, rows / having[:, None]
 
 
 # %% mean-rows costs mean-rows
 def mean_rows(parts):
-    return merge_rows(np.concatenate([i for i, _ in parts]), np.concatenate([v for _, v in parts]))
+    return sum_duplicate_rows(np.concatenate([i for i, _ in parts]), np.concatenate([v for _, v in parts]))
 
 
 # %% tied-gradient costs tied-gradient

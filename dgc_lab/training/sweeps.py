@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dgc_lab.training.masking_trainer import Evaluation, Settings, Step, Trainer
+    from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer
     from dgc_lab.workloads.data import Dataset
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
@@ -52,13 +52,13 @@ class RowEnded:
     from_file: bool
 
 
-def configuration(settings: Settings, data: Dataset) -> dict:
+def configuration(settings: MaskingConfig, data: Dataset) -> dict:
     """What two rows must have in common to stand in one table: all settings, the model and the very examples."""
     return {**dataclasses.asdict(settings), "model": settings.model, "data": data.fingerprint()}
 
 
 def sweep(
-    settings: Settings,
+    settings: MaskingConfig,
     ratios,
     out: str | os.PathLike | None = None,
     data: Dataset | None = None,
@@ -69,7 +69,7 @@ def sweep(
     The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
 
     Args:
-        settings: everything but the ratio (`dgc_lab.training.masking_trainer.Settings`).
+        settings: everything but the ratio (`dgc_lab.training.masking_trainer.MaskingConfig`).
         ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
         out: file for the finished rows; rows that this configuration has there already are not made again.
         data: the data set, when it is loaded already.
@@ -84,8 +84,8 @@ def sweep(
         DataError: the data set could not be had.
 
     Example:
-        >>> from dgc_lab.training.masking_trainer import Settings
-        >>> events = sweep(Settings(steps=5), [1, 0.1])
+        >>> from dgc_lab.training.masking_trainer import MaskingConfig
+        >>> events = sweep(MaskingConfig(steps=5), [1, 0.1])
         >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
         [1.0, 0.1]
     """

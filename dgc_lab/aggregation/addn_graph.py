@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tensorflow as tf
-from dgc_lab.common import check_choice, check_count
+
+from dgc_lab.common import check_choice, check_whole
 
 METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
@@ -86,9 +87,9 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
         [('AddN', 8)]
     """
     chosen = aggregation_method(method)
-    check_count("uses", uses, 1, 4096)
-    check_count("width", width, 1, 2**14)
-    check_count("batch", batch, 1, 2**14)
+    check_whole("uses", uses, 1, 4096)
+    check_whole("width", width, 1, 2**14)
+    check_whole("batch", batch, 1, 2**14)
     with tf.Graph().as_default() as graph:
         # Variables, not constants: Grappler would work out everything that hangs on constants alone.
         drawn = tf.random.stateless_normal([width, width], (0, 1), dtype=dtype) / width**0.5
@@ -111,7 +112,7 @@ def tape_graph(uses: int = 8):
         >>> [(node.kind, len(node.inputs)) for node in sum_nodes(gradient)]
         [('AddN', 8)]
     """
-    check_count("uses", uses, 1, 4096)
+    check_whole("uses", uses, 1, 4096)
 
     @tf.function(input_signature=[tf.TensorSpec([4, 4]), tf.TensorSpec([2, 4])])
     def gradient_of(weight, start):

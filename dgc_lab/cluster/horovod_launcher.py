@@ -13,9 +13,8 @@ import subprocess
 import sys
 import tempfile
 
+from dgc_lab.cluster import private_network
 from dgc_lab.common import LabError, check_whole
-
-from dgc_lab.cluster.base import private_network
 from dgc_lab.install.build_horovod import require_horovod
 
 LAST_LINES = 20  # of what a failed command said
@@ -53,7 +52,14 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             "with no password. reachable=True runs it so"
         )
     with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
-        guarded = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, "dgc_lab.cluster.horovodrun"]
+        guarded = [
+            sys.executable,
+            "-m",
+            "dgc_lab.cluster.watchdog",
+            str(os.getpid()),
+            folder,
+            "dgc_lab.cluster.horovod_launcher",
+        ]
         whole = [*guarded, "open" if reason else "private", "-np", str(size), *command]
         paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
         process = subprocess.Popen(

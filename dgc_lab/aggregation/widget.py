@@ -1,0 +1,67 @@
+"""The widget of lesson 1: add up the same addends by every method, and see error and time."""
+
+from __future__ import annotations
+
+import ipywidgets
+
+from dgc_lab.ui.explorer import WIDE, Explorer, columns
+
+
+class AggregationExplorer(Explorer):
+    """Add up the same addends by every method: bars of relative error and of time, the chosen method in colour.
+
+    Args:
+        settings: first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
+            (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`.
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+
+    Example:
+        >>> explorer = AggregationExplorer(dtype="float16", addends=64)
+        >>> explorer.frame["method"].tolist()
+        ['sequential', 'pairwise', 'add_n', 'accumulate_n', 'kahan']
+    """
+
+    def __init__(self, **settings):
+        from dgc_lab.aggregation.summation import DTYPES, METHODS, ORDERS, SIGNS
+
+        controls = {
+            "method": ipywidgets.Dropdown(options=list(METHODS), value="add_n", description="Method", **WIDE),
+            "dtype": ipywidgets.Dropdown(options=DTYPES[:3], value="float32", description="Dtype", **WIDE),
+            "addends": ipywidgets.SelectionSlider(
+                options=[2**power for power in range(1, 13)], value=256, description="Addends", **WIDE
+            ),
+            "spread": ipywidgets.FloatSlider(
+                value=0, min=0, max=8, step=0.5, description="Spread, decades", readout_format=".1f", **WIDE
+            ),
+            "signs": ipywidgets.Dropdown(options=SIGNS, description="Signs", **WIDE),
+            "order": ipywidgets.Dropdown(options=ORDERS, description="Order", **WIDE),
+        }
+        self._measured = (None, None)
+        super().__init__(controls, [columns(controls, 3)], settings)
+
+    def result(self, method, dtype, addends, spread, signs, order):
+        """Measure every method on these addends; choosing another method alone measures nothing anew."""
+        import pandas as pd
+
+        from dgc_lab.aggregation.figures import error_and_time_bars
+        from dgc_lab.aggregation.rounding_error import measure
+        from dgc_lab.aggregation.summation import make_addends
+
+        asked = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
+        if self._measured[0] != (addends, asked):
+            self._measured = ((addends, asked), measure(make_addends(addends, **asked), repeats=1))
+        rows = self._measured[1]
+        chosen = next(row for row in rows if row["method"] == method)
+        best = min(row["error"] for row in rows)
+        said = f"{method}: relative error {chosen['error']:.2g}"
+        said += f", {chosen['error'] / best:.3g} times the smallest here." if best > 0 else "."
+        frame = pd.DataFrame(
+            {
+                "method": [row["method"] for row in rows],
+                "relative error": [f"{row['error']:.2g}" for row in rows],
+                "ms": [1e3 * row["seconds"] for row in rows],
+            }
+        )
+        return error_and_time_bars(rows, method), frame, said

@@ -1,0 +1,19 @@
+"""Several workers and the optimizers that train on them: who takes part, Keras, ``tf.compat.v1``, callbacks.
+
+Lessons 5 and 7. `communicators` has one worker, simulated workers and Horovod ranks with the same collectives,
+`hierarchical` makes hosts the workers.
+"""
+
+from dgc_lab.common import hand_on
+
+__getattr__, __dir__, __all__ = hand_on(
+    __name__,
+    {
+        "communicators": "HorovodWorkers OneWorker RanksDisagree SimulatedWorkers count_collective_bytes default_communicator",
+        "hierarchical": "HierarchicalCommunicator",
+        "keras_optimizer": "AverageMetrics DistributedOptimizer on_first_rank shard",
+        "compat_v1_optimizer": "GradientCompressionOptimizer",
+        "batch_norm": "AverageStatistics average_statistics statistics_of",
+        "timeline": "by_phase",
+    },
+)

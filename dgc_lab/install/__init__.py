@@ -1,0 +1,12 @@
+"""What the lab needs around it: Horovod for today's TensorFlow, what is installed, Colab. Lesson 0."""
+
+from dgc_lab.common import hand_on
+
+__getattr__, __dir__, __all__ = hand_on(
+    __name__,
+    {
+        "build_horovod": "build horovod_state require_horovod",
+        "colab": "prepare",
+        "doctor": "examine report",
+    },
+)

@@ -1,0 +1,81 @@
+"""The widget of lesson 2: what becomes of the values that replicas give to a variable."""
+
+from __future__ import annotations
+
+import contextlib
+
+import ipywidgets
+
+from dgc_lab.ui.explorer import WIDE, Explorer, columns
+
+
+class ReplicaExplorer(Explorer):
+    """A variable with a copy on each replica: choose how per-replica values become one, and see every copy.
+
+    Args:
+        settings: first values of the controls: replicas (2 to 8), aggregation, synchronization, how (``"assign"``,
+            ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, what each replica gives.
+
+    Raises:
+        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+
+    Example, in a kernel in which `dgc_lab.replicas.mirrored_variable.start_devices` came before anything else of TensorFlow::
+
+        ReplicaExplorer(replicas=4, aggregation="MEAN")
+    """
+
+    def __init__(self, **settings):
+        from dgc_lab.replicas.mirrored_variable import (
+            AGGREGATIONS,
+            ASSIGNMENTS,
+            MOST_REPLICAS,
+            SYNCHRONIZATIONS,
+            TooLate,
+            start_devices,
+        )
+
+        self._strategies = {}
+        with contextlib.suppress(TooLate):  # with fewer devices small numbers of replicas work; others get the message
+            start_devices(MOST_REPLICAS)
+        controls = {
+            "replicas": ipywidgets.IntSlider(value=4, min=2, max=MOST_REPLICAS, description="Replicas", **WIDE),
+            "aggregation": ipywidgets.Dropdown(options=AGGREGATIONS, value="MEAN", description="Aggregation", **WIDE),
+            "synchronization": ipywidgets.Dropdown(options=SYNCHRONIZATIONS, description="Synchronization", **WIDE),
+            "how": ipywidgets.Dropdown(options=ASSIGNMENTS, description="Call", **WIDE),
+            "initial": ipywidgets.FloatText(value=0, description="Before", **WIDE),
+        }
+        self.grid = [
+            ipywidgets.FloatText(
+                value=place + 1,
+                description=f"Replica {place}",
+                style={"description_width": "5em"},
+                layout=ipywidgets.Layout(width="11em"),  # one each: fields are shown and hidden one by one
+            )
+            for place in range(MOST_REPLICAS)
+        ]
+        rows = [columns(controls, 3), self.grid]
+        controls.update({f"value{place}": control for place, control in enumerate(self.grid)})
+        controls["replicas"].observe(lambda _: self._show_grid(), "value")
+        super().__init__(controls, rows, settings)
+        self._show_grid()
+
+    def _show_grid(self):
+        """As many fields as there are replicas."""
+        for place, control in enumerate(self.grid):
+            control.layout.display = None if place < self.controls["replicas"].value else "none"
+
+    def result(self, replicas, aggregation, synchronization, how, initial, **values):
+        """Make the variable on real replicas, let each assign its value, and read it."""
+        import pandas as pd
+
+        from dgc_lab.replicas.figures import copies_before_and_after, in_words
+        from dgc_lab.replicas.mirrored_variable import mirrored, try_pair
+
+        if replicas not in self._strategies:
+            self._strategies[replicas] = mirrored(replicas)
+        given = list(values.values())[:replicas]
+        outcome = try_pair(self._strategies[replicas], given, aggregation, synchronization, how, initial)
+        columns = {"replica": range(replicas), "before": outcome.before, "value given": given, "after": outcome.after}
+        frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in columns.items()})
+        picture = copies_before_and_after(outcome, given, f"{how}, aggregation {aggregation}, {synchronization}")
+        return picture, frame, in_words(outcome, given)
