@@ -1,36 +1,147 @@
-"""Deep Gradient Compression: momentum and accumulation before a worker sends, as pure functions on flat tensors.
+"""Deep Gradient Compression, one worker's step: Algorithm 1 of the paper with all that it adds, as pure functions.
 
-One worker and one tensor, step by step, with gradient g, velocity u and residual v (arXiv:1712.01887):
+With gradient g, velocity u and residual v of each tensor (arXiv:1712.01887, Algorithm 1, section 3, appendix B):
 
-1. `clip_locally` rescales the new gradients when their norm is too large.
-2. `correct_momentum` makes u from g, and what is added to v from u.
-3. `dgc_lab.dgc.thresholding.thresholds` finds the threshold on v, `select` takes the elements that pass it.
-4. `zero_at` takes what was sent out of v, and with momentum factor masking out of u.
+    g <- g x min(1, limit / |g|)     `clip_locally`
+    u <- m u + g;  v <- v + u        `accumulate`: momentum correction, then local accumulation
+    threshold <- ratio-th of |v|     `dgc_lab.dgc.thresholding.thresholds`
+    mask <- |v| >= threshold         `take`
+    send v * mask
+    v <- v * !mask;  u <- u * !mask  momentum factor masking is the second one
 
-`dgc_lab.dgc.config.DGCConfig` holds every switch; it can be had from here as well. Who exchanges what was selected, and how,
-is `dgc_lab.dgc.exchange`' and `dgc_lab.dgc.compressor`'s business.
+`local_step` is these lines. Nothing here sends or stores: `dgc_lab.dgc.exchange` carries what was taken to all workers,
+`dgc_lab.dgc.compressor` keeps velocity and residual. All tensors are flat here.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
-from dgc_lab.dgc.selection import elements_above
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.selection import block_maxima, select
+from dgc_lab.dgc.thresholding import keep_mask, thresholds
 
-__all__ = [
-    "PAPER_WARM_UP",
-    "DGCConfig",
-    "clip_locally",
-    "correct_momentum",
-    "geometric_warm_up",
-    "masking",
-    "payload_bytes",
-    "select",
-    "zero_at",
-]
 
-LARGEST_HALF = 65504.0  # the largest finite float16
+class State(NamedTuple):
+    """What a worker keeps from step to step, for each tensor that it compresses; None where the config keeps none."""
+
+    velocity: list
+    residual: list
+
+
+class Selection(NamedTuple):
+    """What a worker sends of its tensors, in one of two forms; the other one's tensors are empty.
+
+    Attributes:
+        indices: int32 (k,) of each tensor, where the elements stand that are sent.
+        values: (k,) of the config's value type, what is sent for them.
+        masked: float32 (n,), the same elements in their places and zeros between them.
+        kept: int64 (tensors,), how many elements are sent of each.
+    """
+
+    indices: list
+    values: list
+    masked: list
+    kept: tf.Tensor
+
+
+def local_gradients(gradients, weights, config: DGCConfig, workers: int):
+    """A worker's gradients with rows merged and weight decay added, before and after clipping; None stays None."""
+    gradients = [sum_duplicate_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    if config.weight_decay:
+        # A gradient that holds 1 / workers gets its share of the decay, for the exchange adds up the shares.
+        decay = config.weight_decay / (1 if config.reduction == "average" else workers)
+        gradients = [
+            g if g is None or isinstance(g, tf.IndexedSlices) else g + decay * tf.convert_to_tensor(weight)
+            for g, weight in zip(gradients, weights, strict=True)
+        ]
+    if config.clip_norm is None:
+        return gradients, gradients
+    there = [g for g in gradients if g is not None]
+    clipped = iter(clip_locally(there, config.clip_norm, workers, config.reduction))
+    return gradients, [None if g is None else next(clipped) for g in gradients]
+
+
+def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allreduce=False):
+    """One worker's step: what it sends of each tensor, and what stays with it.
+
+    Args:
+        gradients: flat floating-point tensors, new in this step, clipped already.
+        state: velocity and residual of each, flat, as the step before left them.
+        ratio: share of the elements to send, in [0, 1]; number or float64 scalar tensor.
+        config: the switches; its ratio and warm-up are not looked at.
+        seed: int32 (2,), the same on all workers; what sampled thresholds draw from.
+        by_allreduce: the form of the selection: all elements with zeros (True), or values and indices; bool or tensor.
+
+    Returns:
+        ``(selection, state, maxima)``: a `Selection`, the state after the step, and the block maxima of each residual
+        before anything was taken, in which whatever is not finite shows.
+
+    Example:
+        >>> state = State([tf.constant([0.0, 1.0, 0.0])], [tf.constant([0.5, 0.0, 0.0])])
+        >>> config = DGCConfig(momentum=0.5, rule="exact")
+        >>> sent, state, _ = local_step([tf.constant([0.25, 2.0, -0.5])], state, 1 / 3, config, (0, 0))
+        >>> sent.indices[0].numpy().tolist(), sent.values[0].numpy().tolist()
+        ([1], [2.5])
+        >>> state.velocity[0].numpy().tolist(), state.residual[0].numpy().tolist()
+        ([0.25, 0.0, -0.5], [0.75, 0.0, -0.5])
+
+    Source: arXiv:1712.01887, Algorithm 1; with momentum, appendix B.
+    """
+    state = accumulate(gradients, state, config)
+    maxima = [block_maxima(residual) for residual in state.residual]
+    limits = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
+    forms = (lambda: take_masked(state, limits, config), lambda: take_entries(state, limits, maxima, config))
+    taken = tf.cond(by_allreduce, *forms) if tf.is_tensor(by_allreduce) else forms[0 if by_allreduce else 1]()
+    return *taken, maxima
+
+
+def accumulate(gradients, state: State, config: DGCConfig) -> State:
+    """The state with a step's gradients in it, before anything is taken out."""
+    velocities, residuals = [], []
+    for gradient, velocity, residual in zip(gradients, *state, strict=True):
+        if config.corrects_momentum:
+            velocity, gradient = correct_momentum(gradient, velocity, config.momentum, config.nesterov)
+        velocities.append(velocity)
+        residuals.append(residual + gradient if config.accumulate else gradient)
+    return State(velocities, residuals)
+
+
+def take_entries(state: State, limits, maxima, config: DGCConfig):
+    """Take what passes the thresholds out of the state, as values and indices; (selection, state)."""
+    indices, values, velocities, residuals = [], [], [], []
+    for velocity, residual, limit, blocks in zip(*state, limits, maxima, strict=True):
+        where, sent, error = select(residual, limit, config.values, blocks)
+        indices.append(where)
+        values.append(sent)
+        velocities.append(zero_at(velocity, where) if config.clears_velocity else velocity)
+        residuals.append(zero_at(residual, where, error))
+    masked = [tf.zeros([0])] * len(indices)
+    return Selection(indices, values, masked, counts(tf.size(i, tf.int64) for i in indices)), State(
+        velocities, residuals
+    )
+
+
+def take_masked(state: State, limits, config: DGCConfig):
+    """The same with zeros between what is sent, which is not rounded then; (selection, state)."""
+    masked, kept, velocities, residuals = [], [], [], []
+    for velocity, residual, limit in zip(*state, limits, strict=True):
+        mask, zero = keep_mask(residual, limit), tf.zeros([], residual.dtype)
+        masked.append(tf.cast(tf.where(mask, residual, zero), tf.float32))
+        kept.append(tf.math.count_nonzero(mask))
+        velocities.append(tf.where(mask, zero, velocity) if config.clears_velocity else velocity)
+        residuals.append(tf.where(mask, zero, residual))
+    indices = [tf.zeros([0], tf.int32)] * len(masked)
+    values = [tf.zeros([0], config.values)] * len(masked)
+    return Selection(indices, values, masked, counts(kept)), State(velocities, residuals)
+
+
+def counts(numbers) -> tf.Tensor:
+    """Numbers of elements as one int64 tensor, empty for no tensors."""
+    numbers = list(numbers)
+    return tf.stack(numbers) if numbers else tf.zeros([0], tf.int64)
 
 
 def clip_locally(gradients, clip_norm, workers, reduction="average"):
@@ -93,32 +204,18 @@ def correct_momentum(gradient, velocity, momentum, nesterov=False):
     return velocity, velocity
 
 
-def select(residual, threshold, values="float32", maxima=None):
-    """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
-
-    Args:
-        residual: flat floating-point tensor, n elements, n below 2**31.
-        threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
-        values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
-        maxima: what `dgc_lab.dgc.selection.block_maxima` says of the residual, if that is known already.
-
-    Returns:
-        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
-        (k,): the rounding error, zero where both types are the same. ``sent + left`` is the residual there.
+def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same gradient with every row named once: rows that were named several times are added up.
 
     Example:
-        >>> indices, sent, left = select(tf.constant([0.1, -3.0, 2.0]), 1.0)
-        >>> indices.numpy().tolist(), sent.numpy().tolist()
-        ([1, 2], [-3.0, 2.0])
+        >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), tf.constant([5, 1]))
+        >>> merged = sum_duplicate_rows(rows)
+        >>> merged.indices.numpy().tolist(), merged.values.numpy().tolist()
+        ([3, 0], [[5.0], [2.0]])
     """
-    indices, chosen = elements_above(residual, threshold, maxima)
-    if values == chosen.dtype.name:
-        return indices, chosen, tf.zeros_like(chosen)
-    if values == "float16":
-        sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
-    else:
-        sent = tf.cast(chosen, values)
-    return indices, sent, chosen - tf.cast(sent, chosen.dtype)
+    indices, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
 def zero_at(x, indices, left=0.0):

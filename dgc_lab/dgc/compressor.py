@@ -1,17 +1,34 @@
-"""From the workers' gradients to one update: compress, exchange, and keep each worker's state.
+"""From the workers' gradients to one update: the algorithm on each worker here, the exchange, and the state kept.
 
-`Compressor` joins the pure functions of `dgc_lab.dgc.algorithm` with an exchange (`dgc_lab.distributed.communicators`). The lab's training loop,
-the compat.v1 optimizer and the Keras optimizer all train through it.
+`Compressor` is the only place that stores velocities and residuals. Trainers and optimizers all train through it.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import clip_locally
+from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.step import CompressionStep, identity, is_rows, sum_duplicate_rows
-from dgc_lab.dgc.thresholding import check_finite
+from dgc_lab.dgc.exchange import ExchangeResult, GradientExchange, Kinds, WorkerPayload, fail_if_bad, first_non_finite
+from dgc_lab.dgc.wire_format import scatter_add
+
+
+class Report(NamedTuple):
+    """What one step handed to the collectives; mean over the workers in this process, so per rank under Horovod.
+
+    Attributes:
+        allreduce_bytes: int64 scalar, what was handed to allreduce.
+        allgather_bytes: int64 scalar, what was handed to allgather.
+        kept: int64 (variables,), elements that were sent of each gradient.
+        metadata: float32 (workers, numbers), what each worker told all others.
+    """
+
+    allreduce_bytes: tf.Tensor
+    allgather_bytes: tf.Tensor
+    kept: tf.Tensor
+    metadata: tf.Tensor
 
 
 class Compressor(tf.Module):
@@ -22,8 +39,6 @@ class Compressor(tf.Module):
         variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
         communicator: who takes part (`dgc_lab.distributed.communicators`).
         names: names of the variables for messages; their own if None.
-        outside: somebody else exchanges what comes out. Updates are then this worker's own: flat ``tf.IndexedSlices``
-            (one row an element) where a gradient is sent in part, and `after_exchange` makes updates of them.
 
     Attributes:
         velocities, residuals: for each worker in this process, one ``tf.Variable`` of its shape per trained variable,
@@ -35,7 +50,7 @@ class Compressor(tf.Module):
         counted: int64 ``tf.Variable``, the number of updates that these two count: no loaded state changes it.
 
     Example:
-        >>> from dgc_lab.distributed.communicators import OneWorker
+        >>> from dgc_lab.distributed import OneWorker
         >>> weight = tf.Variable([[1.0, 2.0]])
         >>> compressor = Compressor(DGCConfig(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
         >>> [update], report = compressor([[tf.constant([[0.25, -0.5]])]])
@@ -45,9 +60,9 @@ class Compressor(tf.Module):
         [1]
     """
 
-    def __init__(self, config: DGCConfig, variables, communicator, names=None, outside=False):
+    def __init__(self, config: DGCConfig, variables, communicator, names=None):
         super().__init__(name="compressor")
-        self.config, self.communicator, self.trained, self.outside = config, communicator, list(variables), outside
+        self.config, self.communicator, self.trained = config, communicator, list(variables)
         self.names = list(names or [variable.name.split(":")[0] for variable in self.trained])
         self.dense = [config.is_dense(variable.shape) for variable in self.trained]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -59,8 +74,7 @@ class Compressor(tf.Module):
         has_residual = [config.accumulate and not dense for dense in self.dense]
         self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
-        self.parted = set()  # numbers of the variables whose gradients were sent in part at the last call
-        self._agreed = False
+        self._exchange = None  # that of the last step; those of one training are all the same
 
     def _zeros(self, name, wanted):
         return [
@@ -78,40 +92,7 @@ class Compressor(tf.Module):
         for variable in self.state:
             variable.assign(tf.zeros_like(variable))
 
-    def train(self, gradients, rate, ratio=None, told=None):
-        """One step of plain SGD: compress, exchange, and change the trained variables.
-
-        The entries that came are taken off the weights as they are, which spares the update as long as the model that
-        `__call__` makes of them. The result is the same, up to rounding where several workers sent the same element.
-
-        Args:
-            gradients, ratio, told: as in `__call__`.
-            rate: learning rate, number or scalar tensor.
-
-        Returns:
-            A `dgc_lab.dgc.step.Report`.
-
-        Raises:
-            RanksDisagree, tf.errors.InvalidArgumentError: as `__call__`; no weight has been changed by then.
-
-        Example:
-            >>> from dgc_lab.distributed.communicators import OneWorker
-            >>> weight = tf.Variable([[1.0, 2.0]])
-            >>> compressor = Compressor(DGCConfig(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
-            >>> _ = compressor.train([[tf.constant([[0.25, -0.5]])]], rate=0.5)
-            >>> weight.numpy().tolist()
-            [[1.0, 2.25]]
-        """
-        updates, report = self._step(gradients, ratio, told, rate)
-        for variable, update in zip(self.trained, updates, strict=True):
-            if is_rows(update):
-                values = tf.cast(rate, variable.dtype) * update.values
-                variable.scatter_sub(tf.IndexedSlices(values, update.indices))
-            elif update is not None:
-                variable.assign_sub(tf.cast(rate, variable.dtype) * update)
-        return report
-
-    def __call__(self, gradients, ratio=None, told=None):
+    def __call__(self, gradients, ratio=None, metadata=None):
         """One step: compress, exchange, and the update for plain SGD.
 
         Args:
@@ -119,12 +100,12 @@ class Compressor(tf.Module):
                 (exchanged row by row, duplicates merged, never dense) or None (on all workers).
             ratio: share to send in place of the config's ratio and warm-up, number or scalar tensor; the same on
                 all workers.
-            told: for each worker in this process, a float32 tensor of one length for all, which goes to all workers
-                with the gradients; not where the exchange is outside.
+            metadata: for each worker in this process, a float32 tensor of one length for all, which goes to all
+                workers with the gradients.
 
         Returns:
             ``(updates, report)``: one update per variable (None where the gradient was None), to be multiplied by
-            the learning rate and subtracted, and a `dgc_lab.dgc.step.Report`.
+            the learning rate and subtracted, and a `Report`.
 
         Raises:
             RanksDisagree: at the first call, on all ranks: they differ in config, variables, their order, or in which
@@ -132,65 +113,172 @@ class Compressor(tf.Module):
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with
                 the number of the worker and the name of the variable. No state has been changed by then.
         """
-        return self._step(gradients, ratio, told)
+        return self._step(gradients, ratio, metadata)
 
-    def _step(self, gradients, ratio, told, rate=None):
-        """`__call__`; with a learning rate, updates that were taken off their variables already are None."""
-        self._agree(gradients[0])
-        told = told or [tf.zeros([0])] * len(gradients)
-        gradients, told = self.communicator.reduce_within_host(gradients, told, self.config.reduction == "average")
-        gradients = [self._merged_and_decayed(worker) for worker in gradients]
-        clipped = [self._clipped(worker) for worker in gradients]
-        parted, whole, rows = [], [], []
-        for i, gradient in enumerate(gradients[0]):
-            if gradient is not None:
-                (rows if is_rows(gradient) else whole if self.dense[i] else parted).append(i)
-        self.parted = set(parted)
-        this = CompressionStep(self, self._ratio() if ratio is None else ratio, (parted, whole, rows), rate)
-        return this.run(clipped, told, gradients)
+    def train(self, gradients, learning_rate, ratio=None, metadata=None) -> Report:
+        """One step of plain SGD: compress, exchange, and change the trained variables.
 
-    def after_exchange(self, updates):
-        """The rest of a step whose exchange was outside: back to the variables' shapes, and momentum where it is due.
+        The entries that came are taken off the weights as they are, which spares the update as long as the model that
+        `__call__` makes of them. The result is the same, up to rounding where several workers sent the same element.
 
-        Args:
-            updates: what this object gave out, combined over the workers by somebody else.
+        Args, Raises: as `__call__`; learning_rate is a number or a scalar tensor.
 
-        Returns:
-            One update per variable for plain SGD, None where the gradient was None.
-
-        Raises:
-            tf.errors.InvalidArgumentError: some worker's gradient held NaN or infinity; the message names the variable.
+        Example:
+            >>> from dgc_lab.distributed import OneWorker
+            >>> weight = tf.Variable([[1.0, 2.0]])
+            >>> compressor = Compressor(DGCConfig(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
+            >>> _ = compressor.train([[tf.constant([[0.25, -0.5]])]], learning_rate=0.5)
+            >>> weight.numpy().tolist()
+            [[1.0, 2.25]]
         """
-        this, done = CompressionStep(self), []
-        for i, update in enumerate(updates):
-            shape = self.trained[i].shape
-            if update is None:
-                done.append(None)
-            elif is_rows(update) and i in self.parted:
-                values = check_finite(tf.cast(update.values, self.trained[i].dtype), self.names[i])
-                flat = tf.scatter_nd(update.indices[:, None], values, [shape.num_elements()])
-                whole = tf.reshape(flat, shape)
-                done.append(whole if this.corrects else this.momentum_after(i, whole))
-            elif is_rows(update):
-                rows = sum_duplicate_rows(update)
-                values = this.momentum_after(i, check_finite(rows.values, self.names[i]), rows.indices)
-                done.append(tf.IndexedSlices(values, rows.indices, rows.dense_shape))
-            else:
-                update = tf.reshape(check_finite(update, self.names[i]), shape)
-                done.append(update if this.corrects and not self.dense[i] else this.momentum_after(i, update))
-        assigned = [variable.assign(value) for variable, value in this.changes]
-        with tf.control_dependencies([] if tf.executing_eagerly() else assigned):
-            return [identity(update) for update in done]
+        updates, report = self._step(gradients, ratio, metadata, learning_rate)
+        for variable, update in zip(self.trained, updates, strict=True):
+            if isinstance(update, tf.IndexedSlices):
+                values = tf.cast(learning_rate, variable.dtype) * update.values
+                variable.scatter_sub(tf.IndexedSlices(values, update.indices))
+            elif update is not None:
+                variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
+        return report
 
-    def _agree(self, gradients):
-        """Once, before anything is exchanged: ranks that differ would otherwise wait for each other for ever."""
-        if not self._agreed:
-            kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients]
-            shapes = [tuple(variable.shape) for variable in self.trained]
-            self.communicator.assert_same_on_all_ranks(
-                f"{self.config}, variables {list(zip(self.names, shapes, kinds, strict=True))}"
+    def _step(self, gradients, ratio, metadata, learning_rate=None):
+        """`__call__`; with a learning rate, updates that were taken off their variables already are None."""
+        gradients, clipped, metadata = self.prepared(gradients, metadata)
+        ratio = self._ratio() if ratio is None else ratio
+        exchange = self.exchange_of(gradients[0], 1 + metadata[0].shape[0])
+        kinds, by_allreduce = exchange.kinds, exchange.prefers_allreduce(ratio)
+        payloads, states = [], []
+        for worker, own in enumerate(zip(gradients, clipped, metadata, strict=True)):
+            payload, state = self.local_step(worker, *own, kinds, ratio, by_allreduce)
+            payloads.append(payload)
+            states.append(state)
+        received = exchange.send(payloads, by_allreduce)
+        changes, updates = self.kept_changes(kinds.sparse, states), [None] * len(self.trained)
+        # Momentum after the exchange wants the update itself.
+        applies = learning_rate is not None and (self.config.corrects_momentum or not self.config.momentum)
+        applies &= all(self.trained[i].dtype == tf.float32 for i in kinds.sparse)
+        flat = self._sparse(received, exchange, by_allreduce, learning_rate if applies else None)
+        for i, new in zip(kinds.sparse, flat, strict=True):
+            new = self._shaped(i, new)
+            if applies:
+                changes.append((self.trained[i], new))
+            else:
+                updates[i] = new if self.config.corrects_momentum else self.momentum_after(i, new, changes)
+        for i, mean in zip(kinds.dense, received.dense, strict=True):
+            updates[i] = self.momentum_after(i, self._shaped(i, mean), changes)
+        for i, (values, rows) in zip(kinds.rows, received.rows, strict=True):
+            values = tf.cast(tf.reshape(values, [-1, *self.trained[i].shape[1:]]), self.trained[i].dtype)
+            like = gradients[0][i]
+            rows = tf.cast(rows, like.indices.dtype)
+            updates[i] = tf.IndexedSlices(self.momentum_after(i, values, changes, rows), rows, like.dense_shape)
+        report = self.report(payloads, kinds, received.handed, received.metadata[:, 1:])
+        return self.commit(updates, changes, report, fail_if_bad(received.metadata[:, 0], self.names)), report
+
+    def prepared(self, gradients, metadata=None):
+        """Each worker's gradients, pooled, merged and decayed; the same clipped; and what it tells all others."""
+        metadata = metadata or [tf.zeros([0])] * len(gradients)
+        if self._exchange is None:  # ranks that differ would otherwise wait for each other for ever
+            kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
+            variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
+            self.communicator.assert_same_on_all_ranks(f"{self.config}, variables {variables}")
+        average = self.config.reduction == "average"
+        gradients, metadata = self.communicator.reduce_within_host(gradients, metadata, average)
+        both = [local_gradients(own, self.trained, self.config, self.communicator.size) for own in gradients]
+        return *zip(*both, strict=True), metadata
+
+    def exchange_of(self, gradients, numbers: int) -> GradientExchange:
+        """The exchange for gradients of these kinds and as many numbers of metadata."""
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        rows = [i for i in there if isinstance(gradients[i], tf.IndexedSlices)]
+        dense = [i for i in there if self.dense[i] and i not in rows]
+        kinds = Kinds([i for i in there if i not in rows and i not in dense], dense, rows)
+        if self._exchange is None or (self._exchange.kinds, self._exchange.numbers) != (kinds, numbers):
+            shapes = [variable.shape for variable in self.trained]
+            self._exchange = GradientExchange(self.config, self.communicator, shapes, kinds, numbers)
+        return self._exchange
+
+    def local_step(self, worker, gradients, clipped, metadata, kinds: Kinds, ratio, by_allreduce):
+        """What a worker here sends, before its metadata the number of a gradient that is not finite or -1; its state."""
+        seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32)])
+        flat = [tf.reshape(clipped[i], [self.trained[i].shape.num_elements()]) for i in kinds.sparse]
+        velocities = self.velocities[worker] if self.config.corrects_momentum else [None] * len(self.trained)
+        state = State(*(self._flat(kept, kinds.sparse) for kept in (velocities, self.residuals[worker])))
+        selection, state, maxima = local_step(flat, state, ratio, self.config, seed, by_allreduce)
+        # What is not finite makes its block's maximum, and any sum with it, not finite either.
+        witnesses = [*maxima, *(getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows))]
+        bad = first_non_finite(gradients, witnesses, clipped)
+        dense = [tf.cast(clipped[i], tf.float32) for i in kinds.dense]
+        rows = []
+        for i in kinds.rows:
+            values = tf.cast(clipped[i].values, tf.float32)
+            values = tf.reshape(values, [-1, self.trained[i].shape[1:].num_elements()])
+            rows.append((values, tf.cast(clipped[i].indices, tf.int32)))
+        return WorkerPayload(selection, dense, rows, tf.concat([bad[None], metadata], 0)), state
+
+    @staticmethod
+    def _flat(kept, numbers):
+        return [None if kept[i] is None else tf.reshape(kept[i], [-1]) for i in numbers]
+
+    def kept_changes(self, sparse, states) -> list:
+        """Pairs of variable and new value: what stays with each worker here."""
+        changes = []
+        for worker, state in enumerate(states):
+            for place, i in enumerate(sparse):
+                if self.config.corrects_momentum:
+                    changes.append((self.velocities[worker][i], self._shaped(i, state.velocity[place])))
+                if self.config.accumulate:
+                    changes.append((self.residuals[worker][i], self._shaped(i, state.residual[place])))
+        return changes
+
+    def _sparse(self, received: ExchangeResult, exchange: GradientExchange, by_allreduce, learning_rate):
+        """Flat updates of the sparse tensors; with a learning rate, their new weights."""
+        if learning_rate is None:
+            ways = (lambda: received.masked, lambda: scatter_add(received.indices, received.values, exchange.sizes))
+        else:
+            weights = self._flat(self.trained, exchange.kinds.sparse)
+            ways = (
+                lambda: [old - learning_rate * mean for old, mean in zip(weights, received.masked, strict=True)],
+                lambda: scatter_add(received.indices, -learning_rate * received.values, exchange.sizes, weights),
             )
-            self._agreed = True
+        return tf.cond(by_allreduce, *ways) if tf.is_tensor(by_allreduce) else ways[0 if by_allreduce else 1]()
+
+    def _shaped(self, i, flat):
+        """A flat tensor in the variable's shape and type."""
+        return tf.cast(tf.reshape(flat, self.trained[i].shape), self.trained[i].dtype)
+
+    def momentum_after(self, i, update, changes: list, rows=None):
+        """Momentum on what all workers have in common already, for all of a variable or for some of its rows."""
+        config, variable = self.config, self.velocities[0][i]
+        if not config.momentum:
+            return update
+        velocity = tf.convert_to_tensor(variable)
+        if rows is None:
+            new, update = correct_momentum(update, velocity, config.momentum, config.nesterov)
+        else:
+            part, update = correct_momentum(update, tf.gather(velocity, rows), config.momentum, config.nesterov)
+            new = tf.tensor_scatter_nd_update(velocity, rows[:, None], part)
+        changes.append((variable, new))
+        return update
+
+    def report(self, payloads, kinds: Kinds, handed, metadata) -> Report:
+        """The report of a step in which the workers here sent this."""
+        local, kept = self.communicator.local, [tf.zeros([], tf.int64)] * len(self.trained)
+        selected = tf.add_n([own.selection.kept for own in payloads])
+        for place, i in enumerate(kinds.sparse):
+            kept[i] = selected[place]
+        whole = zip(*([*own.dense, *(values for values, _ in own.rows)] for own in payloads), strict=True)
+        for i, tensors in zip((*kinds.dense, *kinds.rows), whole, strict=True):
+            kept[i] = tf.add_n([tf.size(tensor, tf.int64) for tensor in tensors])
+        return Report(handed[0] // local, handed[1] // local, tf.stack(kept) // local, metadata)
+
+    def commit(self, updates, changes, report: Report, checks=()):
+        """Change the state and let the updates out, after the checks."""
+        with tf.control_dependencies(checks):
+            assigned = [variable.assign(value) for variable, value in changes]
+            assigned.append(self.step.assign_add(1))
+            assigned.append(self.bytes_sent.assign_add(tf.stack(report[:2])))
+            assigned.append(self.kept.assign_add(report.kept))
+            assigned.append(self.counted.assign_add(1))
+        return after(updates, [] if tf.executing_eagerly() else [*checks, *assigned])
 
     def _ratio(self):
         """The ratio of the coming step: a number, or by the config's warm-up a float64 scalar tensor."""
@@ -200,22 +288,8 @@ class Compressor(tf.Module):
         stage = tf.minimum(self.step // config.warm_up_steps, len(config.warm_up))
         return tf.gather(tf.constant([*config.warm_up, config.ratio], tf.float64), stage)
 
-    def _merged_and_decayed(self, gradients):
-        """A worker's gradients with rows merged and weights decayed."""
-        config, size = self.config, self.communicator.size
-        gradients = [sum_duplicate_rows(g) if is_rows(g) else g for g in gradients]
-        if config.weight_decay:
-            # A gradient that holds 1 / workers gets its share of the decay, for the exchange adds up the shares.
-            decay = config.weight_decay / (1 if config.reduction == "average" else size)
-            pairs = zip(gradients, self.trained, strict=True)
-            gradients = [g if g is None or is_rows(g) else g + decay * tf.convert_to_tensor(w) for g, w in pairs]
-        return gradients
 
-    def _clipped(self, gradients):
-        """A worker's gradients, clipped to its share of the global norm."""
-        config = self.config
-        if config.clip_norm is None:
-            return gradients
-        there = [g for g in gradients if g is not None]
-        clipped = iter(clip_locally(there, config.clip_norm, self.communicator.size, config.reduction))
-        return [None if g is None else next(clipped) for g in gradients]
+def after(updates, operations):
+    """The same updates (tensors, rows or None) as new nodes, which wait for the operations."""
+    with tf.control_dependencies(operations):
+        return [u if u is None else tf.nest.map_structure(tf.identity, u, expand_composites=True) for u in updates]

@@ -5,6 +5,7 @@ What the switches do is `dgc_lab.dgc.algorithm`'s business.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import numbers
 from collections.abc import Sequence
@@ -124,6 +125,16 @@ class DGCConfig:
                 f"got {list(self.warm_up)}"
             )
 
+    @functools.cached_property
+    def corrects_momentum(self) -> bool:
+        """Whether momentum comes before the accumulation, on each worker."""
+        return self.momentum_correction and self.momentum > 0
+
+    @functools.cached_property
+    def clears_velocity(self) -> bool:
+        """Whether sending an element clears its velocity, too."""
+        return self.corrects_momentum and self.factor_masking
+
     def ratio_at(self, step: int, ratio: float | None = None) -> float:
         """The ratio of a step, 0 for the first: a stage of the warm-up, then ``ratio`` (the config's own if None)."""
         stage = int(step) // self.warm_up_steps
@@ -176,7 +187,7 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
     return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
-def payload_bytes(shapes, config: DGCConfig, workers: int = 1, told: int = 0) -> tuple[int, int]:
+def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
@@ -187,7 +198,7 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, told: int = 0) ->
         shapes: shape of each gradient tensor.
         config: ratio, exemptions, value and index type.
         workers: their number; it decides what travels by allreduce (`dgc_lab.dgc.break_even`).
-        told: numbers that each worker tells all others beside the gradients.
+        metadata: numbers that each worker tells all others beside the gradients.
 
     Returns:
         ``(compressed, dense)`` in bytes; the counts and notes of a message are among the former.
@@ -201,9 +212,9 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, told: int = 0) ->
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
     parted = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
-    layout = Layout(config.values, config.indices, notes=1 + told)
+    layout = Layout(config.values, config.indices, metadata=1 + metadata)
     switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.element_bytes)
     if switches or not parted:
-        return dense + 4 * layout.notes * workers, dense  # everybody's notes are in the table that is added up
+        return dense + 4 * layout.metadata * workers, dense  # everybody's notes are in the table that is added up
     entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in parted)
     return DENSE_ELEMENT * (sum(sizes) - sum(parted)) + entries * layout.element_bytes + layout.header_bytes, dense

@@ -12,6 +12,7 @@ import math
 import tensorflow as tf
 
 BLOCK = 64
+LARGEST_HALF = 65504.0  # the largest finite float16
 
 
 def block_maxima(x):
@@ -61,6 +62,34 @@ def elements_above(x, threshold, maxima=None):
     rows = tf.gather(tf.reshape(x, [-1, block]), opened)
     found = tf.cast(tf.where(tf.abs(rows) >= threshold), tf.int32)
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
+
+
+def select(residual, threshold, values="float32", maxima=None):
+    """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
+
+    Args:
+        residual: flat floating-point tensor, n elements, n below 2**31.
+        threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
+        values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
+        maxima: what `block_maxima` says of the residual, if that is known already.
+
+    Returns:
+        ``(indices, sent, left)`` of the k selected elements: int32 (k,), the value type (k,), and the residual's type
+        (k,): the rounding error, zero where both types are the same. ``sent + left`` is the residual there.
+
+    Example:
+        >>> indices, sent, left = select(tf.constant([0.1, -3.0, 2.0]), 1.0)
+        >>> indices.numpy().tolist(), sent.numpy().tolist()
+        ([1, 2], [-3.0, 2.0])
+    """
+    indices, chosen = elements_above(residual, threshold, maxima)
+    if values == chosen.dtype.name:
+        return indices, chosen, tf.zeros_like(chosen)
+    if values == "float16":
+        sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
+    else:
+        sent = tf.cast(chosen, values)
+    return indices, sent, chosen - tf.cast(sent, chosen.dtype)
 
 
 def _block(x) -> int:

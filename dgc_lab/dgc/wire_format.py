@@ -10,8 +10,8 @@ A message is bytes, in this order, numbers as the processor stores them (little-
 | part | type | how many |
 |---|---|---|
 | counts: entries sent, and rows of each gradient of rows | int32 | 1 + gradients of rows |
-| notes: what else every worker tells all others | float32 | ``Layout.notes`` |
-| tensors that are sent whole | float32 | ``Layout.whole`` |
+| metadata: what else every worker tells all others | float32 | ``Layout.metadata`` |
+| tensors that are sent whole | float32 | ``Layout.dense`` |
 | values and numbers of the rows | float32, int32 | by the counts |
 | values of the entries | ``Layout.values`` | entries |
 | where they stand | int32 or uint16 | entries |
@@ -83,19 +83,91 @@ def places(runs):
     return tf.cumsum(tf.cast(runs, tf.int32) + 1) - 1
 
 
+def flatten(tensors, dtype=tf.float32):
+    """Tensors of one dtype and any shapes as one flat tensor; an empty one of ``dtype`` when there are none.
+
+    Example:
+        >>> flatten([tf.constant([[1.0], [2.0]]), tf.constant(3.0)]).numpy().tolist()
+        [1.0, 2.0, 3.0]
+    """
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) if tensors else tf.zeros([0], dtype)
+
+
+def unflatten(flat, shapes) -> list:
+    """The opposite of `flatten`: tensors of these shapes.
+
+    Example:
+        >>> [tensor.numpy().tolist() for tensor in unflatten(tf.constant([1.0, 2.0, 3.0]), [[2, 1], []])]
+        [[[1.0], [2.0]], 3.0]
+    """
+    sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
+    tensors = tf.split(flat, sizes) if sizes else []
+    return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+
+
+def global_indices(indices, sizes):
+    """Indices in several tensors, int32, as indices in all of them joined; ``sizes`` are the tensors' elements.
+
+    Raises:
+        ValueError: the tensors have 2**31 elements or more together, which int32 cannot number.
+
+    Example:
+        >>> global_indices([tf.constant([0, 2]), tf.constant([1])], [3, 5]).numpy().tolist()
+        [0, 2, 4]
+    """
+    return flatten([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
+
+
+def scatter_add(indices, values, sizes, onto=None) -> list:
+    """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
+
+    Args:
+        indices: int32 tensor (k,); an element may be named several times, and is then added up in this order.
+        values: floating-point tensor (k,).
+        sizes: elements of each tensor.
+        onto: flat float32 tensors of these sizes that the sums are added to, in place of zeros.
+
+    Returns:
+        A flat float32 tensor for each size.
+
+    Example:
+        >>> first, second = scatter_add(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
+        >>> first.numpy().tolist(), second.numpy().tolist()
+        ([5.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])
+        >>> scatter_add(tf.constant([1]), tf.constant([4.0]), [2], onto=[tf.constant([1.0, 2.0])])[0].numpy().tolist()
+        [1.0, 6.0]
+    """
+    starts = tf.constant(_starts(sizes), tf.int32)
+    owner = tf.searchsorted(starts, indices, side="right") - 1
+    places = tf.dynamic_partition(indices - tf.gather(starts, owner), owner, len(sizes))
+    values = tf.dynamic_partition(tf.cast(values, tf.float32), owner, len(sizes))
+    if onto is None:
+        return [tf.scatter_nd(p[:, None], v, [size]) for p, v, size in zip(places, values, sizes, strict=True)]
+    # A copy and the few additions: a tensor of zeros, filled and then added, would be written and read once more.
+    return [
+        tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=p[:, None], updates=v)
+        for x, p, v in zip(onto, places, values, strict=True)
+    ]
+
+
+def nbytes(tensors):
+    """Bytes of a list of tensors, int64 scalar."""
+    return tf.add_n([tf.zeros([], tf.int64), *(tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors)])
+
+
 class Content(NamedTuple):
     """What one worker tells all others in a step.
 
     Attributes:
-        notes: float32 (notes,).
-        whole: float32 (whole,), what is sent whole, one tensor after another.
+        metadata: float32 (metadata,).
+        dense: float32 (dense,), what is sent whole, one tensor after another.
         rows: for each gradient of rows, its values, float32 (r, width), and row numbers, int32 (r,).
         indices: int32 (k,), where the entries stand, ascending; all tensors numbered through.
         values: (k,), what is sent for them.
     """
 
-    notes: tf.Tensor
-    whole: tf.Tensor
+    metadata: tf.Tensor
+    dense: tf.Tensor
     rows: list[tuple[tf.Tensor, tf.Tensor]]
     indices: tf.Tensor
     values: tf.Tensor
@@ -108,8 +180,8 @@ class Layout:
     Attributes:
         values: type of the entries' values, ``"float32"`` or ``"float16"``.
         indices: how it is told where they stand: ``"int32"`` or ``"run_lengths"``.
-        notes: numbers that every worker tells all others.
-        whole: elements that are sent whole.
+        metadata: numbers that every worker tells all others.
+        dense: elements that are sent whole.
         rows: elements of a row, for each gradient of rows.
 
     Raises:
@@ -122,8 +194,8 @@ class Layout:
 
     values: str = "float32"
     indices: str = "int32"
-    notes: int = 0
-    whole: int = 0
+    metadata: int = 0
+    dense: int = 0
     rows: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -137,8 +209,8 @@ class Layout:
 
     @property
     def header_bytes(self) -> int:
-        """Bytes of counts and notes."""
-        return 4 * (1 + len(self.rows) + self.notes)
+        """Bytes of counts and metadata."""
+        return 4 * (1 + len(self.rows) + self.metadata)
 
 
 def pack(content: Content, layout: Layout):
@@ -162,7 +234,7 @@ def pack(content: Content, layout: Layout):
         positions, values = run_lengths(positions, values)
     rows = [part for pair in content.rows for part in pair]
     counts = tf.stack([tf.size(values), *(tf.size(numbers) for numbers in rows[1::2])])
-    return tf.concat([_bytes(part) for part in (counts, content.notes, content.whole, *rows, values, positions)], 0)
+    return tf.concat([_bytes(part) for part in (counts, content.metadata, content.dense, *rows, values, positions)], 0)
 
 
 def unpack(messages, layout: Layout, workers: int) -> list[Content]:
@@ -178,7 +250,7 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
         (`run_lengths`); adding them up changes nothing.
 
     Example:
-        >>> nothing, layout = tf.zeros([0]), Layout("float16", "run_lengths", notes=1)
+        >>> nothing, layout = tf.zeros([0]), Layout("float16", "run_lengths", metadata=1)
         >>> values = tf.constant([0.5, 2.0], tf.float16)
         >>> message = pack(Content(tf.constant([7.0]), nothing, [], tf.constant([5, 9]), values), layout)
         >>> first, second = unpack(tf.concat([message, message], 0), layout, workers=2)
@@ -197,13 +269,19 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
 
     for _ in range(workers):
         entries, *rows = tf.unstack(take(tf.int32, 1 + len(layout.rows)))
-        notes, whole = take(tf.float32, layout.notes), take(tf.float32, layout.whole)
+        metadata, dense = take(tf.float32, layout.metadata), take(tf.float32, layout.dense)
         rows = [(take(tf.float32, r, width), take(tf.int32, r)) for r, width in zip(rows, layout.rows, strict=True)]
         values, positions = take(layout.values, entries), take(INDEX_TYPES[layout.indices], entries)
         indices = places(positions) if layout.indices == "run_lengths" else positions
-        contents.append(Content(notes, whole, rows, indices, values))
+        contents.append(Content(metadata, dense, rows, indices, values))
     return contents
 
 
 def _bytes(tensor):
     return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+
+
+def _starts(sizes):
+    if sum(sizes) >= 2**31:
+        raise ValueError(f"sizes must add up to less than 2**31 elements, got {sum(sizes)}")
+    return [sum(sizes[:i]) for i in range(len(sizes))]

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_whole
-from dgc_lab.dgc.flat_index import nbytes
+from dgc_lab.dgc.wire_format import nbytes
 from dgc_lab.install.build_horovod import require_horovod
 
 OPEN_COUNTS = []  # of `count_collective_bytes`
@@ -161,10 +161,6 @@ class HorovodWorkers:
                 return operation().numpy()
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             return session.run(operation())
-
-
-class ExchangedByHorovodsOptimizer(HorovodWorkers):
-    """Horovod's ranks where Horovod's own optimizer, around ours, exchanges the gradients: they only have to agree."""
 
 
 class Handed(dict):

@@ -9,12 +9,17 @@ compresses first: Horovod's ``compute_gradients`` would reduce the dense gradien
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError
-from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.algorithm import sum_duplicate_rows
+from dgc_lab.dgc.break_even import dense_is_shorter
+from dgc_lab.dgc.compressor import Compressor, after
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.distributed.communicators import ExchangedByHorovodsOptimizer, HorovodWorkers, default_communicator
+from dgc_lab.dgc.thresholding import check_finite
+from dgc_lab.dgc.wire_format import nbytes
+from dgc_lab.distributed.communicators import HorovodWorkers, default_communicator
 
 v1 = tf.compat.v1.train
 
@@ -86,10 +91,10 @@ class GradientCompressionOptimizer(v1.Optimizer):
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if self.compressor is None:
             with tf.init_scope():
-                outside = self.communicator is None
-                self.compressor = Compressor(
-                    self.config, variables, self.communicator or around_workers(), outside=outside
-                )
+                if self.communicator is None:
+                    self.compressor = LocalCompressor(self.config, variables, default_communicator())
+                else:
+                    self.compressor = Compressor(self.config, variables, self.communicator)
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
                 f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
@@ -113,9 +118,9 @@ class GradientCompressionOptimizer(v1.Optimizer):
         """
         updates, variables = map(list, zip(*grads_and_vars, strict=True))
         if self.communicator is None:
-            if around_workers().size > 1 and any(u is not None and u is g for u, g in zip(updates, self._given_out)):  # noqa: B905
+            if default_communicator().size > 1 and any(u is not None and u is g for u, g in zip(updates, self._given_out)):  # noqa: B905
                 raise LabError(
-                    f"{around_workers().size} ranks train, and nobody exchanged their gradients: put "
+                    f"{default_communicator().size} ranks train, and nobody exchanged their gradients: put "
                     "horovod.tensorflow.DistributedOptimizer around this optimizer, or this optimizer around it"
                 )
             updates = self.compressor.after_exchange(updates)
@@ -143,6 +148,86 @@ class GradientCompressionOptimizer(v1.Optimizer):
         return {"velocity": self.compressor.velocities[0], "residual": self.compressor.residuals[0]}
 
 
+class LocalCompressor(Compressor):
+    """A `Compressor` whose updates somebody else exchanges, Horovod's optimizer around ours.
+
+    Updates are this worker's own: flat ``tf.IndexedSlices`` (one row an element) where a gradient is sent in part, and
+    `after_exchange` makes updates of what comes back. The workers must only agree.
+    """
+
+    def __call__(self, gradients, ratio=None, metadata=None):
+        """As the compressor's, but nothing is sent.
+
+        From the break-even on, a gradient that is sent in part is a tensor with zeros, unless the ratio is a tensor:
+        whether indices come has to be known beforehand. A gradient that is not finite makes all updates NaN, which
+        tells the other workers.
+        """
+        gradients, clipped, metadata = self.prepared(gradients)
+        ratio = self._ratio() if ratio is None else ratio
+        kinds = self.exchange_of(gradients[0], 1).kinds
+        entry = tf.as_dtype(self.config.values).size + tf.int32.size  # Horovod knows no run lengths
+        dense = not tf.is_tensor(ratio) and dense_is_shorter(ratio, self.communicator.size, entry)
+        masked = self.config.switch_to_dense and dense
+        own, state = self.local_step(0, gradients[0], clipped[0], metadata[0], kinds, ratio, masked)
+        updates, gathered, reduced = [None] * len(self.trained), [], [*own.dense]
+        for place, i in enumerate(kinds.sparse):
+            if masked:
+                updates[i] = own.selection.masked[place]
+                reduced.append(updates[i])
+            else:
+                values, indices = own.selection.values[place], own.selection.indices[place]
+                updates[i] = tf.IndexedSlices(values, indices, tf.constant([self.trained[i].shape.num_elements()]))
+                gathered += [values, indices]
+        for i, tensor in zip(kinds.dense, own.dense, strict=True):
+            updates[i] = tensor
+        for i, (values, rows) in zip(kinds.rows, own.rows, strict=True):
+            like = gradients[0][i]
+            values = tf.reshape(values, [-1, *self.trained[i].shape[1:]])
+            updates[i] = tf.IndexedSlices(values, tf.cast(rows, like.indices.dtype), like.dense_shape)
+            gathered += [values, rows]
+        report = self.report([own], kinds, tf.stack([nbytes(reduced), nbytes(gathered)]), tf.zeros([1, 0]))
+        updates = [poison_with_nan(update, own.metadata[0] < 0) for update in updates]
+        return self.commit(updates, self.kept_changes(kinds.sparse, [state]), report), report
+
+    def after_exchange(self, updates):
+        """The rest of the step: back to the variables' shapes, and momentum where it is due.
+
+        Raises:
+            tf.errors.InvalidArgumentError: some worker's gradient held NaN or infinity; the message names the variable.
+        """
+        changes, done, corrects = [], [None] * len(updates), self.config.corrects_momentum
+        sparse = self._exchange.kinds.sparse
+        for i, (update, name) in enumerate(zip(updates, self.names, strict=True)):
+            if isinstance(update, tf.IndexedSlices) and i not in sparse:
+                rows = sum_duplicate_rows(update)
+                values = self.momentum_after(i, check_finite(rows.values, name), changes, rows.indices)
+                done[i] = tf.IndexedSlices(values, rows.indices, rows.dense_shape)
+            elif update is not None:
+                if isinstance(update, tf.IndexedSlices):
+                    values = check_finite(tf.cast(update.values, self.trained[i].dtype), name)
+                    update = tf.scatter_nd(update.indices[:, None], values, [self.trained[i].shape.num_elements()])
+                else:
+                    update = check_finite(update, name)
+                update = tf.reshape(update, self.trained[i].shape)
+                done[i] = update if corrects and not self.dense[i] else self.momentum_after(i, update, changes)
+        assigned = [variable.assign(value) for variable, value in changes]
+        return after(done, [] if tf.executing_eagerly() else assigned)
+
+
+def poison_with_nan(update, finite):
+    """The update; NaN in place of it unless all gradients are finite, for an exchange outside to tell all workers."""
+    if update is None:
+        return None
+    if not isinstance(update, tf.IndexedSlices):
+        return tf.where(finite, update, np.nan)
+    # NaN passes no threshold: where nothing was selected, the first element must carry it.
+    first = tf.fill(tf.concat([[1], tf.shape(update.values)[1:]], axis=0), tf.constant(np.nan, update.values.dtype))
+    values, indices = tf.cond(
+        finite, lambda: (update.values, update.indices), lambda: (first, tf.zeros([1], update.indices.dtype))
+    )
+    return tf.IndexedSlices(values, indices, update.dense_shape)
+
+
 def is_horovods(optimizer) -> bool:
     """Whether it is what ``horovod.tensorflow.DistributedOptimizer`` makes of a compat.v1 optimizer."""
     return type(optimizer).__module__.startswith("horovod.") and hasattr(optimizer, "_optimizer")
@@ -156,12 +241,6 @@ def check_horovods_options(optimizer) -> None:
         raise ValueError("Horovod's optimizer must have no local variables where GradientCompressionOptimizer wraps it")
     if optimizer.process_set.process_set_id:
         raise ValueError("process_set must be the global one where GradientCompressionOptimizer wraps Horovod's")
-
-
-def around_workers():
-    """The ranks that a Horovod optimizer around this one exchanges with; one worker where Horovod is not started."""
-    communicator = default_communicator()
-    return ExchangedByHorovodsOptimizer() if isinstance(communicator, HorovodWorkers) else communicator
 
 
 def check_inner_optimizer(optimizer, config: DGCConfig) -> None:

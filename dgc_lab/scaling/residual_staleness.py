@@ -119,7 +119,7 @@ class WatchedCompressor(Compressor):
         return [*super().state, *(age for age in tf.nest.flatten(self.ages) if age is not None), self.sent_ages]
 
     @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes long and warns
-    def _step(self, gradients, ratio, told, rate=None):
+    def _step(self, gradients, ratio, metadata, learning_rate=None):
         """One step, as the compressor's."""
         watched = [
             (worker, i)
@@ -131,7 +131,7 @@ class WatchedCompressor(Compressor):
         velocities = dict.fromkeys(watched)
         if self.config.momentum_correction and self.config.momentum:
             velocities = {place: tf.identity(self.velocities[place[0]][place[1]]) for place in watched}
-        result = super()._step(gradients, ratio, told, rate)
+        result = super()._step(gradients, ratio, metadata, learning_rate)
         counts = []
         for worker, i in watched:
             age, after = self.ages[worker][i], tf.convert_to_tensor(self.residuals[worker][i])

@@ -245,7 +245,7 @@ class DistributedTrainer(Trainer):
             report = self.train_step(*inputs)
         except tf.errors.InvalidArgumentError as error:
             raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
-        losses, stopping = report.told.numpy().T
+        losses, stopping = report.metadata.numpy().T
         return float(losses.mean()), bool(stopping.any()), report
 
     def _train_step(self, step, ratio, learning_rate, stopping):

@@ -221,7 +221,7 @@ class ModelTrainer:
             report = self._step(tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
         except tf.errors.InvalidArgumentError as error:
             raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {readable_error(error)}") from error
-        losses, stops = report.told.numpy().T
+        losses, stops = report.metadata.numpy().T
         return float(losses.mean()), bool(stops.any()), report
 
     def _own(self, turn, statistics):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dgc_lab.dgc.algorithm import clip_locally, correct_momentum, select, zero_at
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
-from dgc_lab.dgc.flat_index import global_indices
+from dgc_lab.dgc.wire_format import global_indices
 from dgc_lab.dgc.thresholding import exact_threshold
 from dgc_lab.dgc.wire_format import Content, Layout, pack
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
@@ -149,7 +149,7 @@ def test_resnet_50_shrinks_277_fold():
     # The message itself: every 1000th element of each tensor that is sent in part.
     sizes = [int(np.prod(shape)) for shape in shapes if len(shape) > 1]
     places = global_indices([tf.range(0, size, 1000) for size in sizes], sizes)
-    nothing, layout = tf.zeros([1]), Layout("float32", "run_lengths", notes=1, whole=54_120)
+    nothing, layout = tf.zeros([1]), Layout("float32", "run_lengths", metadata=1, dense=54_120)
     content = Content(nothing, tf.zeros([54_120]), [], places, tf.ones(tf.shape(places)))
     assert len(pack(content, layout)) == compressed
 
@@ -361,7 +361,7 @@ def test_what_workers_tell_reaches_all_with_the_gradients():
         told = [tf.constant([worker + 0.5, -worker]) for worker in range(3)]
         compressor = Compressor(EXACT, weights(), communicator)
         _, report = compressor([gradients(0, worker) for worker in range(3)], ratio, told)
-        assert report.told.numpy().tolist() == [[0.5, 0], [1.5, -1], [2.5, -2]]
+        assert report.metadata.numpy().tolist() == [[0.5, 0], [1.5, -1], [2.5, -2]]
         assert communicator.calls == 1
 
 

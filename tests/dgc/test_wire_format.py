@@ -56,9 +56,9 @@ def test_the_farthest_element_that_an_int32_can_number():
 LAYOUTS = [
     Layout(),
     Layout("float16", "run_lengths"),
-    Layout("float32", "run_lengths", notes=3, whole=5),
-    Layout("float16", "int32", notes=1, rows=(4,)),
-    Layout("float16", "run_lengths", notes=2, whole=3, rows=(1, 2)),
+    Layout("float32", "run_lengths", metadata=3, dense=5),
+    Layout("float16", "int32", metadata=1, rows=(4,)),
+    Layout("float16", "run_lengths", metadata=2, dense=3, rows=(1, 2)),
 ]
 
 
@@ -72,7 +72,7 @@ def contents(draw, layout):
 
     sizes = [(draw(st.integers(0, 3)), width) for width in layout.rows]
     rows = [(numbers(*size), tf.constant(rng.integers(0, 99, size[0]), tf.int32)) for size in sizes]
-    return Content(numbers(layout.notes), numbers(layout.whole), rows, *draw(entries(layout.values)))
+    return Content(numbers(layout.metadata), numbers(layout.dense), rows, *draw(entries(layout.values)))
 
 
 def there_and_back(layout, traced):
@@ -84,8 +84,8 @@ def there_and_back(layout, traced):
     if not traced:
         return call
     any_length = Content(
-        tf.TensorSpec([layout.notes]),
-        tf.TensorSpec([layout.whole]),
+        tf.TensorSpec([layout.metadata]),
+        tf.TensorSpec([layout.dense]),
         [(tf.TensorSpec([None, width]), tf.TensorSpec([None], tf.int32)) for width in layout.rows],
         tf.TensorSpec([None], tf.int32),
         tf.TensorSpec([None], layout.values),
@@ -101,8 +101,8 @@ def test_messages_of_several_workers_come_back_exactly(layout, traced):
     @given(contents(layout), contents(layout))
     def check(first, second):
         for content, back in zip((first, second), call(first, second), strict=True):
-            np.testing.assert_array_equal(bits(back.notes), bits(content.notes))
-            np.testing.assert_array_equal(bits(back.whole), bits(content.whole))
+            np.testing.assert_array_equal(bits(back.metadata), bits(content.metadata))
+            np.testing.assert_array_equal(bits(back.dense), bits(content.dense))
             for (values, numbers), (values_back, numbers_back) in zip(content.rows, back.rows, strict=True):
                 np.testing.assert_array_equal(bits(values_back), bits(values))
                 np.testing.assert_array_equal(numbers_back, numbers)
@@ -117,7 +117,7 @@ def test_messages_of_several_workers_come_back_exactly(layout, traced):
 
 @pytest.mark.parametrize(("values", "indices", "each"), [("float32", "run_lengths", 6), ("float16", "run_lengths", 4)])
 def test_an_entry_takes_as_many_bytes_as_the_layout_says(values, indices, each):
-    layout = Layout(values, indices, notes=2)
+    layout = Layout(values, indices, metadata=2)
     nothing = tf.zeros([0])
     for size in (0, 1, 700):
         positions = tf.range(0, 1000 * size, 1000)

@@ -40,11 +40,11 @@ def on_ranks(config, hosts, steps=STEPS):
     compressor, told, history = Compressor(config, weights, communicator), None, []
     for step in range(steps):
         own = local_gradients(tf.constant(step), hvd.rank())
-        updates, report = compressor([own], told=[tf.constant([float(hvd.rank())])])
+        updates, report = compressor([own], metadata=[tf.constant([float(hvd.rank())])])
         for weight, change in zip(weights, updates, strict=True):
             weight.assign_sub(0.1 * tf.convert_to_tensor(change))
         history.append([weight.numpy() for weight in weights])
-        told = report.told.numpy().tolist()
+        told = report.metadata.numpy().tolist()
     return history, told, int(compressor.bytes_sent.numpy().sum())
 
 
@@ -59,7 +59,7 @@ def simulated(config, hosts, steps=STEPS):
             dense = [tf.add_n([g[i] for g in own]) / each for i in (0, 1)]
             values, rows = (tf.concat([getattr(g[2], part) for g in own], 0) for part in ("values", "indices"))
             workers.append([*dense, tf.IndexedSlices(values / each, rows, own[0][2].dense_shape)])
-        updates, _ = compressor(workers, told=[tf.zeros([1])] * hosts)
+        updates, _ = compressor(workers, metadata=[tf.zeros([1])] * hosts)
         for weight, change in zip(weights, updates, strict=True):
             weight.assign_sub(0.1 * tf.convert_to_tensor(change))
     return [weight.numpy() for weight in weights], int(compressor.bytes_sent.numpy().sum())
