@@ -197,7 +197,7 @@ class Compressor(tf.Module):
         return self._exchange
 
     def local_step(self, worker, gradients, clipped, metadata, kinds: Kinds, ratio, by_allreduce):
-        """What a worker here sends, before its metadata the number of a gradient that is not finite or -1; its state."""
+        """What a worker here sends, first in its metadata the number of a bad gradient; and its state."""
         seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32)])
         flat = [tf.reshape(clipped[i], [self.trained[i].shape.num_elements()]) for i in kinds.sparse]
         velocities = self.velocities[worker] if self.config.corrects_momentum else [None] * len(self.trained)

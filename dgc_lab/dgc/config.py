@@ -191,8 +191,8 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
-    if none were too long; what a real step sent is counted by `dgc_lab.dgc.compressor`, since a sampled threshold lets a
-    few more or fewer pass.
+    if none were too long; what a real step sent is counted in the step, since a sampled threshold lets a few more or
+    fewer pass.
 
     Args:
         shapes: shape of each gradient tensor.

@@ -152,7 +152,7 @@ class GradientExchange:
         """Means over all workers (of the last ``summed`` tensors, the sums), and the bytes handed over here."""
         if not groups[0]:
             return [], tf.constant(0, tf.int64)
-        sums = self.communicator.allreduce_group(groups, "dgc_lab.whole")
+        sums = self.communicator.allreduce(groups, "dgc_lab.whole")
         means = len(sums) - summed
         return [*map(self._mean, sums[:means]), *sums[means:]], nbytes([tensor for group in groups for tensor in group])
 

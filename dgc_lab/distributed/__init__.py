@@ -1,7 +1,8 @@
 """Several workers and the optimizers that train on them: who takes part, Keras, ``tf.compat.v1``, callbacks.
 
 Lessons 5 and 7. `communicators` has one worker, simulated workers and Horovod ranks with the same collectives,
-`hierarchical` makes hosts the workers.
+`hierarchical` makes hosts the workers. `keras_optimizer` and `compat_v1_optimizer` train through
+`dgc_lab.dgc.compressor`, `callbacks` and `batch_norm` are what goes with them, `timeline` reads what Horovod did.
 """
 
 from dgc_lab.common import hand_on
@@ -9,11 +10,13 @@ from dgc_lab.common import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "communicators": "HorovodWorkers OneWorker RanksDisagree SimulatedWorkers count_collective_bytes default_communicator",
+        "communicators": "HorovodWorkers OneWorker RanksDisagree SimulatedWorkers default_communicator",
         "hierarchical": "HierarchicalCommunicator",
-        "keras_optimizer": "AverageMetrics DistributedOptimizer on_first_rank shard",
+        "keras_optimizer": "DistributedOptimizer",
+        "callbacks": "AverageMetrics WriteCompression on_first_rank shard",
         "compat_v1_optimizer": "GradientCompressionOptimizer",
         "batch_norm": "AverageStatistics average_statistics statistics_of",
         "timeline": "by_phase",
+        "traffic": "count_collective_bytes",
     },
 )

@@ -30,7 +30,7 @@ def average_statistics(model, communicator=None) -> None:
 
     Args:
         model: a Keras model; one without such statistics is left alone.
-        communicator: who takes part (`dgc_lab.distributed.communicators`), each with a model of its own: Horovod's ranks if None.
+        communicator: who takes part, each with a model of its own: Horovod's ranks if None.
     """
     communicator = (communicator or default_communicator()).each_rank
     variables = statistics_of(model)
@@ -38,7 +38,7 @@ def average_statistics(model, communicator=None) -> None:
         return
     # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth.
     own = tf.concat([tf.reshape(tf.cast(variable, tf.float32), [-1]) for variable in variables], 0)
-    mean = communicator.allreduce([own] * communicator.local, "dgc_lab.statistics") / communicator.size
+    mean = communicator.allreduce([[own]] * communicator.local, "dgc_lab.statistics")[0] / communicator.size
     parts = tf.split(mean, [variable.shape.num_elements() for variable in variables])
     for variable, part in zip(variables, parts, strict=True):
         variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))

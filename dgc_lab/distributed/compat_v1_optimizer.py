@@ -118,9 +118,10 @@ class GradientCompressionOptimizer(v1.Optimizer):
         """
         updates, variables = map(list, zip(*grads_and_vars, strict=True))
         if self.communicator is None:
-            if default_communicator().size > 1 and any(u is not None and u is g for u, g in zip(updates, self._given_out)):  # noqa: B905
+            ranks, pairs = default_communicator().size, zip(updates, self._given_out, strict=False)
+            if ranks > 1 and any(update is not None and update is given for update, given in pairs):
                 raise LabError(
-                    f"{default_communicator().size} ranks train, and nobody exchanged their gradients: put "
+                    f"{ranks} ranks train, and nobody exchanged their gradients: put "
                     "horovod.tensorflow.DistributedOptimizer around this optimizer, or this optimizer around it"
                 )
             updates = self.compressor.after_exchange(updates)

@@ -25,8 +25,8 @@ class HierarchicalCommunicator(HorovodWorkers):
 
     ``size`` is the number of hosts and ``first`` the number of this rank's own, by their lowest ranks. All ranks of a
     host hold the same velocities and residuals, bit for bit. Bytes that are counted are those that a host hands to the
-    exchange between hosts. For `dgc_lab.distributed.keras_optimizer.DistributedOptimizer` and `dgc_lab.dgc.compressor.Compressor`;
-    Keras saves no exchange, so give it again to an optimizer that was loaded.
+    exchange between hosts. For `dgc_lab.distributed.DistributedOptimizer` and `dgc_lab.dgc.Compressor`; Keras saves no
+    communicator, so give it again to an optimizer that was loaded.
 
     Args:
         host: name of this rank's host; the machine's own if None.
@@ -51,12 +51,8 @@ class HierarchicalCommunicator(HorovodWorkers):
         super().__init__()
         name = (host or socket.gethostname()).encode()[:LONGEST_NAME]
         padded = np.frombuffer(name.ljust(LONGEST_NAME, b"\0"), np.uint8)[None]
-        names = [
-            bytes(row)
-            for row in self._now(
-                lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.distributed.hierarchical")
-            )
-        ]
+        names = self._now(lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.hosts"))
+        names = [bytes(row) for row in names]
         self.ranks = [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
         if len({len(ranks) for ranks in self.ranks}) != 1:
             raise ValueError(f"hosts must have equal numbers of ranks, got {self.ranks}")
@@ -72,15 +68,15 @@ class HierarchicalCommunicator(HorovodWorkers):
         """Examples, metrics and files are each rank's own."""
         return HorovodWorkers()
 
-    def reduce_within_host(self, gradients, told, average):
-        """One worker's gradients and notes out of those of the ranks of this host: their mean, or the gradients' sum.
+    def reduce_within_host(self, gradients, metadata, average):
+        """One worker's gradients and metadata of those of this host's ranks: their mean, or the gradients' sum.
 
         ``tf.IndexedSlices`` of all ranks are joined; rows may be named several times afterwards.
         """
-        [gradients], [told] = gradients, [told[0]]
+        [gradients], [metadata] = gradients, [metadata[0]]
         ranks = len(self.ranks[self.first])
         dense = [tf.cast(g, tf.float32) for g in gradients if isinstance(g, tf.Tensor)]
-        *dense, told = self._sums([*dense, told / ranks], self._own, "dgc_lab.pool")
+        *dense, metadata = self._sums([*dense, metadata / ranks], self._own, "dgc_lab.pool")
         scale, dense, pooled = 1 / ranks if average else 1.0, iter(dense), []
         for number, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
@@ -92,14 +88,10 @@ class HierarchicalCommunicator(HorovodWorkers):
             elif gradient is not None:
                 gradient = tf.cast(next(dense) * scale, gradient.dtype)
             pooled.append(gradient)
-        return [pooled], [told]
+        return [pooled], [metadata]
 
-    def allreduce(self, tensors, name=None):
-        """Sum over all hosts, the same bits on every rank."""
-        return self.allreduce_group([tensors], name)[0]
-
-    def allreduce_group(self, groups, name=None):
-        """Sums over all hosts of a list of tensors."""
+    def allreduce(self, groups, name=None):
+        """Sums over all hosts of a list of tensors, the same bits on every rank."""
         [tensors] = groups
         if self.leads:
             tensors = self._sums(tensors, self._leaders, f"{name}.hosts")

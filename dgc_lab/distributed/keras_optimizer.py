@@ -40,7 +40,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         optimizer: the Keras optimizer that applies the update. With a config, SGD without momentum: the momentum is
             the config's. Without one, any.
         config: how to compress (`dgc_lab.dgc.config.DGCConfig`); None averages whole gradients.
-        communicator: who takes part (`dgc_lab.distributed.communicators`); Horovod's ranks if None, one worker where there are none.
+        communicator: who takes part; Horovod's ranks if None, one worker where there are none.
         name: of the optimizer.
 
     Raises:
@@ -181,79 +181,6 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         switches = config["config"] and DGCConfig(**config["config"])
         return cls(inner, switches, name=config["name"])
-
-
-class AverageMetrics(keras.callbacks.Callback):
-    """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
-
-    Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
-    moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
-    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others. Batch norm's moments drift apart
-    afterwards: `dgc_lab.distributed.batch_norm.AverageStatistics` averages them.
-
-    Raises:
-        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
-
-    Args:
-        communicator: as in `DistributedOptimizer`.
-    """
-
-    def __init__(self, communicator=None):
-        super().__init__()
-        self.communicator = communicator
-
-    def on_train_begin(self, logs=None):
-        self.communicator = (self.communicator or default_communicator()).each_rank
-        # A rank with fewer batches would leave the others waiting in the last step.
-        self.communicator.assert_same_on_all_ranks(
-            f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
-        )
-        # Not the seeds of dropout: each rank draws its own.
-        self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
-
-    def on_epoch_end(self, epoch, logs=None):
-        if logs:
-            names = sorted(logs)
-            total = self.communicator.allreduce([tf.constant([float(logs[name]) for name in names])], "dgc_lab.metrics")
-            logs.update(zip(names, (total / self.communicator.size).numpy().tolist(), strict=True))
-
-
-def on_first_rank(*callbacks, communicator=None) -> list:
-    """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
-
-    Example:
-        >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
-        1
-    """
-    return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
-
-
-def shard(*arrays, communicator=None) -> tuple:
-    """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
-
-    Args:
-        arrays: arrays or tensors of the same length.
-
-    Returns:
-        As many arrays; what does not divide among the ranks is left out.
-
-    Raises:
-        ValueError: the lengths differ, or there are fewer examples than ranks.
-
-    Example:
-        >>> from dgc_lab.distributed.communicators import OneWorker
-        >>> shard(np.arange(3), communicator=OneWorker())[0].tolist()
-        [0, 1, 2]
-    """
-    communicator = (communicator or default_communicator()).each_rank
-    lengths = {len(array) for array in arrays}
-    if len(lengths) != 1 or min(lengths) < communicator.size:
-        raise ValueError(
-            f"arrays must have one length of at least {communicator.size}, the number of ranks, got lengths "
-            f"{[len(array) for array in arrays]}"
-        )
-    end = min(lengths) // communicator.size * communicator.size
-    return tuple(array[communicator.first : end : communicator.size] for array in arrays)
 
 
 def check_outer_optimizer(optimizer) -> None:

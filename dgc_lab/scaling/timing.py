@@ -131,8 +131,7 @@ def adding(entries: int):
     """A function without arguments: unpack one message of so many entries and add them up."""
     import tensorflow as tf
 
-    from dgc_lab.dgc.wire_format import scatter_add
-    from dgc_lab.dgc.wire_format import Content, Layout, pack, unpack
+    from dgc_lab.dgc.wire_format import Content, Layout, pack, scatter_add, unpack
 
     sizes = [math.prod(shape) for shape in SHAPES["mnist_cnn"]() if len(shape) > 1]
     places = tf.sort(tf.random.stateless_uniform([entries], (0, 1), maxval=sum(sizes), dtype=tf.int32))

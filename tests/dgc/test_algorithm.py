@@ -9,12 +9,12 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_lab.dgc.algorithm import clip_locally, correct_momentum, select, zero_at
+from dgc_lab.dgc.algorithm import clip_locally, correct_momentum, zero_at
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
-from dgc_lab.dgc.wire_format import global_indices
+from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import exact_threshold
-from dgc_lab.dgc.wire_format import Content, Layout, pack
+from dgc_lab.dgc.wire_format import Content, Layout, global_indices, pack
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 
 SHAPES = [(40, 50), (50,), (3, 30)]
@@ -304,9 +304,9 @@ class Counting(SimulatedWorkers):
         self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
         self.calls += 1
 
-    def allreduce_group(self, groups, name=None):
+    def allreduce(self, groups, name=None):
         self._count([tensor for group in groups for tensor in group])
-        return super().allreduce_group(groups, name)
+        return super().allreduce(groups, name)
 
     def allgather(self, tensors, name=None):
         self._count(tensors)

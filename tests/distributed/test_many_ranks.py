@@ -87,7 +87,7 @@ def beside_hosts():
     import keras
 
     from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
-    from dgc_lab.distributed.keras_optimizer import on_first_rank, shard
+    from dgc_lab.distributed.callbacks import on_first_rank, shard
 
     communicator = HierarchicalCommunicator(f"host {hvd.rank() // 4}")
     model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization()])

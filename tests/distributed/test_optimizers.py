@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from dgc_lab.common import LabError
 from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.callbacks import AverageMetrics, on_first_rank, shard
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
-from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
+from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 
 v1 = tf.compat.v1.train
 SMALL = DGCConfig(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)

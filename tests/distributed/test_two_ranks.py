@@ -88,7 +88,7 @@ def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks,
 
 def count_a_step(config):
     """What one step hands to Horovod, after the first, in which the ranks agree; and what its report says."""
-    from dgc_lab.distributed.communicators import count_collective_bytes
+    from dgc_lab.distributed.traffic import count_collective_bytes
 
     communicator = HorovodWorkers()
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
@@ -248,9 +248,9 @@ class Counting(HorovodWorkers):
         super().__init__()
         self.calls = tf.Variable(0)
 
-    def allreduce_group(self, groups, name=None):
+    def allreduce(self, groups, name=None):
         self.calls.assign_add(1)
-        return super().allreduce_group(groups, name)
+        return super().allreduce(groups, name)
 
     def allgather(self, tensors, name=None):
         self.calls.assign_add(1)
@@ -269,7 +269,8 @@ def fit(config, optimizer="sgd", epochs=2, horovods=False, folder=None):
     import horovod.tensorflow.keras as horovod_keras
     import keras
 
-    from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer, on_first_rank, shard
+    from dgc_lab.distributed.callbacks import AverageMetrics, on_first_rank, shard
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
     from dgc_lab.workloads.data import load
 
     communicator = Counting()
@@ -326,7 +327,8 @@ def fit_saved_and_loaded(folder):
     """A run of four epochs, and one that is saved after two, loaded, and goes on."""
     import keras
 
-    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer, shard
+    from dgc_lab.distributed.callbacks import shard
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
     from dgc_lab.workloads.data import load
 
     digits = load("digits")
@@ -445,7 +447,8 @@ def test_embeddings_stay_rows_in_both_orders(two_ranks, order, mode):
 def fit_unequal_shards():
     import keras
 
-    from dgc_lab.distributed.keras_optimizer import AverageMetrics, DistributedOptimizer
+    from dgc_lab.distributed.callbacks import AverageMetrics
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 
     model = make_model(seed=0)
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse", jit_compile=False)
@@ -462,7 +465,7 @@ def test_ranks_with_different_numbers_of_steps_are_told(two_ranks):
 def count_twice():
     import horovod.tensorflow as hvd
 
-    from dgc_lab.distributed.communicators import count_collective_bytes
+    from dgc_lab.distributed.traffic import count_collective_bytes
 
     found, weight = [], tf.Variable(tf.ones([30, 40]))
     for _ in range(2):

@@ -306,7 +306,9 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"), "12"], done.stderr
+    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"), "12"], (
+        done.stderr
+    )
 
 
 def summary_lines():

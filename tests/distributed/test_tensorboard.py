@@ -1,4 +1,4 @@
-"""What compression has saved, as a table and as TensorBoard reads it."""
+"""What compression has saved, as TensorBoard reads it."""
 
 import keras
 import numpy as np
@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.callbacks import WriteCompression, compression_ratios
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
-from dgc_lab.distributed.compression_report import OVERALL, WriteCompression, compression_table
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 
 CONFIG = DGCConfig(ratio=0.05, rule="exact", dense_below=0)
@@ -22,15 +22,15 @@ def test_elements_of_each_tensor_and_bytes_of_all():
     weights = [tf.Variable(tf.zeros([20, 30]), name="kernel"), tf.Variable(tf.zeros([30]), name="bias")]
     compressor = Compressor(CONFIG, weights, SimulatedWorkers(2))
     with pytest.raises(ValueError, match="at least one step"):
-        compression_table(compressor)
+        compression_ratios(compressor)
     reports = [compressor([gradients(step), gradients(100 + step)])[1] for step in range(3)]
-    table = compression_table(compressor)
-    assert table.index.tolist() == ["kernel", "bias", OVERALL]
-    assert table["before"].tolist() == [600, 30, 2520]
-    assert table["after"].tolist()[:2] == [30, 30]  # a vector goes whole
+    ratios = compression_ratios(compressor)
+    assert list(ratios) == ["kernel", "bias", "bytes"]
+    assert ratios["kernel"] * 600 == pytest.approx(30)
+    assert ratios["bias"] * 30 == pytest.approx(30)  # a vector goes whole
     handed = sum(int(report.allreduce_bytes + report.allgather_bytes) for report in reports) / 3
-    assert table.loc[OVERALL, "after"] == pytest.approx(handed)
-    assert table.loc["kernel", "ratio"] == pytest.approx(0.05)
+    assert ratios["bytes"] * 2520 == pytest.approx(handed)
+    assert ratios["kernel"] == pytest.approx(0.05)
 
 
 def read(folder):
@@ -52,8 +52,8 @@ def test_fit_writes_for_tensorboard(tmp_path):
     model.fit(np.ones((16, 20)), np.ones((16, 30)), epochs=2, verbose=0, callbacks=[WriteCompression(tmp_path)])
     found = read(tmp_path)
     assert set(found) == {"compression/model/wide/kernel", "compression/model/wide/bias", "compression/bytes"}
-    table = compression_table(optimizer.compressor)
-    assert found["compression/bytes"][1] == pytest.approx(table.loc[OVERALL, "ratio"])
+    ratios = compression_ratios(optimizer.compressor)
+    assert found["compression/bytes"][1] == pytest.approx(ratios["bytes"])
     assert set(found["compression/model/wide/kernel"]) == {0, 1}
     assert found["compression/model/wide/bias"][1] == 1
 

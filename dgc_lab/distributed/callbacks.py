@@ -1,0 +1,140 @@
+"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+from dgc_lab.dgc.break_even import DENSE_ELEMENT
+from dgc_lab.distributed.communicators import default_communicator
+
+
+class AverageMetrics(keras.callbacks.Callback):
+    """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
+
+    Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
+    moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
+    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others. Batch norm's moments drift apart
+    afterwards: `dgc_lab.distributed.AverageStatistics` averages them.
+
+    Raises:
+        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
+
+    Args:
+        communicator: as in `DistributedOptimizer`.
+    """
+
+    def __init__(self, communicator=None):
+        super().__init__()
+        self.communicator = communicator
+
+    def on_train_begin(self, logs=None):
+        self.communicator = (self.communicator or default_communicator()).each_rank
+        # A rank with fewer batches would leave the others waiting in the last step.
+        self.communicator.assert_same_on_all_ranks(
+            f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
+        )
+        # Not the seeds of dropout: each rank draws its own.
+        self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs:
+            names = sorted(logs)
+            total = self.communicator.allreduce(
+                [[tf.constant([float(logs[name]) for name in names])]], "dgc_lab.metrics"
+            )[0]
+            logs.update(zip(names, (total / self.communicator.size).numpy().tolist(), strict=True))
+
+
+class WriteCompression(keras.callbacks.Callback):
+    """Writes `compression_ratios` for TensorBoard after every epoch: the mean of all steps so far.
+
+    Scalars ``compression/NAME``, the share of the elements that was sent of each tensor, and ``compression/bytes``, the
+    share of the bytes. On several ranks, give it to one: ``on_first_rank(WriteCompression("logs"))``.
+
+    Args:
+        folder: where TensorBoard is told to look: ``tensorboard --logdir FOLDER``. TensorBoard need not be installed
+            where the training runs.
+
+    Raises:
+        ValueError: at the start, the model's optimizer is not a `dgc_lab.distributed.DistributedOptimizer`.
+
+    Source: https://www.tensorflow.org/api_docs/python/tf/summary/write.
+    """
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.writer = str(folder), None
+
+    def on_train_begin(self, logs=None):
+        if not hasattr(self.model.optimizer, "compressor"):
+            kind = type(self.model.optimizer).__name__
+            raise ValueError(f"the model's optimizer must be dgc_lab's DistributedOptimizer, got {kind}")
+        self.writer = tf.summary.create_file_writer(self.folder)
+
+    def on_epoch_end(self, epoch, logs=None):
+        # As tf.summary.scalar would, which asks for TensorBoard itself.
+        scalar = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        with self.writer.as_default(step=epoch):
+            for name, ratio in compression_ratios(self.model.optimizer.compressor).items():
+                tf.summary.write(f"compression/{name}", tf.constant(ratio, tf.float32), metadata=scalar)
+        self.writer.flush()  # where fit is interrupted, nobody calls on_train_end
+
+    def on_train_end(self, logs=None):
+        self.writer.close()
+
+
+def compression_ratios(compressor) -> dict[str, float]:
+    """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"``, with headers, against float32.
+
+    Raises:
+        ValueError: the compressor has made no step yet.
+    """
+    steps = int(compressor.counted)
+    if steps < 1:
+        raise ValueError("compressor must have made at least one step, got one that has made none")
+    sizes = [variable.shape.num_elements() for variable in compressor.trained]
+    sent = [*compressor.kept.numpy(), compressor.bytes_sent.numpy().sum()]
+    shares = [
+        float(total) / steps / size for total, size in zip(sent, [*sizes, DENSE_ELEMENT * sum(sizes)], strict=True)
+    ]
+    return dict(zip([*compressor.names, "bytes"], shares, strict=True))
+
+
+def on_first_rank(*callbacks, communicator=None) -> list:
+    """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
+
+    Example:
+        >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
+        1
+    """
+    return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
+
+
+def shard(*arrays, communicator=None) -> tuple:
+    """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
+
+    Args:
+        arrays: arrays or tensors of the same length.
+
+    Returns:
+        As many arrays; what does not divide among the ranks is left out.
+
+    Raises:
+        ValueError: the lengths differ, or there are fewer examples than ranks.
+
+    Example:
+        >>> from dgc_lab.distributed import OneWorker
+        >>> shard(np.arange(3), communicator=OneWorker())[0].tolist()
+        [0, 1, 2]
+    """
+    communicator = (communicator or default_communicator()).each_rank
+    lengths = {len(array) for array in arrays}
+    if len(lengths) != 1 or min(lengths) < communicator.size:
+        raise ValueError(
+            f"arrays must have one length of at least {communicator.size}, the number of ranks, got lengths "
+            f"{[len(array) for array in arrays]}"
+        )
+    end = min(lengths) // communicator.size * communicator.size
+    return tuple(array[communicator.first : end : communicator.size] for array in arrays)
