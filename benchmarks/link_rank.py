@@ -99,7 +99,7 @@ def half_workers():
 
     class HalfWorkers(HorovodWorkers):
         @tf.autograph.experimental.do_not_convert  # it fails on Horovod's class of that name
-        def allreduce_group(self, groups, name=None):
+        def allreduce(self, groups, name=None):
             half = self.hvd.Compression.fp16
             return self.hvd.grouped_allreduce(groups[0], op=self.hvd.Sum, name=name, compression=half)
 
