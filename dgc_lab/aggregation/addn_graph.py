@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 
-METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
+AGGREGATION_METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
 v1 = tf.compat.v1
 
@@ -36,13 +36,13 @@ def aggregation_method(name: str) -> int:
     """TensorFlow's constant for a method's name.
 
     Raises:
-        ValueError: not one of `METHODS`.
+        ValueError: not one of `AGGREGATION_METHODS`.
 
     Example:
         >>> aggregation_method("DEFAULT") == aggregation_method("ADD_N")
         True
     """
-    return getattr(tf.AggregationMethod, check_choice("method", name, METHODS))
+    return getattr(tf.AggregationMethod, check_choice("method", name, AGGREGATION_METHODS))
 
 
 def recurrent_loss(weight, start, uses: int):
@@ -71,7 +71,7 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
 
     Args:
         uses: how often the weight is used, 1 to 4 096.
-        method: one of `METHODS`.
+        method: one of `AGGREGATION_METHODS`.
         width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn.
         dtype: floating-point dtype of all of it.
 

@@ -109,7 +109,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
 
     Args:
         uses: how often the weight is used: the number of contributions.
-        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
+        method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
         width: the weight, and so each contribution, has width x width elements of 4 bytes.
         batch: rows of the layer's input.
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
@@ -207,7 +207,7 @@ def recurrent_gradient(uses: int, method: str):
 
     Args:
         uses: how often the weight is used.
-        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
+        method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
 
     Raises:
         ValueError: an unknown method, or uses not a whole number from 1 to 4 096.

@@ -11,12 +11,12 @@ import time
 
 import tensorflow as tf
 
-from dgc_lab.aggregation.addn_graph import METHODS, aggregation_method
+from dgc_lab.aggregation.addn_graph import AGGREGATION_METHODS, aggregation_method
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.workloads.batches import cross_entropy, pick_batch
 
 TAPE = "GradientTape"
-WAYS = (*METHODS, TAPE)
+WAYS = (*AGGREGATION_METHODS, TAPE)
 
 
 def first_weights(rows: int, hidden: int = 64, seed: int = 0) -> list[tf.Tensor]:
