@@ -1,6 +1,6 @@
 """What the records of a training say: staleness, throughput, and what each worker did with its time.
 
-Measured records (`dgc_lab.parameter_server.training_loop`) and simulated ones (`dgc_lab.parameter_server.simulation`) are read alike.
+Lesson 3, from section 2 on. Measured records (`training_loop`) and simulated ones (`simulation`) are read alike.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ def events_in_order(records: list[GradientEvent]) -> list[tuple]:
 
     An update happens when the last of its gradients is done. Times that are measured where a worker is, not where the
     variables are, can swap two events that lie closer together than a message takes.
-
-    Example:
-        >>> events_in_order([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
-        [('read', 0), ('update', 0)]
     """
     times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
     for members in _updates(records).values():

@@ -1,7 +1,7 @@
-"""Who computes when: the schedules of workers that share a model, and the record of every gradient that they computed.
+"""Who computes when: the schedules of workers that share a model, and the record of every gradient. Lesson 3.
 
-Training on a real cluster (`dgc_lab.parameter_server.training_loop`) and simulation (`dgc_lab.parameter_server.simulation`) take the same
-`Schedule` and give the same records.
+Training on a real cluster (`training_loop`) and simulation (`simulation`) take the same `Schedule` and give the same
+records.
 """
 
 from __future__ import annotations
@@ -148,11 +148,7 @@ class GradientEvent:
 
 
 def draw_delay(straggler: Straggler, random) -> float:
-    """Seconds that a straggler adds to its next gradient.
-
-    Args:
-        straggler: its ``delay`` is the mean, its ``tail`` the exponent of Pareto's distribution.
-        random: ``numpy.random.Generator``; unused without a tail.
+    """Seconds that a straggler adds to its next gradient, drawn from a ``numpy.random.Generator`` if it has a tail.
 
     Example:
         >>> draw_delay(Straggler(0, delay=0.5), random=None)
