@@ -1,4 +1,4 @@
-"""Add up one gradient per worker over links: central, tree and ring, with every message counted.
+"""Lesson 1, section 5: add up one gradient per worker over links, every message counted: central, tree and ring.
 
 Each topology really moves the arrays: what a worker adds, a message has brought it. No network is used; the messages
 are a list, from which the bytes on each link follow.
@@ -9,7 +9,7 @@ Journal of Parallel and Distributed Computing 69 (2), 2009.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,19 +134,10 @@ def check_gradients(gradients) -> list[np.ndarray]:
 
 def bytes_by_link(messages) -> dict[tuple[int, int], int]:
     """Bytes that each link carried in all, by ``(sender, receiver)``."""
-    links = defaultdict(int)
+    links = Counter()
     for message in messages:
         links[message.sender, message.receiver] += message.bytes
     return dict(links)
-
-
-def busiest_worker(messages) -> int:
-    """The most bytes that any one worker sent and received in all; 0 without messages."""
-    workers = defaultdict(int)
-    for message in messages:
-        workers[message.sender] += message.bytes
-        workers[message.receiver] += message.bytes
-    return max(workers.values(), default=0)
 
 
 def summary(messages) -> dict[str, int]:
@@ -160,9 +151,13 @@ def summary(messages) -> dict[str, int]:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])
         {'steps': 2, 'bytes': 240, 'busiest link': 40, 'busiest worker': 240}
     """
+    workers = Counter()
+    for message in messages:
+        workers[message.sender] += message.bytes
+        workers[message.receiver] += message.bytes
     return {
         "steps": len({message.step for message in messages}),
         "bytes": sum(message.bytes for message in messages),
         "busiest link": max(bytes_by_link(messages).values(), default=0),
-        "busiest worker": busiest_worker(messages),
+        "busiest worker": max(workers.values(), default=0),
     }

@@ -1,4 +1,4 @@
-"""What a computation cost, operation by operation: time, and memory as it is taken and given back.
+"""Lesson 1, section 4: what a computation cost, operation by operation: time, and memory taken and given back.
 
 Two sources say the same: ``RunMetadata`` of a session run with ``FULL_TRACE``, and ``tf.profiler`` around a
 ``tf.function``. Both become a `Trace`.
@@ -83,12 +83,9 @@ def make_trace(operations, changes) -> Trace:
 
 
 def session(graph, grappler: bool, one_at_a_time: bool = False):
-    """A ``compat.v1`` session on a graph, on the CPU, with its variables set.
+    """A ``compat.v1`` session on a graph, on the CPU, with its variables set; Grappler may rewrite the graph or not.
 
-    Args:
-        graph: ``tf.Graph``.
-        grappler: whether TensorFlow may rewrite the graph before it runs.
-        one_at_a_time: whether one operation must end before the next one starts, which makes every run alike.
+    With one operation at a time, one must end before the next one starts, which makes every run alike.
     """
     config = v1.ConfigProto(
         device_count={"GPU": 0}, use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time)
@@ -100,9 +97,8 @@ def session(graph, grappler: bool, one_at_a_time: bool = False):
     return opened
 
 
-def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, grappler: bool = False) -> Trace:
-    """Run the gradient of `dgc_lab.aggregation.addn_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
-    ``RunMetadata``.
+def session_trace(uses: int, method: str, width: int = 256, grappler: bool = False) -> Trace:
+    """Run the gradient of `gradient_graph` in a session with ``FULL_TRACE``, and read its ``RunMetadata``.
 
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
     depend on what else the machine does.
@@ -111,7 +107,6 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
         uses: how often the weight is used: the number of contributions.
         method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
         width: the weight, and so each contribution, has width x width elements of 4 bytes.
-        batch: rows of the layer's input.
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
 
     Returns:
@@ -124,7 +119,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
         3
     """
-    graph, gradient = gradient_graph(uses, method, width, batch)
+    graph, gradient = gradient_graph(uses, method, width, batch=32)
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
     runs = []
     with session(graph, grappler, one_at_a_time=True) as running:
@@ -203,14 +198,10 @@ def wait_for(result) -> None:
 
 
 def recurrent_gradient(uses: int, method: str):
-    """A ``tf.function`` of (weight, start) that returns the gradient as ``tf.gradients`` adds it up.
-
-    Args:
-        uses: how often the weight is used.
-        method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
+    """A ``tf.function`` of (weight, start): the gradient of `recurrent_loss`, added up by ``tf.gradients``.
 
     Raises:
-        ValueError: an unknown method, or uses not a whole number from 1 to 4 096.
+        ValueError: not one of `AGGREGATION_METHODS`, or uses not a whole number from 1 to 4 096.
     """
     chosen = aggregation_method(method)
     check_whole("uses", uses, 1, 4096)

@@ -1,4 +1,4 @@
-"""Add up the contributions to a gradient in several ways, and draw addends to try them on.
+"""Lesson 1, section 2: add up the contributions to a gradient in several ways, and draw addends to try them on.
 
 Pure functions on lists of tensors. In real arithmetic every method gives the same sum; in floating point each
 addition rounds, and the order in which the additions are made decides how the roundings pile up.
@@ -115,11 +115,6 @@ def check_addends(addends) -> list:
                 names = [getattr(getattr(one, what), "name", getattr(one, what)) for one in (first, addend)]
                 raise ValueError(f"addends must have one {what}, got {names[0]} first and {names[1]} at place {place}")
     return addends
-
-
-def find_method(name: str):
-    """The function of a method's name; a ValueError that lists the names for any other."""
-    return METHODS[check_choice("method", name, METHODS)]
 
 
 def make_addends(count, size=256, dtype="float32", spread=0.0, signs="mixed", order="drawn", seed=0) -> list:

@@ -1,8 +1,8 @@
 """Training on parameter servers, synchronous and asynchronous: when workers wait, and what staleness does. Lesson 3.
 
-`train_on` trains a `Classifier` (or `dgc_lab.workloads.gan.RingGAN`) on started `dgc_lab.cluster.ParameterServers` as an
-`AsyncConfig` says, whose `Schedule` says who waits for whom. Each batch ends as a `GradientEvent`; `summary` and
-`by_worker` make tables of them, and `simulate` makes them for more workers than this machine holds.
+`train_on` trains a `Classifier` on started `dgc_lab.cluster.ParameterServers` as an `AsyncConfig` says, in which a
+`Schedule` says who waits for whom. Each batch ends as a `GradientEvent`; `summary` and `by_worker` make tables of them,
+and `simulate` makes them for more workers than this machine holds.
 
 A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a worker (`coordinator`), whose step
 (`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.

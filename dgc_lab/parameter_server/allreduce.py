@@ -44,8 +44,24 @@ def train_mirrored(task, config: AsyncConfig) -> Iterator:
     with strategy.scope():
         weights = [tf.Variable(weight) for weight in weights]
         velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
-    step = mirrored_step(strategy, task, config, workers, worker, weights, velocities)
     places = config.batch_order(len(task.examples[0]))
+
+    def on_replica(number, *batch):
+        began = now()
+        with tf.control_dependencies([began]):
+            batch = [tf.identity(array) for array in batch]
+        seed = tf.stack([config.seed, number])
+        loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
+        computed = now(sleep(delay(config.schedule, workers, worker, seed, now(*gradients) - began)))
+        with tf.control_dependencies([computed]):
+            gradients = [tf.identity(gradient) for gradient in gradients]
+        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
+            velocity.assign(config.momentum * velocity + mean)
+            weight.assign_sub(config.learning_rate * workers * velocity)
+        done = now(*[weight.read_value() for weight in weights])
+        return tf.stack([began, computed, done, tf.cast(loss, tf.float64)])
+
+    step = tf.function(lambda *arguments: strategy.run(on_replica, arguments))
 
     def batch(number):
         return [tf.constant(array[places[number]]) for array in task.examples]
@@ -77,28 +93,3 @@ def train_mirrored(task, config: AsyncConfig) -> Iterator:
 def all_reduce_mean(values):
     """The mean over all replicas, called inside ``strategy.run``."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
-
-
-def mirrored_step(strategy, task, config: AsyncConfig, workers: int, worker: int, weights, velocities):
-    """One update of this worker's copy of the weights: a ``tf.function`` of the batch's number and its arrays.
-
-    It gives float64 (4,): when it began, when it had its gradient, when it was done, as seconds since 1970, and the
-    loss.
-    """
-
-    def on_replica(number, *batch):
-        began = now()
-        with tf.control_dependencies([began]):
-            batch = [tf.identity(array) for array in batch]
-        seed = tf.stack([config.seed, number])
-        loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
-        computed = now(sleep(delay(config.schedule, workers, worker, seed, now(*gradients) - began)))
-        with tf.control_dependencies([computed]):
-            gradients = [tf.identity(gradient) for gradient in gradients]
-        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
-            velocity.assign(config.momentum * velocity + mean)
-            weight.assign_sub(config.learning_rate * workers * velocity)
-        done = now(*[weight.read_value() for weight in weights])
-        return tf.stack([began, computed, done, tf.cast(loss, tf.float64)])
-
-    return tf.function(lambda *arguments: strategy.run(on_replica, arguments))

@@ -66,16 +66,8 @@ class UpdateBuffer:
 class Dispatcher:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
-    Args:
-        coordinator: TensorFlow's ``ClusterCoordinator``.
-        model: weights and schedule on the servers.
-        step: of `dgc_lab.parameter_server.worker.worker_step`.
-        examples: arrays that batches are cut from.
-        places: int array (batches, examples of each): which examples.
-        batches: numbers of the batches to hand out, in order.
-
-    Attributes:
-        left: how many of them have not been worked off.
+    Batch n is cut from the arrays ``examples`` at ``places[n]``, an int array; ``batches`` are the numbers to hand out,
+    in order, to `worker_step`'s ``step``. ``left`` of them have not been worked off.
     """
 
     def __init__(self, coordinator, model: ParameterServerModel, step, examples, places, batches):

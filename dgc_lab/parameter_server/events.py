@@ -40,19 +40,12 @@ class Finished:
 
 @dataclass
 class Training:
-    """What happened in a training.
+    """What happened in a training."""
 
-    Attributes:
-        records: a `GradientEvent` for each batch, as it ended.
-        scores: each `Score`, in order.
-        deaths: each `WorkerDied`.
-        end: `Finished`; None where the training was cut off.
-    """
-
-    records: list[GradientEvent] = field(default_factory=list)
+    records: list[GradientEvent] = field(default_factory=list)  # one for each batch, as it ended
     scores: list[Score] = field(default_factory=list)
     deaths: list[WorkerDied] = field(default_factory=list)
-    end: Finished | None = None
+    end: Finished | None = None  # None where the training was cut off
 
     def take(self, event) -> None:
         """Add an event of `dgc_lab.parameter_server.training_loop.train`."""

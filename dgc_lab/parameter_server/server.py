@@ -1,14 +1,7 @@
 """A model on parameter servers that workers share: they read its weights, and submit gradients that become updates.
 
-All four modes of lesson 3 run the same code. They differ in two things: how many gradients make an update, and when a
-worker has to wait before it reads.
-
-| mode | gradients an update | a worker waits while |
-|---|---|---|
-| synchronous | as many as workers | its batch belongs to a later update |
-| backup workers | the first workers - backup | it has a gradient in the update to come |
-| bounded staleness | 1 | it is more than bound gradients ahead of the slowest |
-| asynchronous | 1 | never |
+All modes of a `Schedule` run the same code. They differ in two things: how many gradients make an update (``needed``),
+and when a worker has to wait before it reads (`_not_its_turn`). Lesson 3, section 1.
 """
 
 from __future__ import annotations
@@ -45,14 +38,8 @@ class ParameterServerModel:
     mode (Goyal et al. 2017, "linear scaling rule"): v = momentum v + mean gradient, w = w - k rate v. Staleness-aware,
     the rate is divided by the staleness where that is above 1 (Zhang et al. 2016).
 
-    Args:
-        strategy: ``tf.distribute.ParameterServerStrategy``.
-        servers: number of parameter servers; each holds an equal part of the weights.
-        workers: how many.
-        config: when workers wait, how many gradients make an update, rate and momentum.
-        weights, velocities: lists of float32 arrays.
-        updates: int array (batches,): the update that each batch went into, `DROPPED`, or `NOT_YET`.
-        version: number of updates made.
+    Each of the servers holds an equal part of the weights and velocities, lists of float32 arrays. ``updates`` (batches,)
+    says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how many updates were made.
     """
 
     def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):

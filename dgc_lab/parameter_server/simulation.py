@@ -27,12 +27,6 @@ MOST_GRADIENTS = 1_000_000
 class StepCosts:
     """How long the parts of a step take, in seconds: each one number, or a sequence of measured ones to draw from.
 
-    Attributes:
-        computing: to compute a gradient, without a straggler; above 0.
-        reading: to read the weights, with the servers' lock held.
-        applying: to hand in a gradient, with the servers' lock held.
-        dispatch: from the end of one gradient until the worker has the next batch.
-
     Raises:
         ValueError: an attribute holds no number, a negative or infinite one, or computing a 0.
 
@@ -41,10 +35,10 @@ class StepCosts:
         StepCosts(computing=(0.01,), reading=(0.0,), applying=(0.0,), dispatch=(0.001, 0.002))
     """
 
-    computing: tuple[float, ...]
-    reading: tuple[float, ...] = (0.0,)
-    applying: tuple[float, ...] = (0.0,)
-    dispatch: tuple[float, ...] = (0.0,)
+    computing: tuple[float, ...]  # to compute a gradient, without a straggler; above 0
+    reading: tuple[float, ...] = (0.0,)  # to read the weights, with the servers' lock held
+    applying: tuple[float, ...] = (0.0,)  # to hand in a gradient, with the servers' lock held
+    dispatch: tuple[float, ...] = (0.0,)  # from the end of one gradient until the worker has the next batch
 
     def __post_init__(self):
         for name, given in list(vars(self).items()):

@@ -1,4 +1,4 @@
-"""Real replicas: a variable that has a copy on each of several devices, and how per-replica values become one.
+"""Real replicas: a variable with a copy on each of several devices, and how their values become one. Lesson 2.
 
 ``tf.distribute.MirroredStrategy`` on logical CPU devices, or on the GPUs where there are two or more. Logical devices
 can be made only before TensorFlow starts, so call `start_devices` first, before any tensor.
@@ -28,21 +28,13 @@ class TooLate(LabError):
 
 @dataclass(frozen=True)
 class AssignmentResult:
-    """What became of a variable that each replica assigned its own value.
+    """What became of a variable that each replica assigned its own value."""
 
-    Attributes:
-        before: the copies' values before, one float per replica; empty where the variable could not be made.
-        after: the copies' values afterwards; empty where an error came first.
-        read: what a read outside the replicas gives; None where that is an error.
-        stage: where it failed: ``"create"``, ``"assign"`` or ``"read"``; None where all went well.
-        error: TensorFlow's own words, first line; None where all went well.
-    """
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    read: float | None
-    stage: str | None = None
-    error: str | None = None
+    before: tuple[float, ...]  # the copies' values before, one per replica; empty where it could not be made
+    after: tuple[float, ...]  # the copies' values afterwards; empty where an error came first
+    read: float | None  # what a read outside the replicas gives; None where that is an error
+    stage: str | None = None  # where it failed: "create", "assign" or "read"; None where all went well
+    error: str | None = None  # TensorFlow's own words, first line; None where all went well
 
 
 def start_devices(count: int = 4) -> list[str]:
@@ -62,7 +54,7 @@ def start_devices(count: int = 4) -> list[str]:
 
     Example, in a new kernel::
 
-        from dgc_lab.replicas.mirrored_variable import start_devices
+        from dgc_lab.replicas import start_devices
         start_devices(4)  # before anything else that uses TensorFlow
     """
     check_whole("replicas", count, 2, MOST_REPLICAS)

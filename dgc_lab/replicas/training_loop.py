@@ -1,4 +1,4 @@
-"""Train a model on replicas with a loop written out: each replica's gradient, the exchange, each replica's update.
+"""Train a model on replicas with a loop written out: each replica's gradient, exchange and update. Lesson 2.
 
 What the replicas exchange, and by what the loss is divided, are arguments, so that the wrong choices can be tried too.
 """

@@ -96,7 +96,7 @@ def test_unfit_addends_are_refused(method):
 
 def test_unknown_names_and_numbers_are_refused():
     with pytest.raises(ValueError, match=r"method must be one of sequential, .*, got 'tree'"):
-        aggregation.find_method("tree")
+        rounding.error_bound("tree", 2, "float32")
     for wrong in (
         {"count": 0},
         {"count": 2.5},

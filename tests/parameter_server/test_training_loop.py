@@ -1,6 +1,10 @@
 """Synchronous and asynchronous training on real parameter servers and on mirrored workers."""
 
 import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ import tensorflow as tf
 from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.calls import FunctionFailed
+from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.allreduce import train_mirrored
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score
@@ -60,8 +65,20 @@ def assert_same(one, other, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
 
 
+def assert_recorded(weights):
+    """The weights of `SETTINGS` are those that the file holds: bit for bit on a machine like the one it was made on."""
+    recorded = json.loads((Path(__file__).parent / "synchronous_weights.json").read_text())
+    norms = [np.linalg.norm(weight.astype(np.float64)) for weight in weights]
+    np.testing.assert_allclose(norms, recorded["norms"], rtol=1e-5)
+    flags = re.findall(r"\b(?:s?sse|avx|fma|f16c|amx)\w*", Path("/proc/cpuinfo").read_text().partition("\n\n")[0])
+    here = {"tensorflow": tf.__version__, "cores": cores(), "cpu_flags": sorted(flags)}
+    if here == {name: recorded[name] for name in here}:
+        assert hashlib.sha256(b"".join(weight.tobytes() for weight in weights)).hexdigest() == recorded["sha256"]
+
+
 def test_synchronous_training_is_one_device_with_the_joined_batch(servers):
     records, scores, end = trained(servers)
+    assert_recorded(end.weights)
     assert_same(end.weights, on_one_device(2, 60), 1e-5)
     assert end.version == 30
     assert {record.staleness for record in records} == {0}
@@ -82,6 +99,7 @@ def test_mirrored_workers_make_the_same_updates(servers):
         records, scores, end = trained(workers, function=train_mirrored)
         with pytest.raises(FunctionFailed, match="schedule must be synchronous, got 'asynchronous'"):
             trained(workers, "asynchronous", function=train_mirrored)
+    assert_recorded(end.weights)
     assert_same(end.weights, on_one_device(2, 60), 1e-5)
     assert_same(end.weights, trained(servers)[2].weights, 1e-6)
     assert sorted(record.batch for record in records) == list(range(60))
