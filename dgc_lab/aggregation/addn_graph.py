@@ -78,10 +78,7 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
 
 
 def tape_graph(uses: int = 8):
-    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``.
-
-    Returns:
-        ``(graph, gradient)`` as `gradient_graph`.
+    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
 
     Example:
         >>> graph, gradient = tape_graph(uses=8)
@@ -102,13 +99,9 @@ def tape_graph(uses: int = 8):
 
 
 def sum_nodes(result) -> list[Node]:
-    """The additions that lead to a tensor: from its own operation back, for as long as they are sums.
+    """The additions that lead to a symbolic tensor: from its own operation back, for as long as they are sums.
 
-    Args:
-        result: symbolic tensor of a ``tf.Graph``.
-
-    Returns:
-        A list of `Node`, inputs before those that use them; empty when the tensor is no sum.
+    Returns a list of `Node`, inputs before those that use them; empty when the tensor is no sum.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
@@ -129,9 +122,7 @@ def sum_nodes(result) -> list[Node]:
 
 
 def depth(nodes: list[Node]) -> int:
-    """The longest chain of sums, each taking the result of the one before: 1 for a single ``AddN``.
-
-    ``nodes`` are as `sum_nodes` returns them, inputs first.
+    """The longest chain of `sum_nodes`, each taking the result of the one before: 1 for a single ``AddN``.
 
     Example:
         >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])

@@ -70,14 +70,9 @@ def arranged(addends, shape: str):
 
 
 def crossing(sizes, first, second) -> float | None:
-    """Where two lines of times over sizes cross, read off between the measured points on logarithmic axes.
+    """Where two lines of times over increasing sizes cross, read off between the measured points on logarithmic axes.
 
-    Args:
-        sizes: increasing positive numbers.
-        first, second: times at those sizes.
-
-    Returns:
-        The last size at which the two take equally long, or None where one is faster at all sizes.
+    Returns the last size at which the two take equally long, or None where one is faster at all sizes.
 
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)

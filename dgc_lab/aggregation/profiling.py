@@ -35,17 +35,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a graph.
+    """One run of a graph."""
 
-    Attributes:
-        operations: what ran, in the order of their starts.
-        peak_bytes: the most memory that the run's own tensors held at one time; what was there before is left out.
-        memory: ``(seconds, bytes)`` after every allocation and release.
-    """
-
-    operations: tuple[Operation, ...]
-    peak_bytes: int
-    memory: tuple[tuple[float, int], ...]
+    operations: tuple[Operation, ...]  # what ran, in the order of their starts
+    peak_bytes: int  # the most memory that its own tensors held at one time; what was there before is left out
+    memory: tuple[tuple[float, int], ...]  # seconds and bytes after every allocation and release
 
     @property
     def seconds(self) -> float:
@@ -63,9 +57,6 @@ class Trace:
 
 def make_trace(operations, changes) -> Trace:
     """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-).
-
-    Raises:
-        TraceError: there is no operation in it.
 
     Example:
         >>> make_trace([("a", "Mul", 5.0, 7.0)], [(5.0, 8), (6.0, 8), (7.0, -16)]).peak_bytes
@@ -101,16 +92,13 @@ def session_trace(uses: int, method: str, width: int = 256, grappler: bool = Fal
     """Run the gradient of `gradient_graph` in a session with ``FULL_TRACE``, and read its ``RunMetadata``.
 
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
-    depend on what else the machine does.
+    depend on what else the machine does; the `Trace` is that of the quickest of five runs for the same reason.
 
     Args:
         uses: how often the weight is used: the number of contributions.
         method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
         width: the weight, and so each contribution, has width x width elements of 4 bytes.
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
-
-    Returns:
-        The `Trace` of the quickest of five runs; what else the machine does can only slow one down.
 
     Raises:
         ValueError: an argument that `gradient_graph` refuses.
@@ -147,14 +135,10 @@ def read_metadata(metadata) -> Trace:
 
 
 def profiler_trace(function, *arguments) -> Trace:
-    """Run a ``tf.function`` once under ``tf.profiler``, and read what it wrote.
+    """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
 
     The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, on x86 processors
     those of 256 KiB or more, elsewhere none (``peak_bytes`` is then 0). `session_trace` counts them all.
-
-    Args:
-        function: a ``tf.function``; it is called once before, so that tracing is no part of what is measured.
-        arguments: what to call it with.
 
     Raises:
         TraceError: this TensorFlow's profiler cannot be read, or ran no operation.

@@ -31,12 +31,7 @@ def exact_sum(addends: Sequence) -> np.ndarray:
 def relative_error(total, exact) -> float:
     """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
-    Args:
-        total: what a method returned.
-        exact: float64 array of the same shape (`exact_sum`).
-
-    Returns:
-        Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
+    Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
 
     Example:
         >>> import tensorflow as tf
@@ -91,14 +86,11 @@ def errors(addends: Sequence) -> dict[str, float]:
 
 
 def measure(addends: Sequence, repeats: int = 3) -> list[dict]:
-    """Error and time of each of the `METHODS` on the same addends.
-
-    Args:
-        addends: list of tensors of one dtype and shape.
-        repeats: the time is the shortest of that many calls, which are made in turns, after one that is not counted.
+    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape.
 
     Returns:
-        One dict per method: ``method``, ``error`` (`relative_error`), ``seconds`` of a call made eagerly.
+        One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of a call made eagerly: the
+        shortest of ``repeats``, which are made in turns, after one that is not counted.
 
     Raises:
         ValueError: unfit addends, or repeats below 1.

@@ -65,12 +65,7 @@ def events_in_order(records: list[GradientEvent]) -> list[tuple]:
 
 
 def updates(records: list[GradientEvent]) -> list[tuple[float, int]]:
-    """When each update happened, in seconds, and how many gradients it took, in their order.
-
-    Example:
-        >>> updates([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
-        [(0.3, 1)]
-    """
+    """When each update happened, in seconds, and how many gradients it took, in their order."""
     members = _updates(records)
     return [(max(records[place].done for place in members[update]), len(members[update])) for update in sorted(members)]
 
@@ -85,17 +80,12 @@ def _updates(records) -> dict[int, list[int]]:
 
 
 def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
-    """A row per run.
-
-    Args:
-        runs: records by the name of the run.
-        batch_size: examples in a mini-batch.
+    """A table with a row per run, from its records and the number of examples in a mini-batch.
 
     Returns:
-        A table with a row per run: ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last
-        gradient was taken; ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went
-        into an update; ``mean staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers
-        (see `by_worker`).
+        Columns ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
+        ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
+        staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers (see `by_worker`).
 
     Raises:
         ValueError: there is no run, a run has no record, or batch_size is not positive.
@@ -107,9 +97,7 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
     """
     check_runs(runs)
     check_whole("batch_size", batch_size, 1, 1_000_000_000)
-    return pd.DataFrame({name: figures(records, batch_size) for name, records in runs.items()}).T.astype(
-        dict.fromkeys(("gradients", "updates", "dropped", "max staleness"), int)
-    )
+    return pd.DataFrame([figures(records, batch_size) for records in runs.values()], index=list(runs))
 
 
 def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:

@@ -89,10 +89,7 @@ class Schedule:
             raise ValueError(f"stragglers must name each worker once, got {slow}")
 
     def gradients_an_update(self, workers: int) -> int:
-        """How many gradients are averaged in one update.
-
-        Raises:
-            ValueError: no gradient is left, or a straggler is none of the workers.
+        """How many gradients are averaged in one update; a ValueError if none, or if a straggler is no worker.
 
         Example:
             >>> Schedule("backup workers").gradients_an_update(4)

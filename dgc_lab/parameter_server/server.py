@@ -38,7 +38,7 @@ class ParameterServerModel:
     mode (Goyal et al. 2017, "linear scaling rule"): v = momentum v + mean gradient, w = w - k rate v. Staleness-aware,
     the rate is divided by the staleness where that is above 1 (Zhang et al. 2016).
 
-    Each of the servers holds an equal part of the weights and velocities, lists of float32 arrays. ``updates`` (batches,)
+    Each of the servers holds an equal part of weights and velocities, lists of float32 arrays. ``updates`` (batches,)
     says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how many updates were made.
     """
 
@@ -187,10 +187,9 @@ class ParameterServerModel:
     def snapshot(self) -> dict:
         """Version, updates, weights and velocities, all of one moment, as arrays; called outside a graph."""
         version, updates, *parts = [tensor.numpy() for tensor in self._snapshot()]
-        weights, velocities = parts[: len(self.weights)], parts[len(self.weights) :]
-        apart = {"weights": self._apart(weights), "velocities": self._apart(velocities)}
-        arrays = {name: [tensor.numpy() for tensor in tensors] for name, tensors in apart.items()}
-        return arrays | {"version": int(version), "updates": updates}
+        halves = parts[: len(self.weights)], parts[len(self.weights) :]
+        weights, velocities = ([tensor.numpy() for tensor in self._apart(half)] for half in halves)
+        return {"weights": weights, "velocities": velocities, "version": int(version), "updates": updates}
 
     def _apart(self, parts) -> list[tf.Tensor]:
         """The parts of the long vector as tensors of the weights' shapes."""

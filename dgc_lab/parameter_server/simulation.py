@@ -221,14 +221,9 @@ def sweep_workers(
     gradients_each: int = 20,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Simulate schedules for several numbers of workers.
+    """Simulate schedules, by the name that their rows get, for several numbers of workers.
 
-    Args:
-        schedules: by the name that its rows get.
-        costs: how long things take; with several workers as with one.
-        workers: the numbers of workers.
-        gradients_each: mini-batches for each worker, on average.
-        seed: as for `simulate`.
+    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average.
 
     Returns:
         A table of `scale_row`, ``source`` being ``"simulated"``.
@@ -254,13 +249,9 @@ def sweep_workers(
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run as a point among those of other numbers of workers: its name and source, and figures of `summary`.
+    """A run of that many workers as a point among others: schedule, some figures of `summary`, and source.
 
-    Args:
-        name: of the schedule.
-        records: the run's.
-        workers: how many took part.
-        source: ``"measured"`` or ``"simulated"``.
+    ``name`` is the schedule's, ``source`` is ``"measured"`` or ``"simulated"``, else a ValueError.
     """
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
+from dgc_lab.replicas.mirrored_variable import one_each
 from dgc_lab.workloads.batches import cross_entropy
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
@@ -20,18 +21,15 @@ NORMALIZATIONS = ("local", "synchronized")
 
 
 def dense_network(seed: int = 0, normalization: str | None = None):
-    """A dense network for 8x8 digits, with or without batch normalization: dense 64, ReLU, dense 10.
+    """A dense network for 8x8 digits: dense 64, batch normalization if asked for, ReLU, dense 10.
 
     Args:
         seed: integer from which first weights are drawn.
         normalization: None, ``"local"`` (each replica normalizes by the moments of its own part of the batch) or
-            ``"synchronized"`` (by those of the whole batch).
+            ``"synchronized"`` (by those of the whole batch); else a ValueError.
 
     Returns:
         ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
-
-    Raises:
-        ValueError: another normalization.
 
     Example:
         >>> dense_network().count_params()
@@ -92,17 +90,11 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training left behind.
+    """What a training left behind."""
 
-    Attributes:
-        losses: float32 (steps, replicas): each replica's mean loss on its part of the batch.
-        weights: per replica, its own copies of the model's variables as numpy arrays.
-        build: what made the model.
-    """
-
-    losses: np.ndarray
-    weights: list[list[np.ndarray]]
-    build: Callable
+    losses: np.ndarray  # float32 (steps, replicas): each replica's mean loss on its part of the batch
+    weights: list[list[np.ndarray]]  # per replica, its own copies of the model's variables
+    build: Callable  # what made the model
 
     def score(self, images, labels, weights=None) -> tuple[float, float]:
         """Accuracy and mean loss of a model with these weights (replica 0's, unless others are given)."""
@@ -196,9 +188,6 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
         weights: per replica a list of arrays, such as `Trained.weights`.
         aggregation: ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
 
-    Returns:
-        A list of arrays.
-
     Raises:
         ValueError: another aggregation, or not one list per replica.
     """
@@ -209,10 +198,7 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
     for arrays in zip(*weights, strict=True):
         with strategy.scope():
             variable = tf.Variable(tf.zeros(arrays[0].shape), aggregation=tf.VariableAggregation[aggregation])
-        own = strategy.experimental_distribute_values_from_function(
-            lambda context, arrays=arrays: tf.constant(arrays[context.replica_id_in_sync_group])
-        )
-        strategy.run(variable.assign, args=(own,))
+        strategy.run(variable.assign, args=(one_each(strategy, arrays),))
         combined.append(variable.numpy())
     return combined
 
