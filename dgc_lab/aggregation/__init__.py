@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "addn_timing": "crossing time_sums",
         "allreduce_topologies": "TOPOLOGIES exchange summary",
         "tied_rnn": "train_each_way",
-        "figures": "error_and_time_bars lines links losses sum_graphs timeline",
+        "figures": "error_and_time_bars lines links sum_graphs timeline",
         "widget": "AggregationExplorer",
     },
 )

@@ -67,12 +67,10 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
     check_whole("batch", batch, 1, 2**14)
     with tf.Graph().as_default() as graph:
         # Variables, not constants: Grappler would work out everything that hangs on constants alone.
-        weight, start = (
-            tf.random.stateless_normal([width, width], (0, 1)),
-            tf.random.stateless_normal([batch, width], (0, 2)),
-        )
-        weight = v1.get_variable("weight", initializer=weight / width**0.5, use_resource=False)
-        start = v1.get_variable("start", initializer=start, use_resource=False)
+        drawn = tf.random.stateless_normal([width, width], (0, 1)) / width**0.5
+        weight = v1.get_variable("weight", initializer=drawn, use_resource=False)
+        drawn = tf.random.stateless_normal([batch, width], (0, 2))
+        start = v1.get_variable("start", initializer=drawn, use_resource=False)
         (gradient,) = tf.gradients(recurrent_loss(weight, start, uses), weight, aggregation_method=chosen)
     return graph, gradient
 

@@ -219,7 +219,6 @@ def sweep_workers(
     costs: StepCosts,
     workers=tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Simulate schedules, by the name that their rows get, for several numbers of workers.
 
@@ -243,7 +242,7 @@ def sweep_workers(
         schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
     rows = []
     for name, schedule, count in points:
-        records = simulate(schedule, count, gradients_each * count, costs, seed)
+        records = simulate(schedule, count, gradients_each * count, costs)
         rows.append(scale_row(name, records, count, "simulated"))
     return pd.DataFrame(rows)
 

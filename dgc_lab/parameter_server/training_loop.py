@@ -131,15 +131,12 @@ def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
     )
 
 
-def train_on(
-    cluster, task, config: AsyncConfig, checkpoint: str | Path | None = None, progress: bool = True
-) -> Training:
+def train_on(cluster, task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
     """Train on a cluster from the notebook, with a progress bar, and collect what happens.
 
     Args:
         cluster: started `dgc_lab.cluster.ParameterServers` or, for synchronous training, `MultiWorkerMirrored`.
         task, config, checkpoint: as in `train`; mirrored workers take no checkpoint.
-        progress: whether to show a bar.
 
     Raises:
         ValueError: the config does not fit the cluster, or there is a checkpoint and no servers.
@@ -161,7 +158,7 @@ def train_on(
         events = cluster.stream(train_mirrored, task, config)
     training = Training()
     name = config.schedule.mode
-    with tqdm(total=config.gradients, desc=name, unit="gradient", leave=False, disable=not progress) as bar:
+    with tqdm(total=config.gradients, desc=name, unit="gradient", leave=False) as bar:
         for event in events:
             training.take(event)
             bar.update(isinstance(event, GradientEvent))

@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "mirrored_variable": "AGGREGATIONS ASSIGNMENTS SYNCHRONIZATIONS AssignmentResult TooLate all_pairs all_reduce "
         "assign_on_replicas copies mirrored per_replica_variable start_devices through_checkpoint try_pair",
         "training_loop": "batch_order combined_weights dense_network largest_difference train",
-        "figures": "copies_before_and_after loss_curves scores",
+        "figures": "copies_before_and_after",
         "widget": "ReplicaExplorer",
     },
 )

@@ -178,7 +178,7 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
         return AssignmentResult(before, after, None, stage, str(error).splitlines()[0])
 
 
-def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
+def all_pairs(strategy, values, how="assign") -> list[dict]:
     """`try_pair` for every synchronization with every aggregation: one dict per pair, made by running it.
 
     Returns:
@@ -188,7 +188,7 @@ def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
     rows = []
     for synchronization in SYNCHRONIZATIONS:
         for aggregation in AGGREGATIONS:
-            result = try_pair(strategy, values, aggregation, synchronization, how, initial)
+            result = try_pair(strategy, values, aggregation, synchronization, how)
             row = {"synchronization": synchronization, "aggregation": aggregation, "copies": list(result.after)}
             fails = f"{result.stage}: {result.error}" if result.error else ""
             rows.append(row | {"read": result.read, "fails": fails})
