@@ -1,4 +1,4 @@
-"""Where a gradient with several contributions comes from, and the ``AddN`` nodes that TensorFlow adds them up with.
+"""Lesson 1, section 1: a gradient with several contributions, and the ``AddN`` nodes that TensorFlow adds them up with.
 
 A weight that is used n times, such as that of an unrolled recurrent layer, gets n contributions to its gradient.
 ``tf.gradients`` adds them up as its ``aggregation_method`` says; this module builds such graphs, and reads them.
@@ -12,53 +12,29 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 
-METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
+AGGREGATION_METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
 v1 = tf.compat.v1
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a graph.
-
-    Attributes:
-        name: its name in the graph.
-        kind: its type, such as ``"AddN"``.
-        inputs: names of the operations whose results it takes, in their order.
-    """
+    """One operation of a graph."""
 
     name: str
-    kind: str
-    inputs: tuple[str, ...]
+    kind: str  # its type, such as "AddN"
+    inputs: tuple[str, ...]  # names of the operations whose results it takes, in their order
 
 
 def aggregation_method(name: str) -> int:
-    """TensorFlow's constant for a method's name.
-
-    Raises:
-        ValueError: not one of `METHODS`.
-
-    Example:
-        >>> aggregation_method("DEFAULT") == aggregation_method("ADD_N")
-        True
-    """
-    return getattr(tf.AggregationMethod, check_choice("method", name, METHODS))
+    """TensorFlow's constant for one of `AGGREGATION_METHODS`; a ValueError for any other name."""
+    return getattr(tf.AggregationMethod, check_choice("method", name, AGGREGATION_METHODS))
 
 
 def recurrent_loss(weight, start, uses: int):
     """A scalar for which ``weight`` is used ``uses`` times, as in a recurrent layer: h becomes tanh(h W).
 
-    Args:
-        weight: float tensor or variable, shape (width, width).
-        start: float tensor, shape (batch, width), the first h.
-        uses: number of steps, at least 1.
-
-    Returns:
-        Mean of the last h, a scalar tensor.
-
-    Example:
-        >>> float(recurrent_loss(tf.eye(2), tf.zeros([1, 2]), uses=3))
-        0.0
+    The weight has shape (width, width), the first h, ``start``, shape (batch, width); the result is the last h's mean.
     """
     state = start
     for _ in range(uses):
@@ -66,14 +42,13 @@ def recurrent_loss(weight, start, uses: int):
     return tf.reduce_mean(state)
 
 
-def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: int = 2, dtype="float32"):
+def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: int = 2):
     """A ``tf.Graph`` with a recurrent loss and the gradient of its weight, made by ``tf.gradients``.
 
     Args:
         uses: how often the weight is used, 1 to 4 096.
-        method: one of `METHODS`.
-        width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn.
-        dtype: floating-point dtype of all of it.
+        method: one of `AGGREGATION_METHODS`.
+        width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn, float32.
 
     Returns:
         ``(graph, gradient)``: the graph and the gradient's symbolic tensor, shape (width, width).
@@ -92,20 +67,16 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
     check_whole("batch", batch, 1, 2**14)
     with tf.Graph().as_default() as graph:
         # Variables, not constants: Grappler would work out everything that hangs on constants alone.
-        drawn = tf.random.stateless_normal([width, width], (0, 1), dtype=dtype) / width**0.5
+        drawn = tf.random.stateless_normal([width, width], (0, 1)) / width**0.5
         weight = v1.get_variable("weight", initializer=drawn, use_resource=False)
-        start = v1.get_variable(
-            "start", initializer=tf.random.stateless_normal([batch, width], (0, 2), dtype=dtype), use_resource=False
-        )
+        drawn = tf.random.stateless_normal([batch, width], (0, 2))
+        start = v1.get_variable("start", initializer=drawn, use_resource=False)
         (gradient,) = tf.gradients(recurrent_loss(weight, start, uses), weight, aggregation_method=chosen)
     return graph, gradient
 
 
 def tape_graph(uses: int = 8):
-    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``.
-
-    Returns:
-        ``(graph, gradient)`` as `gradient_graph`.
+    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
 
     Example:
         >>> graph, gradient = tape_graph(uses=8)
@@ -126,13 +97,9 @@ def tape_graph(uses: int = 8):
 
 
 def sum_nodes(result) -> list[Node]:
-    """The additions that lead to a tensor: from its own operation back, for as long as they are sums.
+    """The additions that lead to a symbolic tensor: from its own operation back, for as long as they are sums.
 
-    Args:
-        result: symbolic tensor of a ``tf.Graph``.
-
-    Returns:
-        A list of `Node`, inputs before those that use them; empty when the tensor is no sum.
+    Returns a list of `Node`, inputs before those that use them; empty when the tensor is no sum.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
@@ -145,19 +112,15 @@ def sum_nodes(result) -> list[Node]:
         if operation.type in SUMS and operation.name not in found:
             for tensor in operation.inputs:
                 visit(tensor.op)
-            found[operation.name] = Node(
-                operation.name, operation.type, tuple(tensor.op.name for tensor in operation.inputs)
-            )
+            inputs = tuple(tensor.op.name for tensor in operation.inputs)
+            found[operation.name] = Node(operation.name, operation.type, inputs)
 
     visit(result.op)
     return list(found.values())
 
 
 def depth(nodes: list[Node]) -> int:
-    """The longest chain of sums, each taking the result of the one before: 1 for a single ``AddN``.
-
-    Args:
-        nodes: as `sum_nodes` returns them, inputs first.
+    """The longest chain of `sum_nodes`, each taking the result of the one before: 1 for a single ``AddN``.
 
     Example:
         >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])

@@ -1,4 +1,4 @@
-"""How long one sum takes, with its additions arranged as one operation, as a chain or as a tree."""
+"""Lesson 1, section 4: how long one sum takes, its additions arranged as one operation, as a chain or as a tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ SHAPES = ("one AddN", "chain", "pairs")
 v1 = tf.compat.v1
 
 
-def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict[str, float]:
+def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
     """Seconds that one sum takes, with the additions arranged in three ways, in a graph that nobody rewrites.
 
     Args:
         count: number of addends, 2 to 4 096.
-        size: elements of each, 1 to 2**28; together at most 2**28.
+        size: float32 elements of each, 1 to 2**28; together at most 2**28.
         repeats: the shortest of that many runs, the three in turns.
-        dtype: of the addends.
 
     Returns:
         By name: ``"one AddN"`` (what ADD_N makes), ``"chain"`` (what EXPERIMENTAL_TREE makes) and ``"pairs"``.
@@ -39,7 +38,7 @@ def time_sums(count: int, size: int, repeats: int = 15, dtype="float32") -> dict
     check_whole("count x size", count * size, 1, 2**28)
     check_whole("repeats", repeats, 1, 10_000)
     with tf.Graph().as_default() as graph:
-        drawn = tf.random.stateless_uniform([size], (0, count), dtype=dtype)
+        drawn = tf.random.stateless_uniform([size], (0, count))
         addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]
         sums = {shape: arranged(addends, shape).op for shape in SHAPES}
     shortest = dict.fromkeys(SHAPES, math.inf)
@@ -71,14 +70,9 @@ def arranged(addends, shape: str):
 
 
 def crossing(sizes, first, second) -> float | None:
-    """Where two lines of times over sizes cross, read off between the measured points on logarithmic axes.
+    """Where two lines of times over increasing sizes cross, read off between the measured points on logarithmic axes.
 
-    Args:
-        sizes: increasing positive numbers.
-        first, second: times at those sizes.
-
-    Returns:
-        The last size at which the two take equally long, or None where one is faster at all sizes.
+    Returns the last size at which the two take equally long, or None where one is faster at all sizes.
 
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)

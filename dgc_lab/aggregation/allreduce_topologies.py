@@ -1,7 +1,8 @@
-"""Add up one gradient per worker over links: central, tree and ring, with every message counted.
+"""Lesson 1, section 5: add up one gradient per worker over links, every message counted: central, tree and ring.
 
-Each topology really moves the arrays: what a worker adds, a message has brought it. No network is used; the messages
-are a list, from which the bytes on each link follow.
+Each topology takes a numpy array per worker (1 to 64), all of one shape and dtype, else a ValueError; it gives the sum
+as each worker holds it, and a list of `Message` in the order of sending. The arrays are really moved: what a worker
+adds, a message has brought it. No network is used; the bytes on each link follow from the messages.
 
 Source for the ring: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
 Journal of Parallel and Distributed Computing 69 (2), 2009.
@@ -9,7 +10,7 @@ Journal of Parallel and Distributed Computing 69 (2), 2009.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +22,7 @@ MOST_WORKERS = 64
 
 @dataclass(frozen=True)
 class Message:
-    """One array sent: in which step of the exchange, from and to which worker, how many bytes.
-
-    Messages of one step travel at the same time.
-    """
+    """One array sent, in which step from and to which worker; messages of one step travel at the same time."""
 
     step: int
     sender: int
@@ -34,15 +32,6 @@ class Message:
 
 def central(gradients):
     """Everyone sends to worker 0, which adds up and sends the sum back.
-
-    Args:
-        gradients: one numpy array per worker (1 to 64), all of one shape and dtype.
-
-    Returns:
-        ``(sums, messages)``: the sum as each worker holds it, and a list of `Message` in the order of sending.
-
-    Raises:
-        ValueError: no worker, too many, or arrays that differ in shape or dtype.
 
     Example:
         >>> sums, messages = central([np.array([1.0]), np.array([2.0]), np.array([3.0])])
@@ -60,8 +49,6 @@ def central(gradients):
 
 def tree(gradients):
     """Pairs, then pairs of pairs, up to worker 0, and the same way down again.
-
-    Args, returns and raises as `central`.
 
     Example:
         >>> sums, messages = tree([np.array([1.0]), np.array([2.0]), np.array([3.0])])
@@ -88,8 +75,6 @@ def ring(gradients):
 
     With k workers each array is cut into k parts. After k - 1 steps every worker holds one finished part, and after
     k - 1 more all of them.
-
-    Args, returns and raises as `central`.
 
     Example:
         >>> sums, messages = ring([np.array([1.0, 10.0]), np.array([2.0, 20.0])])
@@ -134,35 +119,29 @@ def check_gradients(gradients) -> list[np.ndarray]:
 
 def bytes_by_link(messages) -> dict[tuple[int, int], int]:
     """Bytes that each link carried in all, by ``(sender, receiver)``."""
-    links = defaultdict(int)
+    links = Counter()
     for message in messages:
         links[message.sender, message.receiver] += message.bytes
     return dict(links)
 
 
-def busiest_worker(messages) -> int:
-    """The most bytes that any one worker sent and received in all; 0 without messages."""
-    workers = defaultdict(int)
-    for message in messages:
-        workers[message.sender] += message.bytes
-        workers[message.receiver] += message.bytes
-    return max(workers.values(), default=0)
-
-
 def summary(messages) -> dict[str, int]:
     """An exchange in four figures.
 
-    Returns:
-        ``steps`` that wait for one another, ``bytes`` in all, ``busiest link`` (bytes one way) and ``busiest worker``
-        (bytes in and out).
+    Those are ``steps`` that wait for one another, ``bytes`` in all, ``busiest link`` (bytes one way) and ``busiest
+    worker`` (bytes in and out).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])
         {'steps': 2, 'bytes': 240, 'busiest link': 40, 'busiest worker': 240}
     """
+    workers = Counter()
+    for message in messages:
+        workers[message.sender] += message.bytes
+        workers[message.receiver] += message.bytes
     return {
         "steps": len({message.step for message in messages}),
         "bytes": sum(message.bytes for message in messages),
         "busiest link": max(bytes_by_link(messages).values(), default=0),
-        "busiest worker": busiest_worker(messages),
+        "busiest worker": max(workers.values(), default=0),
     }

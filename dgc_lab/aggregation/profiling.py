@@ -1,4 +1,4 @@
-"""What a computation cost, operation by operation: time, and memory as it is taken and given back.
+"""Lesson 1, section 4: what a computation cost, operation by operation: time, and memory taken and given back.
 
 Two sources say the same: ``RunMetadata`` of a session run with ``FULL_TRACE``, and ``tf.profiler`` around a
 ``tf.function``. Both become a `Trace`.
@@ -35,17 +35,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a graph.
+    """One run of a graph."""
 
-    Attributes:
-        operations: what ran, in the order of their starts.
-        peak_bytes: the most memory that the run's own tensors held at one time; what was there before is left out.
-        memory: ``(seconds, bytes)`` after every allocation and release.
-    """
-
-    operations: tuple[Operation, ...]
-    peak_bytes: int
-    memory: tuple[tuple[float, int], ...]
+    operations: tuple[Operation, ...]  # what ran, in the order of their starts
+    peak_bytes: int  # the most memory that its own tensors held at one time; what was there before is left out
+    memory: tuple[tuple[float, int], ...]  # seconds and bytes after every allocation and release
 
     @property
     def seconds(self) -> float:
@@ -64,9 +58,6 @@ class Trace:
 def make_trace(operations, changes) -> Trace:
     """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-).
 
-    Raises:
-        TraceError: there is no operation in it.
-
     Example:
         >>> make_trace([("a", "Mul", 5.0, 7.0)], [(5.0, 8), (6.0, 8), (7.0, -16)]).peak_bytes
         16
@@ -83,12 +74,9 @@ def make_trace(operations, changes) -> Trace:
 
 
 def session(graph, grappler: bool, one_at_a_time: bool = False):
-    """A ``compat.v1`` session on a graph, on the CPU, with its variables set.
+    """A ``compat.v1`` session on a graph, on the CPU, with its variables set; Grappler may rewrite the graph or not.
 
-    Args:
-        graph: ``tf.Graph``.
-        grappler: whether TensorFlow may rewrite the graph before it runs.
-        one_at_a_time: whether one operation must end before the next one starts, which makes every run alike.
+    With one operation at a time, one must end before the next one starts, which makes every run alike.
     """
     config = v1.ConfigProto(
         device_count={"GPU": 0}, use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time)
@@ -100,22 +88,17 @@ def session(graph, grappler: bool, one_at_a_time: bool = False):
     return opened
 
 
-def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, grappler: bool = False) -> Trace:
-    """Run the gradient of `dgc_lab.aggregation.addn_graph.gradient_graph` in a session with ``FULL_TRACE``, and read its
-    ``RunMetadata``.
+def session_trace(uses: int, method: str, width: int = 256, grappler: bool = False) -> Trace:
+    """Run the gradient of `gradient_graph` in a session with ``FULL_TRACE``, and read its ``RunMetadata``.
 
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
-    depend on what else the machine does.
+    depend on what else the machine does; the `Trace` is that of the quickest of five runs for the same reason.
 
     Args:
         uses: how often the weight is used: the number of contributions.
-        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
+        method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
         width: the weight, and so each contribution, has width x width elements of 4 bytes.
-        batch: rows of the layer's input.
         grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
-
-    Returns:
-        The `Trace` of the quickest of five runs; what else the machine does can only slow one down.
 
     Raises:
         ValueError: an argument that `gradient_graph` refuses.
@@ -124,7 +107,7 @@ def session_trace(uses: int, method: str, width: int = 256, batch: int = 32, gra
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
         3
     """
-    graph, gradient = gradient_graph(uses, method, width, batch)
+    graph, gradient = gradient_graph(uses, method, width, batch=32)
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
     runs = []
     with session(graph, grappler, one_at_a_time=True) as running:
@@ -152,14 +135,10 @@ def read_metadata(metadata) -> Trace:
 
 
 def profiler_trace(function, *arguments) -> Trace:
-    """Run a ``tf.function`` once under ``tf.profiler``, and read what it wrote.
+    """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
 
     The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, on x86 processors
     those of 256 KiB or more, elsewhere none (``peak_bytes`` is then 0). `session_trace` counts them all.
-
-    Args:
-        function: a ``tf.function``; it is called once before, so that tracing is no part of what is measured.
-        arguments: what to call it with.
 
     Raises:
         TraceError: this TensorFlow's profiler cannot be read, or ran no operation.
@@ -203,14 +182,10 @@ def wait_for(result) -> None:
 
 
 def recurrent_gradient(uses: int, method: str):
-    """A ``tf.function`` of (weight, start) that returns the gradient as ``tf.gradients`` adds it up.
-
-    Args:
-        uses: how often the weight is used.
-        method: one of `dgc_lab.aggregation.addn_graph.METHODS`.
+    """A ``tf.function`` of (weight, start): the gradient of `recurrent_loss`, added up by ``tf.gradients``.
 
     Raises:
-        ValueError: an unknown method, or uses not a whole number from 1 to 4 096.
+        ValueError: not one of `AGGREGATION_METHODS`, or uses not a whole number from 1 to 4 096.
     """
     chosen = aggregation_method(method)
     check_whole("uses", uses, 1, 4096)

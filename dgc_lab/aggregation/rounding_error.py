@@ -1,4 +1,4 @@
-"""How far a sum in floating point is from the exact one, how far it may be, and how long it takes.
+"""How far a sum in floating point is from the exact one, how far it may be, and how long it takes: lesson 1, section 2.
 
 Source for the bounds: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, chapter 4.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends, find_method
+from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
 from dgc_lab.common import check_choice, check_whole
 
 
@@ -31,12 +31,7 @@ def exact_sum(addends: Sequence) -> np.ndarray:
 def relative_error(total, exact) -> float:
     """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
-    Args:
-        total: what a method returned.
-        exact: float64 array of the same shape (`exact_sum`).
-
-    Returns:
-        Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
+    Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
 
     Example:
         >>> import tensorflow as tf
@@ -66,7 +61,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
         >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
         True
     """
-    find_method(method)
+    check_choice("method", method, METHODS)
     check_whole("count", count, 1, MOST_ADDENDS)
     unit = float(ml_dtypes.finfo(check_choice("dtype", dtype, DTYPES)).eps) / 2
     if method == "kahan":
@@ -75,53 +70,43 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
 
 
-def errors(addends: Sequence, methods=tuple(METHODS)) -> dict[str, float]:
-    """`relative_error` of each method on the same addends.
-
-    Args:
-        addends: list of tensors of one dtype and shape.
-        methods: names from `METHODS`.
+def errors(addends: Sequence) -> dict[str, float]:
+    """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape.
 
     Raises:
-        ValueError: an unknown method, or unfit addends.
+        ValueError: unfit addends.
 
     Example:
         >>> import tensorflow as tf
-        >>> errors([tf.constant([1.0]), tf.constant([2.0])], methods=["pairwise"])
-        {'pairwise': 0.0}
+        >>> errors([tf.constant([1.0]), tf.constant([2.0])])["pairwise"]
+        0.0
     """
-    functions = {name: find_method(name) for name in methods}
     exact = exact_sum(addends)
-    return {name: relative_error(function(addends), exact) for name, function in functions.items()}
+    return {name: relative_error(method(addends), exact) for name, method in METHODS.items()}
 
 
-def measure(addends: Sequence, methods=tuple(METHODS), repeats: int = 3) -> list[dict]:
-    """Error and time of several methods on the same addends.
-
-    Args:
-        addends: list of tensors of one dtype and shape.
-        methods: names from `METHODS`.
-        repeats: the time is the shortest of that many calls, which are made in turns, after one that is not counted.
+def measure(addends: Sequence, repeats: int = 3) -> list[dict]:
+    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape.
 
     Returns:
-        One dict per method: ``method``, ``error`` (`relative_error`), ``seconds`` of a call made eagerly.
+        One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of a call made eagerly: the
+        shortest of ``repeats``, which are made in turns, after one that is not counted.
 
     Raises:
-        ValueError: an unknown method, unfit addends, or repeats below 1.
+        ValueError: unfit addends, or repeats below 1.
 
     Example:
         >>> from dgc_lab.aggregation.summation import make_addends
-        >>> [row["method"] for row in measure(make_addends(8), methods=("add_n", "kahan"))]
-        ['add_n', 'kahan']
+        >>> [row["method"] for row in measure(make_addends(8))]
+        ['sequential', 'pairwise', 'add_n', 'accumulate_n', 'kahan']
     """
-    functions = {name: find_method(name) for name in methods}
     check_whole("repeats", repeats, 1, 1000)
     addends = check_addends(addends)
-    distances = errors(addends, methods)
-    shortest = dict.fromkeys(functions, math.inf)
+    distances = errors(addends)
+    shortest = dict.fromkeys(METHODS, math.inf)
     for _ in range(repeats):
-        for name, function in functions.items():
+        for name, method in METHODS.items():
             start = time.perf_counter()
-            np.asarray(function(addends))  # waits for the value, also on a GPU
+            np.asarray(method(addends))  # waits for the value, also on a GPU
             shortest[name] = min(shortest[name], time.perf_counter() - start)
-    return [{"method": name, "error": distances[name], "seconds": shortest[name]} for name in functions]
+    return [{"method": name, "error": distances[name], "seconds": shortest[name]} for name in METHODS]

@@ -1,7 +1,8 @@
-"""Add up the contributions to a gradient in several ways, and draw addends to try them on.
+"""Lesson 1, section 2: add up the contributions to a gradient in several ways, and draw addends to try them on.
 
-Pure functions on lists of tensors. In real arithmetic every method gives the same sum; in floating point each
-addition rounds, and the order in which the additions are made decides how the roundings pile up.
+Each method takes n >= 1 tensors of one floating-point dtype and one shape, else a ValueError, and gives their sum in
+that dtype. In real arithmetic all sums are the same; in floating point each addition rounds, and the order in which the
+additions are made decides how the roundings pile up.
 
 Call the methods eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimiser (Grappler) may turn a
 chain of additions into a single ``AddN``.
@@ -24,15 +25,6 @@ MOST_ADDENDS = 1_000_000
 def sequential_sum(addends):
     """One addend after the other, ``((a + b) + c) + d``: n - 1 additions, each waiting for the one before.
 
-    Args:
-        addends: sequence of n >= 1 tensors of one floating-point dtype and one shape.
-
-    Returns:
-        Tensor of that dtype and shape.
-
-    Raises:
-        ValueError: no addends, or their dtypes or shapes differ.
-
     Example:
         >>> float(sequential_sum([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]))
         6.0
@@ -46,8 +38,6 @@ def sequential_sum(addends):
 def pairwise_sum(addends):
     """Pairs, then pairs of pairs, ``(a + b) + (c + d)``: n - 1 additions in ceil(log2 n) levels, a true tree.
 
-    Args, returns and raises as `sequential_sum`.
-
     Example:
         >>> float(pairwise_sum([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]))
         6.0
@@ -60,20 +50,19 @@ def pairwise_sum(addends):
 
 
 def add_n_sum(addends):
-    """``tf.add_n``: one operation for all addends. Args, returns and raises as `sequential_sum`."""
+    """``tf.add_n``: one operation for all addends."""
     return tf.add_n(check_addends(addends))
 
 
 def accumulate_n_sum(addends):
-    """``tf.math.accumulate_n``, which since TensorFlow 2 calls ``tf.add_n``. The rest is as `sequential_sum`."""
+    """``tf.math.accumulate_n``, which since TensorFlow 2 calls ``tf.add_n``."""
     return tf.math.accumulate_n(check_addends(addends))
 
 
 def kahan_sum(addends):
     """One after the other, with what each addition rounds away kept and added to the next addend.
 
-    About four times the work of `sequential_sum` for an error that does not grow with the number of addends. Args,
-    returns and raises as `sequential_sum`.
+    About four times the work of `sequential_sum` for an error that does not grow with the number of addends.
 
     Source: W. Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8 (1), 1965.
 
@@ -115,11 +104,6 @@ def check_addends(addends) -> list:
                 names = [getattr(getattr(one, what), "name", getattr(one, what)) for one in (first, addend)]
                 raise ValueError(f"addends must have one {what}, got {names[0]} first and {names[1]} at place {place}")
     return addends
-
-
-def find_method(name: str):
-    """The function of a method's name; a ValueError that lists the names for any other."""
-    return METHODS[check_choice("method", name, METHODS)]
 
 
 def make_addends(count, size=256, dtype="float32", spread=0.0, signs="mixed", order="drawn", seed=0) -> list:

@@ -1,4 +1,4 @@
-"""Train a network whose weight is used several times, with each way of adding up the contributions to its gradient.
+"""Lesson 1, section 7: train a network whose weight is used several times, with each way of adding up its gradient.
 
 The network reads an 8x8 digit row by row: its recurrent weight is used once per row, so its gradient has as many
 contributions as the image has rows.
@@ -11,33 +11,26 @@ import time
 
 import tensorflow as tf
 
-from dgc_lab.aggregation.addn_graph import METHODS, aggregation_method
+from dgc_lab.aggregation.addn_graph import AGGREGATION_METHODS, aggregation_method
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.workloads.batches import cross_entropy, pick_batch
 
 TAPE = "GradientTape"
-WAYS = (*METHODS, TAPE)
+WAYS = (*AGGREGATION_METHODS, TAPE)
+HIDDEN, BATCH, LEARNING_RATE, SEED = 64, 64, 0.1, 0
 
 
-def first_weights(rows: int, hidden: int = 64, seed: int = 0) -> list[tf.Tensor]:
+def first_weights(rows: int) -> list[tf.Tensor]:
     """First values of the four weights: (rows, hidden), (hidden, hidden), (hidden,) and (hidden, 10), float32."""
-    shapes = [(rows, hidden), (hidden, hidden), (hidden,), (hidden, 10)]
+    shapes = [(rows, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,), (HIDDEN, 10)]
     return [
-        tf.random.stateless_normal(shape, (seed, place)) * (shape[0] ** -0.5 if len(shape) == 2 else 0.0)
+        tf.random.stateless_normal(shape, (SEED, place)) * (shape[0] ** -0.5 if len(shape) == 2 else 0.0)
         for place, shape in enumerate(shapes)
     ]
 
 
 def row_logits(weights, images):
-    """Read images row by row: ``h = tanh(row U + h W + b)``, then logits ``h V``.
-
-    Args:
-        weights: U, W, b, V as `first_weights` gives them.
-        images: float32 (batch, rows, columns, 1).
-
-    Returns:
-        float32 (batch, 10).
-    """
+    """Read float32 images (batch, rows, columns, 1) row by row: ``h = tanh(row U + h W + b)``, then logits ``h V``."""
     inward, recurrent, bias, outward = weights
     state = tf.zeros([tf.shape(images)[0], recurrent.shape[0]])
     for row in tf.unstack(images[..., 0], axis=1):
@@ -46,15 +39,9 @@ def row_logits(weights, images):
 
 
 class TiedTrainer:
-    """The network, its weights, and one traced training step (gradient descent).
+    """The network, its weights, and one traced training step (gradient descent) on square images.
 
-    Args:
-        way: one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``.
-        data: a `dgc_lab.workloads.data.Dataset` with square images.
-        learning_rate, batch, seed: as in `dgc_lab.training.masking_trainer.MaskingConfig`.
-
-    Raises:
-        ValueError: an unknown way.
+    ``way`` is one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``; a ValueError for others.
 
     Example:
         >>> from dgc_lab.workloads.data import load
@@ -63,12 +50,11 @@ class TiedTrainer:
         True
     """
 
-    def __init__(self, way: str, data, learning_rate: float = 0.1, batch: int = 64, seed: int = 0):
-        self.way = check_choice("way", way, WAYS)
+    def __init__(self, way: str, data):
+        check_choice("way", way, WAYS)
         self.method = None if way == TAPE else aggregation_method(way)
         self.train = tf.constant(data.x_train), tf.constant(data.y_train)
-        self.learning_rate, self.batch, self.seed = learning_rate, batch, seed
-        self.weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2], seed=seed)]
+        self.weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
         self._step = tf.function(self._update)
 
     def step(self, number: int) -> float:
@@ -76,7 +62,7 @@ class TiedTrainer:
         return float(self._step(tf.constant(number)))
 
     def _update(self, number):
-        images, labels = pick_batch(*self.train, number, self.batch, self.seed)
+        images, labels = pick_batch(*self.train, number, BATCH, SEED)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, row_logits(self.weights, images)))
         if self.method is None:
@@ -84,34 +70,32 @@ class TiedTrainer:
         else:
             gradients = tf.gradients(loss, self.weights, aggregation_method=self.method)
         for weight, gradient in zip(self.weights, gradients, strict=True):
-            weight.assign_sub(self.learning_rate * gradient)
+            weight.assign_sub(LEARNING_RATE * gradient)
         return loss
 
 
-def train_each_way(data, steps: int = 200, ways=WAYS) -> dict[str, dict]:
+def train_each_way(data, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
     Args:
-        data: as `TiedTrainer`.
+        data: a `dgc_lab.workloads.data.Dataset` with square images.
         steps: updates each, 1 to 100 000.
-        ways: which of `WAYS`.
 
     Returns:
         By way: ``losses`` (a float per step), ``weights`` (numpy arrays at the end) and ``seconds``, the median of a
         step without its first two.
 
     Raises:
-        ValueError: an unknown way, or steps out of bounds.
+        ValueError: steps out of bounds.
     """
     check_whole("steps", steps, 1, 100_000)
-    trainers = {way: TiedTrainer(way, data) for way in ways}
-    losses, seconds = {way: [] for way in ways}, {way: [] for way in ways}
+    trainers = {way: TiedTrainer(way, data) for way in WAYS}
+    losses, seconds = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(steps):
-        for turn in range(len(ways)):
-            way = ways[(number + turn) % len(ways)]  # nobody is always first
-            trainer = trainers[way]
+        for turn in range(len(WAYS)):
+            way = WAYS[(number + turn) % len(WAYS)]  # nobody is always first
             start = time.perf_counter()
-            losses[way].append(trainer.step(number))
+            losses[way].append(trainers[way].step(number))
             seconds[way].append(time.perf_counter() - start)
     return {
         way: {

@@ -1,16 +1,28 @@
-"""Training on parameter servers, synchronous and asynchronous: when workers wait, and what staleness does. Lesson 3."""
+"""Training on parameter servers, synchronous and asynchronous: when workers wait, and what staleness does. Lesson 3.
+
+`train_on` trains a `Classifier` on started `dgc_lab.cluster.ParameterServers` as an `AsyncConfig` says, in which a
+`Schedule` says who waits for whom. Each batch ends as a `GradientEvent`; `summary` and `by_worker` make tables of them,
+and `simulate` makes them for more workers than this machine holds.
+
+A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a worker (`coordinator`), whose step
+(`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.
+"""
 
 from dgc_lab.common import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "schedule": "GradientEvent MODES Schedule Straggler",
-        "training_loop": "AsyncConfig train train_on",
+        "schedule": "DROPPED GradientEvent MODES Schedule Straggler",
+        "config": "AsyncConfig",
+        "training_loop": "train train_on",
+        "events": "Finished Score Training WorkerDied",
         "tasks": "Classifier",
-        "metrics": "by_worker summary",
-        "simulation": "scale_row simulate sweep_workers",
-        "step_costs": "StepCosts",
+        "worker": "worker_step",
+        "allreduce": "train_mirrored",
+        "metrics": "by_worker count_staleness events_in_order summary",
+        "simulation": "StepCosts scale_row simulate sweep_workers",
+        "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
         "widget": "StragglerLab",
     },
 )

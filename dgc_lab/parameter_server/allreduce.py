@@ -1,9 +1,9 @@
 """Synchronous training without servers: ``MultiWorkerMirroredStrategy``, whose workers average by allreduce.
 
     with MultiWorkerMirrored(2) as workers:
-        events = list(workers.stream(train_mirrored, task, settings))
+        events = list(workers.stream(train_mirrored, task, config))
 
-The same batches go into the same updates as in synchronous training on parameter servers (`dgc_lab.parameter_server.training_loop`).
+Lesson 3, section 6: the same batches go into the same updates as in synchronous training on parameter servers.
 """
 
 from __future__ import annotations
@@ -13,39 +13,55 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster import tensorflow_roles as roles
-from dgc_lab.cluster.rank import stop_requested
-from dgc_lab.parameter_server.checkpoint import order
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.events import Finished, Score
 from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.parameter_server.server import sleep
-from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score
 from dgc_lab.parameter_server.worker import delay, now
 
 
-def train_mirrored(task, settings: AsyncConfig) -> Iterator:
+def train_mirrored(task, config: AsyncConfig) -> Iterator:
     """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each of them.
 
     Args:
-        task, settings: as in `dgc_lab.parameter_server.training_loop.train`; the mode has to be synchronous.
+        task, config: as in `dgc_lab.parameter_server.training_loop.train`; the mode has to be synchronous.
 
     Yields:
-        Each worker a `GradientEvent` for each of its batches; waiting for the others lies before ``done`` here, inside the
-        allreduce. The first worker also a `Score` in the beginning and in the end, and `Finished`.
+        Each worker a `GradientEvent` for each of its batches; waiting for the others lies before ``done`` here, inside
+        the allreduce. The first worker also a `Score` in the beginning and in the end, and `Finished`.
 
     Raises:
-        ValueError: another mode, or settings that do not fit the number of workers.
+        ValueError: another mode, or a config that does not fit the number of workers.
     """
     workers, worker = roles.number_of("worker"), roles.own_number()
-    settings.check(workers)
-    if settings.schedule.mode != "synchronous":
-        raise ValueError(f"schedule must be synchronous, got {settings.schedule.mode!r}")
+    config.check(workers)
+    if config.schedule.mode != "synchronous":
+        raise ValueError(f"schedule must be synchronous, got {config.schedule.mode!r}")
     strategy = roles.mirrored()
     weights = task.initial_weights()
     with strategy.scope():
         weights = [tf.Variable(weight) for weight in weights]
         velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
-    step = mirrored_step(strategy, task, settings, workers, worker, weights, velocities)
-    places = order(len(task.examples[0]), settings)
+    places = config.batch_order(len(task.examples[0]))
+
+    def on_replica(number, *batch):
+        began = now()
+        with tf.control_dependencies([began]):
+            batch = [tf.identity(array) for array in batch]
+        seed = tf.stack([config.seed, number])
+        loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
+        computed = now(sleep(delay(config.schedule, workers, worker, seed, now(*gradients) - began)))
+        with tf.control_dependencies([computed]):
+            gradients = [tf.identity(gradient) for gradient in gradients]
+        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
+            velocity.assign(config.momentum * velocity + mean)
+            weight.assign_sub(config.learning_rate * workers * velocity)
+        done = now(*[weight.read_value() for weight in weights])
+        return tf.stack([began, computed, done, tf.cast(loss, tf.float64)])
+
+    step = tf.function(lambda *arguments: strategy.run(on_replica, arguments))
 
     def batch(number):
         return [tf.constant(array[places[number]]) for array in task.examples]
@@ -60,7 +76,7 @@ def train_mirrored(task, settings: AsyncConfig) -> Iterator:
     began = agree(time.time())
     began = agree(time.time())  # all have arrived; their clock is the same
     updates = 0
-    for update in range(settings.gradients // workers):
+    for update in range(config.gradients // workers):
         if agree(float(stop_requested())):  # all leave at the same step
             break
         number = update * workers + worker
@@ -77,29 +93,3 @@ def train_mirrored(task, settings: AsyncConfig) -> Iterator:
 def all_reduce_mean(values):
     """The mean over all replicas, called inside ``strategy.run``."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)
-
-
-def mirrored_step(strategy, task, settings: AsyncConfig, workers: int, worker: int, weights, velocities):
-    """One update of this worker's copy of the weights: a ``tf.function``.
-
-    Returns:
-        A function of the batch's number and its arrays that gives float64 (4,): when it began, when it had its
-        gradient, when it was done, as seconds since 1970, and the loss.
-    """
-
-    def on_replica(number, *batch):
-        began = now()
-        with tf.control_dependencies([began]):
-            batch = [tf.identity(array) for array in batch]
-        seed = tf.stack([settings.seed, number])
-        loss, gradients = task.gradients([weight.read_value() for weight in weights], seed, *batch)
-        computed = now(sleep(delay(settings.schedule, workers, worker, seed, now(*gradients) - began)))
-        with tf.control_dependencies([computed]):
-            gradients = [tf.identity(gradient) for gradient in gradients]
-        for weight, velocity, mean in zip(weights, velocities, all_reduce_mean(gradients), strict=True):
-            velocity.assign(settings.momentum * velocity + mean)
-            weight.assign_sub(settings.learning_rate * workers * velocity)
-        done = now(*[weight.read_value() for weight in weights])
-        return tf.stack([began, computed, done, tf.cast(loss, tf.float64)])
-
-    return tf.function(lambda *arguments: strategy.run(on_replica, arguments))

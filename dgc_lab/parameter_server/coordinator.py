@@ -1,4 +1,7 @@
-"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die."""
+"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die.
+
+Lesson 3, section 7 kills the processes that this file has to do without.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster import tensorflow_roles as roles
-from dgc_lab.cluster.rank import stop_requested
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent, Schedule
 from dgc_lab.parameter_server.server import ParameterServerModel
@@ -22,22 +25,13 @@ SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
 
 
 class LivenessMonitor:
-    """Looks for workers that died, and says whether the schedule can do without them.
-
-    Args:
-        schedule: which mode.
-        workers: how many there are.
-    """
+    """Looks for workers that died, and says whether the schedule can do without them."""
 
     def __init__(self, schedule: Schedule, workers: int):
         self.schedule, self.workers, self._dead = schedule, workers, set()
 
     def look(self) -> list[int]:
-        """Numbers of the workers that have died since the last look.
-
-        Raises:
-            LabError: too many have.
-        """
+        """Numbers of the workers that have died since the last look; a LabError where too many have."""
         dead = set(roles.dead_workers())
         spare = {"asynchronous": self.workers - 1, "backup workers": self.schedule.backup}.get(self.schedule.mode, 0)
         if len(dead) > spare:
@@ -51,11 +45,7 @@ class LivenessMonitor:
 
 
 class UpdateBuffer:
-    """Holds records back until the update is made that their gradients are in.
-
-    Args:
-        needed: gradients in an update.
-    """
+    """Holds records back until the update is made that their gradients are in; it takes ``needed`` of them."""
 
     def __init__(self, needed: int):
         self._needed, self._open = needed, {}
@@ -76,20 +66,12 @@ class UpdateBuffer:
 class Dispatcher:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
-    Args:
-        coordinator: TensorFlow's ``ClusterCoordinator``.
-        shared: the model.
-        step: of `dgc_lab.parameter_server.worker.worker_step`.
-        examples: arrays that batches are cut from.
-        places: int array (batches, examples of each): which examples.
-        batches: numbers of the batches to hand out, in order.
-
-    Attributes:
-        left: how many of them have not been worked off.
+    Batch n is cut from the arrays ``examples`` at ``places[n]``, an int array; ``batches`` are the numbers to hand out,
+    in order, to `worker_step`'s ``step``. ``left`` of them have not been worked off.
     """
 
-    def __init__(self, coordinator, shared: ParameterServerModel, step, examples, places, batches):
-        self._coordinator, self._shared, self._step = coordinator, shared, step
+    def __init__(self, coordinator, model: ParameterServerModel, step, examples, places, batches):
+        self._coordinator, self._model, self._step = coordinator, model, step
         self._examples, self._places = examples, places
         self.left, self._next = len(batches), iter(batches)
         self._lock, self._stopping = threading.Lock(), threading.Event()
@@ -101,31 +83,29 @@ class Dispatcher:
         for thread in self._threads:
             thread.start()
 
-    def events(self, watch: LivenessMonitor) -> Iterator[GradientEvent | int]:
+    def events(self, monitor: LivenessMonitor) -> Iterator[GradientEvent | int]:
         """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
         last_look = time.monotonic()
         while self.left and not stop_requested():
             try:
-                result = self._results.get(timeout=SECONDS_BETWEEN_LOOKS)
+                record = self._result(SECONDS_BETWEEN_LOOKS)
             except queue.Empty:
-                result = None
-            if isinstance(result, Exception):
-                raise result
-            if result is not None:
-                self.left -= 1
-                yield result
-            elif not any(thread.is_alive() for thread in self._threads) and self._results.empty():
-                raise LabError(f"{self.left} batches came back without a gradient, and nobody works on them")
+                if not self._working() and self._results.empty():
+                    raise LabError(
+                        f"{self.left} batches came back without a gradient, and nobody works on them"
+                    ) from None
+            else:
+                yield record
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
-                yield from watch.look()
+                yield from monitor.look()
                 last_look = time.monotonic()
 
     def stop(self) -> None:
         """Hand out no more batches, and wait for those that are out."""
         self._stopping.set()
-        self._shared.stopped.assign(True)
+        self._model.stopped.assign(True)
         end, workers = time.monotonic() + SECONDS_FOR_LAST_GRADIENTS, roles.number_of("worker")
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+        while self._working() and time.monotonic() < end:
             if len(roles.dead_workers()) == workers:
                 return  # nobody is left to do them
             time.sleep(0.01)
@@ -133,11 +113,17 @@ class Dispatcher:
     def rest(self) -> Iterator[GradientEvent]:
         """What became of the batches that were out when the training was stopped."""
         while not self._results.empty():
-            result = self._results.get()
-            if isinstance(result, Exception):
-                raise result
-            self.left -= 1
-            yield result
+            yield self._result()
+
+    def _working(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _result(self, timeout: float | None = None) -> GradientEvent:
+        result = self._results.get(timeout=timeout)
+        if isinstance(result, Exception):
+            raise result
+        self.left -= 1
+        return result
 
     def _work(self):
         try:
@@ -156,13 +142,9 @@ class Dispatcher:
                     except (tf.errors.UnavailableError, tf.errors.AbortedError):
                         # Its worker died when the batch was done and before it could tell. The servers take none twice.
                         result = again()
-                worker, began, read, computed, done, version, update, loss = values
+                worker, *times, version, update, loss = values
                 if update != NOT_YET:
-                    self._results.put(
-                        GradientEvent(
-                            int(worker), int(number), began, read, computed, done, int(version), int(update), loss
-                        )
-                    )
+                    self._results.put(GradientEvent(int(worker), int(number), *times, int(version), int(update), loss))
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)
 

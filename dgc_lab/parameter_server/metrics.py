@@ -1,6 +1,6 @@
 """What the records of a training say: staleness, throughput, and what each worker did with its time.
 
-Measured records (`dgc_lab.parameter_server.training_loop`) and simulated ones (`dgc_lab.parameter_server.simulation`) are read alike.
+Lesson 3, from section 2 on. Measured records (`training_loop`) and simulated ones (`simulation`) are read alike.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ def events_in_order(records: list[GradientEvent]) -> list[tuple]:
 
     An update happens when the last of its gradients is done. Times that are measured where a worker is, not where the
     variables are, can swap two events that lie closer together than a message takes.
-
-    Example:
-        >>> events_in_order([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
-        [('read', 0), ('update', 0)]
     """
     times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
     for members in _updates(records).values():
@@ -69,12 +65,7 @@ def events_in_order(records: list[GradientEvent]) -> list[tuple]:
 
 
 def updates(records: list[GradientEvent]) -> list[tuple[float, int]]:
-    """When each update happened, in seconds, and how many gradients it took, in their order.
-
-    Example:
-        >>> updates([GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3)])
-        [(0.3, 1)]
-    """
+    """When each update happened, in seconds, and how many gradients it took, in their order."""
     members = _updates(records)
     return [(max(records[place].done for place in members[update]), len(members[update])) for update in sorted(members)]
 
@@ -89,17 +80,12 @@ def _updates(records) -> dict[int, list[int]]:
 
 
 def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
-    """A row per run.
-
-    Args:
-        runs: records by the name of the run.
-        batch_size: examples in a mini-batch.
+    """A table with a row per run, from its records and the number of examples in a mini-batch.
 
     Returns:
-        A table with a row per run: ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last
-        gradient was taken; ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went
-        into an update; ``mean staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers
-        (see `by_worker`).
+        Columns ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
+        ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
+        staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers (see `by_worker`).
 
     Raises:
         ValueError: there is no run, a run has no record, or batch_size is not positive.
@@ -111,9 +97,7 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
     """
     check_runs(runs)
     check_whole("batch_size", batch_size, 1, 1_000_000_000)
-    return pd.DataFrame({name: figures(records, batch_size) for name, records in runs.items()}).T.astype(
-        dict.fromkeys(("gradients", "updates", "dropped", "max staleness"), int)
-    )
+    return pd.DataFrame([figures(records, batch_size) for records in runs.values()], index=list(runs))
 
 
 def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:

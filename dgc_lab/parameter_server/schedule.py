@@ -1,7 +1,7 @@
-"""Who computes when: the schedules of workers that share a model, and the record of every gradient that they computed.
+"""Who computes when: the schedules of workers that share a model, and the record of every gradient. Lesson 3.
 
-Training on a real cluster (`dgc_lab.parameter_server.training_loop`) and simulation (`dgc_lab.parameter_server.simulation`) take the same
-`Schedule` and give the same records.
+Training on a real cluster (`training_loop`) and simulation (`simulation`) take the same `Schedule` and give the same
+records.
 """
 
 from __future__ import annotations
@@ -89,10 +89,7 @@ class Schedule:
             raise ValueError(f"stragglers must name each worker once, got {slow}")
 
     def gradients_an_update(self, workers: int) -> int:
-        """How many gradients are averaged in one update.
-
-        Raises:
-            ValueError: no gradient is left, or a straggler is none of the workers.
+        """How many gradients are averaged in one update; a ValueError if none, or if a straggler is no worker.
 
         Example:
             >>> Schedule("backup workers").gradients_an_update(4)
@@ -112,29 +109,17 @@ class Schedule:
 
 @dataclass(frozen=True)
 class GradientEvent:
-    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began.
+    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began."""
 
-    Attributes:
-        worker: number of the worker.
-        batch: number of the mini-batch.
-        began: when the worker had the batch; it then waits for its turn.
-        read: when it began to compute, with the weights that it had read.
-        computed: when it had the gradient; a straggler's delay is before it.
-        done: when the servers had taken the gradient.
-        version: number of updates in the weights that it read.
-        update: number, from 0, of the update that the gradient went into; `DROPPED` where it came too late.
-        loss: mean loss of the batch at the weights that it read; NaN in a simulation.
-    """
-
-    worker: int
-    batch: int
-    began: float
-    read: float
-    computed: float
-    done: float
-    version: int
-    update: int
-    loss: float
+    worker: int  # number of the worker
+    batch: int  # number of the mini-batch
+    began: float  # when the worker had the batch; it then waits for its turn
+    read: float  # when it began to compute, with the weights that it had read
+    computed: float  # when it had the gradient; a straggler's delay is before it
+    done: float  # when the servers had taken the gradient
+    version: int  # number of updates in the weights that it read
+    update: int  # number, from 0, of the update that the gradient went into; DROPPED where it came too late
+    loss: float  # mean loss of the batch at the weights that it read; NaN in a simulation
 
     @property
     def staleness(self) -> int:
@@ -148,11 +133,7 @@ class GradientEvent:
 
 
 def draw_delay(straggler: Straggler, random) -> float:
-    """Seconds that a straggler adds to its next gradient.
-
-    Args:
-        straggler: its ``delay`` is the mean, its ``tail`` the exponent of Pareto's distribution.
-        random: ``numpy.random.Generator``; unused without a tail.
+    """Seconds that a straggler adds to its next gradient, drawn from a ``numpy.random.Generator`` if it has a tail.
 
     Example:
         >>> draw_delay(Straggler(0, delay=0.5), random=None)

@@ -1,14 +1,7 @@
 """A model on parameter servers that workers share: they read its weights, and submit gradients that become updates.
 
-All four modes of `dgc_lab.parameter_server.schedule` run the same code. They differ in two things: how many gradients make an update,
-and when a worker has to wait before it reads.
-
-| mode | gradients an update | a worker waits while |
-|---|---|---|
-| synchronous | as many as workers | its batch belongs to a later update |
-| backup workers | the first workers - backup | it has a gradient in the update to come |
-| bounded staleness | 1 | it is more than bound gradients ahead of the slowest |
-| asynchronous | 1 | never |
+All modes of a `Schedule` run the same code. They differ in two things: how many gradients make an update (``needed``),
+and when a worker has to wait before it reads (`_not_its_turn`). Lesson 3, section 1.
 """
 
 from __future__ import annotations
@@ -16,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, Schedule
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET
 
 POLL_SECONDS = 0.001
 
@@ -24,13 +18,8 @@ POLL_SECONDS = 0.001
 def sleep(seconds) -> tf.Tensor:
     """Sleep inside a graph, on the device that runs it, without using its processor.
 
-    tf.data has such an operation, `SleepDataset`; Python's sleep cannot run on a remote worker.
-
-    Args:
-        seconds: float scalar, at least 0.
-
-    Returns:
-        An int32 scalar that is there when the time is over; make others depend on it.
+    tf.data has such an operation, `SleepDataset`; Python's sleep cannot run on a remote worker. Returns an int32 scalar
+    that is there when the time is over; make others depend on it.
     """
     nothing = {"output_types": [tf.int32], "output_shapes": [[]]}
     one = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
@@ -45,36 +34,26 @@ def sleep(seconds) -> tf.Tensor:
 class ParameterServerModel:
     """Weights and the state of a schedule, on the parameter servers; its methods are called inside a ``tf.function``.
 
-    Args:
-        strategy: ``tf.distribute.ParameterServerStrategy``.
-        servers: number of parameter servers; each holds an equal part of the weights.
-        schedule: when workers wait, and how many gradients make an update.
-        workers: how many.
-        weights: list of float32 arrays.
-        velocities: as ``weights``.
-        updates: int array (batches,): the update that each batch went into, `DROPPED`, or `NOT_YET`.
-        version: number of updates made.
-        learning_rate: for one worker's gradient. An update of k gradients takes k times that, so that the same
-            batches move the weights as far in every mode (Goyal et al. 2017, "linear scaling rule").
-        momentum: of the servers, in [0, 1): v = momentum v + g, w = w - rate v.
-        staleness_aware: divide the rate by the staleness, where that is above 1 (Zhang et al. 2016).
+    An update of k gradients takes k times the learning rate, so that the same batches move the weights as far in every
+    mode (Goyal et al. 2017, "linear scaling rule"): v = momentum v + mean gradient, w = w - k rate v. Staleness-aware,
+    the rate is divided by the staleness where that is above 1 (Zhang et al. 2016).
+
+    Each of the servers holds an equal part of weights and velocities, lists of float32 arrays. ``updates`` (batches,)
+    says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how many updates were made.
     """
 
-    def __init__(
-        self, strategy, servers, schedule: Schedule, workers, weights, velocities, updates, version, learning_rate,
-        momentum, staleness_aware=False,
-    ):  # fmt: skip
-        self.schedule, self.workers, self.staleness_aware = schedule, workers, staleness_aware
-        self.learning_rate, self.momentum = learning_rate, momentum
-        self.needed = schedule.gradients_an_update(workers)
+    def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):
+        self.config, self.schedule, self.workers = config, config.schedule, workers
+        self.needed = self.schedule.gradients_an_update(workers)
         self.starters = min(workers, int(np.sum(np.asarray(updates) == NOT_YET)))
         self._shapes = [np.shape(weight) for weight in weights]
         # One long vector, cut into a part for each server: few messages, and large ones.
-        parts = [np.array_split(flat(arrays), servers) for arrays in (weights, velocities)]
+        flat = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in (weights, velocities)]
+        weight_parts, velocity_parts = (np.array_split(vector.astype(np.float32), servers) for vector in flat)
         with strategy.scope():  # puts one on each server in turn
-            self.weights = [tf.Variable(part) for part in parts[0]]
+            self.weights = [tf.Variable(part) for part in weight_parts]
         self.velocities, self.sums = [], []
-        for weight, velocity in zip(self.weights, parts[1], strict=True):
+        for weight, velocity in zip(self.weights, velocity_parts, strict=True):
             with strategy.scope(), strategy.extended.colocate_vars_with(weight):
                 self.velocities.append(tf.Variable(velocity))
                 self.sums.append(tf.Variable(tf.zeros_like(velocity)))
@@ -90,7 +69,7 @@ class ParameterServerModel:
             self.submitted = tf.Variable(none)  # gradients so far
             self.contributed = tf.Variable(none - 1)  # the last version that it gave a gradient to
             self.stopped = tf.Variable(False)
-            self.lock = tf.CriticalSection(name="shared_model")
+            self.lock = tf.CriticalSection(name="parameter_server_model")
 
     def wait_for_start(self, worker) -> tf.Tensor:
         """Wait until every worker has its first batch: training begins for all at once."""
@@ -140,13 +119,7 @@ class ParameterServerModel:
         return version, self._apart(parts)
 
     def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
-        """Hand in the gradient of a batch.
-
-        Args:
-            worker: int scalar.
-            batch: number of the batch.
-            version: that of the weights that it was computed with.
-            gradients: as the weights.
+        """Hand in the gradient of a batch, computed with the weights of that version.
 
         Returns:
             int64 scalars: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is
@@ -189,12 +162,12 @@ class ParameterServerModel:
             return tf.identity(update), tf.identity(own)
 
     def _update(self, staleness):
-        rate = tf.constant(self.learning_rate * self.needed)
-        if self.staleness_aware:
+        rate = tf.constant(self.config.learning_rate * self.needed)
+        if self.config.staleness_aware:
             rate = rate / tf.cast(tf.maximum(staleness, 1), tf.float32)
         for weight, velocity, total in zip(self.weights, self.velocities, self.sums, strict=True):
             with tf.device(weight.device):  # the arithmetic is the servers', not the worker's
-                new = self.momentum * velocity + total / self.needed
+                new = self.config.momentum * velocity + total / self.needed
                 velocity.assign(new)
                 weight.assign_sub(rate * new)
                 total.assign(tf.zeros_like(total))
@@ -214,23 +187,12 @@ class ParameterServerModel:
     def snapshot(self) -> dict:
         """Version, updates, weights and velocities, all of one moment, as arrays; called outside a graph."""
         version, updates, *parts = [tensor.numpy() for tensor in self._snapshot()]
-        weights, velocities = parts[: len(self.weights)], parts[len(self.weights) :]
-        apart = {"weights": self._apart(weights), "velocities": self._apart(velocities)}
-        arrays = {name: [tensor.numpy() for tensor in tensors] for name, tensors in apart.items()}
-        return arrays | {"version": int(version), "updates": updates}
+        halves = parts[: len(self.weights)], parts[len(self.weights) :]
+        weights, velocities = ([tensor.numpy() for tensor in self._apart(half)] for half in halves)
+        return {"weights": weights, "velocities": velocities, "version": int(version), "updates": updates}
 
     def _apart(self, parts) -> list[tf.Tensor]:
         """The parts of the long vector as tensors of the weights' shapes."""
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         pieces = tf.split(tf.concat(parts, 0), sizes)
         return [tf.reshape(piece, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
-
-
-def flat(arrays) -> np.ndarray:
-    """Arrays as one long float32 vector.
-
-    Example:
-        >>> flat([np.eye(2), np.ones(1)])
-        array([1., 0., 0., 1., 1.], dtype=float32)
-    """
-    return np.concatenate([np.ravel(array) for array in arrays]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The schedules of `dgc_lab.parameter_server.schedule` as a discrete-event simulation, for as many workers as no single machine holds.
+"""Lesson 3, section 9: the schedules as a discrete-event simulation, for more workers than a single machine holds.
 
 The protocol is that of the real training: a worker takes a batch, waits for its turn, reads version and weights under
 the servers' lock, computes, and hands its gradient in under the same lock. In synchronous training each worker gives
@@ -9,21 +9,91 @@ time; no gradient is computed, so that the records have staleness but no loss.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
+import simpy
 
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, figures
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
-from dgc_lab.parameter_server.step_costs import StepCosts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_WORKERS = 1024
 MOST_GRADIENTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """How long the parts of a step take, in seconds: each one number, or a sequence of measured ones to draw from.
+
+    Raises:
+        ValueError: an attribute holds no number, a negative or infinite one, or computing a 0.
+
+    Example:
+        >>> StepCosts(computing=0.01, dispatch=[0.001, 0.002])
+        StepCosts(computing=(0.01,), reading=(0.0,), applying=(0.0,), dispatch=(0.001, 0.002))
+    """
+
+    computing: tuple[float, ...]  # to compute a gradient, without a straggler; above 0
+    reading: tuple[float, ...] = (0.0,)  # to read the weights, with the servers' lock held
+    applying: tuple[float, ...] = (0.0,)  # to hand in a gradient, with the servers' lock held
+    dispatch: tuple[float, ...] = (0.0,)  # from the end of one gradient until the worker has the next batch
+
+    def __post_init__(self):
+        for name, given in list(vars(self).items()):
+            try:
+                values = np.asarray(given, float).ravel()
+            except (TypeError, ValueError):
+                raise ValueError(f"{name} must be seconds, one number or several, got {given!r}") from None
+            if not values.size:
+                raise ValueError(f"{name} must hold at least one number of seconds, got none")
+            wrong = values[~np.isfinite(values) | (values < 0) | ((values == 0) & (name == "computing"))]
+            if wrong.size:
+                least = "above 0" if name == "computing" else "at least 0"
+                raise ValueError(f"{name} must be {least} seconds and finite, got {float(wrong[0])!r}")
+            object.__setattr__(self, name, tuple(values.tolist()))
+
+    @classmethod
+    def measured(cls, records: list[GradientEvent]) -> StepCosts:
+        """Costs as a real run without a straggler shows them.
+
+        Time under the lock is taken from those reads and submissions alone during which no other worker's ended: in
+        the others a worker may have waited, for its turn or for the lock, and the simulation adds waiting by itself.
+        An asynchronous run has the most of them.
+
+        Raises:
+            ValueError: there is no record, no worker with two gradients, or no exchange in which none ended.
+
+        Example:
+            >>> run = [GradientEvent(0, n, 5 * n, 5 * n + 1, 5 * n + 3, 5 * n + 4, n, n, 2.3) for n in range(3)]
+            >>> StepCosts.measured(run)  # doctest: +ELLIPSIS
+            StepCosts(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0))
+        """
+        check_runs({"records": records})
+        reads = np.array([(record.began, record.read) for record in records])
+        submissions = np.array([(record.computed, record.done) for record in records])
+        ends = np.sort(np.concatenate([reads[:, 1], submissions[:, 1]]))
+        reading, applying = _unhindered(reads, ends), _unhindered(submissions, ends)
+        if not reading.size or not applying.size:
+            raise ValueError(
+                "records must hold reads and submissions during which no other worker's ended, got "
+                f"{reading.size} and {applying.size} of {len(records)}; measure an asynchronous run of few workers"
+            )
+        gaps, last = [], {}
+        for record in sorted(records, key=lambda record: record.began):
+            if record.worker in last:
+                gaps.append(max(0.0, record.began - last[record.worker]))
+            last[record.worker] = record.done
+        if not gaps:
+            raise ValueError(f"records must hold two gradients of one worker, got {len(records)} of as many workers")
+        return cls([record.computed - record.read for record in records], reading, applying, gaps)
+
+
+def _unhindered(spans, ends) -> np.ndarray:
+    """Lengths of those spans, shape (n, 2), in which none of the sorted ends lies, but for their own."""
+    within = np.searchsorted(ends, spans[:, 1], "left") - np.searchsorted(ends, spans[:, 0], "right")
+    return np.diff(spans)[within == 0, 0]
 
 
 def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
@@ -37,8 +107,8 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
         seed: at least 0; the same one gives the same records.
 
     Returns:
-        A `GradientEvent` for each mini-batch in the order in which they were done; loss is NaN. A gradient in a sum that
-        the end left unfinished counts as dropped.
+        A `GradientEvent` for each mini-batch in the order in which they were done; loss is NaN. A gradient in a sum
+        that the end left unfinished counts as dropped.
 
     Raises:
         ValueError: an argument is not as said above, or the schedule does not fit the number of workers.
@@ -60,14 +130,11 @@ class _Training:
     """The servers' state, the turns that follow from it, and the workers as simpy's processes."""
 
     def __init__(self, schedule, workers, gradients, costs, seed):
-        import simpy
-
         self.schedule, self.costs, self.random = schedule, costs, np.random.default_rng(seed)
         self.needed = schedule.gradients_an_update(workers)
         self.stragglers = {straggler.worker: straggler for straggler in schedule.stragglers}
         self.clock = simpy.Environment()
         self.lock = simpy.Resource(self.clock)
-        self.coordinator = simpy.Resource(self.clock, 1 if costs.serial_dispatch else workers)
         self.batches, self.unfinished = iter(range(gradients)), gradients
         self.version, self.summed = 0, 0
         self.counts = [0] * workers  # gradients that each has handed in
@@ -84,10 +151,9 @@ class _Training:
 
     def work(self, worker: int):
         """One worker, a batch after the other; the next one is its own from when the last was done."""
+        straggler = self.stragglers.get(worker, Straggler(worker))
         for batch in self.batches:
-            with self.coordinator.request() as held:
-                yield held
-                yield self.takes(self.costs.dispatch)
+            yield self.takes(self.costs.dispatch)
             began = self.clock.now
             while self.must_wait(worker):
                 self.waiting += 1
@@ -98,15 +164,14 @@ class _Training:
                 yield self.takes(self.costs.reading)
                 version = self.version
             read = self.clock.now
-            straggler = self.stragglers.get(worker, Straggler(worker))
             yield self.takes(self.costs.computing, straggler.slowdown, draw_delay(straggler, self.random))
             computed = self.clock.now
             with self.lock.request() as held:
                 yield held
                 yield self.takes(self.costs.applying)
                 update = self.hand_in(worker, version)
-            done = self.clock.now
-            self.records.append(GradientEvent(worker, batch, began, read, computed, done, version, update, math.nan))
+            times = began, read, computed, self.clock.now
+            self.records.append(GradientEvent(worker, batch, *times, version, update, math.nan))
             self.unfinished -= 1
             self.release_if_stuck()
 
@@ -154,18 +219,10 @@ def sweep_workers(
     costs: StepCosts,
     workers=tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
-    seed: int = 0,
-    progress: bool = False,
 ) -> pd.DataFrame:
-    """Simulate schedules for several numbers of workers.
+    """Simulate schedules, by the name that their rows get, for several numbers of workers.
 
-    Args:
-        schedules: by the name that its rows get.
-        costs: how long things take; with several workers as with one.
-        workers: the numbers of workers.
-        gradients_each: mini-batches for each worker, on average.
-        seed: as for `simulate`.
-        progress: whether to show a bar.
+    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average.
 
     Returns:
         A table of `scale_row`, ``source`` being ``"simulated"``.
@@ -177,9 +234,6 @@ def sweep_workers(
         >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
         8.0
     """
-    import pandas as pd
-    from tqdm.auto import tqdm
-
     points = [(name, schedule, count) for name, schedule in schedules.items() for count in workers]
     if not points:
         raise ValueError("schedules and workers must not be empty, got nothing to simulate")
@@ -187,20 +241,16 @@ def sweep_workers(
     for _, schedule, count in points:
         schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
     rows = []
-    for name, schedule, count in tqdm(points, disable=not progress, unit="run"):
-        records = simulate(schedule, count, gradients_each * count, costs, seed)
+    for name, schedule, count in points:
+        records = simulate(schedule, count, gradients_each * count, costs)
         rows.append(scale_row(name, records, count, "simulated"))
     return pd.DataFrame(rows)
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run as a point among those of other numbers of workers: its name and source, and figures of `summary`.
+    """A run of that many workers as a point among others: schedule, some figures of `summary`, and source.
 
-    Args:
-        name: of the schedule.
-        records: the run's.
-        workers: how many took part.
-        source: ``"measured"`` or ``"simulated"``.
+    ``name`` is the schedule's, ``source`` is ``"measured"`` or ``"simulated"``, else a ValueError.
     """
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})

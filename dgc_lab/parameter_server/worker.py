@@ -1,4 +1,7 @@
-"""What a worker of parameter servers does with a batch, and how it is slowed down. Runs on remote workers."""
+"""What a worker of parameter servers does with a batch, and how it is slowed down: lesson 3, section 1.
+
+Runs on remote workers, so that all of it, the delay too, is inside the graph.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from dgc_lab.parameter_server.schedule import Schedule, Straggler
 from dgc_lab.parameter_server.server import ParameterServerModel, sleep
 
 
-def worker_step(shared: ParameterServerModel, task, seed: int):
+def worker_step(model: ParameterServerModel, task, seed: int):
     """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
     Returns:
         A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
-        tensors. It gives float64 (8,): worker, the four times of a `dgc_lab.parameter_server.schedule.GradientEvent` as seconds since 1970,
-        version, update, loss.
+        tensors. It gives float64 (8,): worker, the four times of a `GradientEvent` as seconds since 1970, version,
+        update, loss.
     """
 
     @tf.function
@@ -23,18 +26,18 @@ def worker_step(shared: ParameterServerModel, task, seed: int):
         number, first = which[0], which[1] > 0
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         own_seed = tf.stack([seed, tf.cast(number, tf.int32)])
-        began = now(tf.cond(first, lambda: shared.wait_for_start(worker), lambda: tf.constant(0)))
+        began = now(tf.cond(first, lambda: model.wait_for_start(worker), lambda: tf.constant(0)))
         with tf.control_dependencies([began]):
-            turn = shared.wait_for_turn(worker, number)
+            turn = model.wait_for_turn(worker, number)
         with tf.control_dependencies([turn]):
-            version, weights = shared.read()
+            version, weights = model.read()
         read = now(*weights)
         with tf.control_dependencies([read]):
             weights = [tf.identity(weight) for weight in weights]
         loss, gradients = task.gradients(weights, own_seed, *batch)
-        computed = now(sleep(delay(shared.schedule, shared.workers, worker, own_seed, now(*gradients) - read)))
+        computed = now(sleep(delay(model.schedule, model.workers, worker, own_seed, now(*gradients) - read)))
         with tf.control_dependencies([computed]):
-            update, version = shared.submit(worker, number, version, gradients)
+            update, version = model.submit(worker, number, version, gradients)
         done = now(update)
         return tf.stack([tf.cast(x, tf.float64) for x in (worker, began, read, computed, done, version, update, loss)])
 
@@ -48,14 +51,10 @@ def now(*after) -> tf.Tensor:
 
 
 def delay(schedule: Schedule, workers: int, worker, seed, computing) -> tf.Tensor:
-    """Seconds that a worker is to wait because it is a straggler.
+    """Seconds that a worker is to wait because it is a straggler: float64.
 
-    Args:
-        schedule: who is slow, and how.
-        workers: how many there are.
-        worker: int scalar.
-        seed: int32 (2,), for the random delay.
-        computing: float64 scalar, seconds that it has computed.
+    ``worker`` and ``seed``, of which the random delay is drawn, are int tensors; ``computing`` are the seconds that it
+    has computed.
     """
     slow = {straggler.worker: straggler for straggler in schedule.stragglers}
     each = [slow.get(number, Straggler(number)) for number in range(workers)]

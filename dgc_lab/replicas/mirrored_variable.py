@@ -1,4 +1,4 @@
-"""Real replicas: a variable that has a copy on each of several devices, and how per-replica values become one.
+"""Real replicas: a variable with a copy on each of several devices, and how their values become one. Lesson 2.
 
 ``tf.distribute.MirroredStrategy`` on logical CPU devices, or on the GPUs where there are two or more. Logical devices
 can be made only before TensorFlow starts, so call `start_devices` first, before any tensor.
@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_choice, check_whole
@@ -28,33 +29,19 @@ class TooLate(LabError):
 
 @dataclass(frozen=True)
 class AssignmentResult:
-    """What became of a variable that each replica assigned its own value.
+    """What became of a variable that each replica assigned its own value."""
 
-    Attributes:
-        before: the copies' values before, one float per replica; empty where the variable could not be made.
-        after: the copies' values afterwards; empty where an error came first.
-        read: what a read outside the replicas gives; None where that is an error.
-        stage: where it failed: ``"create"``, ``"assign"`` or ``"read"``; None where all went well.
-        error: TensorFlow's own words, first line; None where all went well.
-    """
-
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    read: float | None
-    stage: str | None = None
-    error: str | None = None
+    before: tuple[float, ...]  # the copies' values before, one per replica; empty where it could not be made
+    after: tuple[float, ...]  # the copies' values afterwards; empty where an error came first
+    read: float | None  # what a read outside the replicas gives; None where that is an error
+    stage: str | None = None  # where it failed: "create", "assign" or "read"; None where all went well
+    error: str | None = None  # TensorFlow's own words, first line; None where all went well
 
 
 def start_devices(count: int = 4) -> list[str]:
-    """Make ``count`` devices for replicas: the GPUs where there are that many, logical CPU devices elsewhere.
+    """Make ``count`` devices (2 to 8) for replicas: the GPUs where there are that many, logical CPU devices elsewhere.
 
-    A second call that asks for no more than are there changes nothing.
-
-    Args:
-        count: 2 to 8.
-
-    Returns:
-        Names of the devices, such as ``["CPU:0", "CPU:1"]``.
+    A second call that asks for no more than are there changes nothing. Returns the devices' names.
 
     Raises:
         ValueError: count is not a whole number from 2 to 8.
@@ -62,8 +49,8 @@ def start_devices(count: int = 4) -> list[str]:
 
     Example, in a new kernel::
 
-        from dgc_lab.replicas.mirrored_variable import start_devices
-        start_devices(4)  # before anything else that uses TensorFlow
+        from dgc_lab.replicas import start_devices
+        start_devices(2)  # before anything else that uses TensorFlow; gives ["CPU:0", "CPU:1"]
     """
     check_whole("replicas", count, 2, MOST_REPLICAS)
     grow_gpu_memory()
@@ -129,6 +116,13 @@ def copies(strategy, variable) -> tuple[float, ...]:
     return tuple(float(copy.numpy()) for copy in strategy.experimental_local_results(variable))
 
 
+def one_each(strategy, values):
+    """The values as what ``strategy.run`` takes: the first for replica 0, the next for replica 1, and so on."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.convert_to_tensor(values[context.replica_id_in_sync_group])
+    )
+
+
 def check_values(strategy, values) -> None:
     """A ValueError unless there is one finite number per replica."""
     replicas = strategy.num_replicas_in_sync
@@ -146,27 +140,21 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
         strategy: of `mirrored`, the one that the variable was made under.
         variable: of `per_replica_variable`.
         values: one number per replica.
-        how: ``"assign"``, ``"assign_add"`` or ``"assign_sub"``.
+        how: one of `ASSIGNMENTS`.
 
     Raises:
         ValueError: unknown ``how``, a wrong number of values, or what TensorFlow refuses.
     """
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
-    mine = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(values[context.replica_id_in_sync_group], tf.float32)
-    )
+    mine = one_each(strategy, np.asarray(values, np.float32))
     strategy.run(lambda value: getattr(variable, how)(value), args=(mine,))
 
 
 def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> AssignmentResult:
-    """Make a variable, assign per replica, read: what happened, errors of TensorFlow included.
+    """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
 
-    Args:
-        strategy: of `mirrored`.
-        values: one number per replica.
-        aggregation, synchronization, how: names from `AGGREGATIONS`, `SYNCHRONIZATIONS`, `ASSIGNMENTS`.
-        initial: value of every copy before.
+    Aggregation, synchronization and how are names from `AGGREGATIONS`, `SYNCHRONIZATIONS` and `ASSIGNMENTS`.
 
     Raises:
         ValueError: an unknown name or a wrong number of values; what TensorFlow refuses is in the `AssignmentResult`.
@@ -190,7 +178,7 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
         return AssignmentResult(before, after, None, stage, str(error).splitlines()[0])
 
 
-def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
+def all_pairs(strategy, values, how="assign") -> list[dict]:
     """`try_pair` for every synchronization with every aggregation: one dict per pair, made by running it.
 
     Returns:
@@ -200,29 +188,17 @@ def all_pairs(strategy, values, how="assign", initial=0.0) -> list[dict]:
     rows = []
     for synchronization in SYNCHRONIZATIONS:
         for aggregation in AGGREGATIONS:
-            outcome = try_pair(strategy, values, aggregation, synchronization, how, initial)
-            rows.append(
-                {
-                    "synchronization": synchronization,
-                    "aggregation": aggregation,
-                    "copies": list(outcome.after),
-                    "read": outcome.read,
-                    "fails": f"{outcome.stage}: {outcome.error}" if outcome.error else "",
-                }
-            )
+            result = try_pair(strategy, values, aggregation, synchronization, how)
+            row = {"synchronization": synchronization, "aggregation": aggregation, "copies": list(result.after)}
+            fails = f"{result.stage}: {result.error}" if result.error else ""
+            rows.append(row | {"read": result.read, "fails": fails})
     return rows
 
 
 def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
     """Reduce one array per replica to what every replica then holds, by the strategy's ``cross_device_ops``.
 
-    Args:
-        strategy: a ``tf.distribute`` strategy.
-        arrays: one array or tensor per replica, all of one shape and dtype.
-        operation: ``"SUM"`` or ``"MEAN"``.
-
-    Returns:
-        One numpy array per replica.
+    The arrays or tensors are of one shape and dtype, the operation is ``"SUM"`` or ``"MEAN"``; returns numpy arrays.
 
     Raises:
         ValueError: another operation, or not one array per replica.
@@ -231,14 +207,11 @@ def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
     replicas = strategy.num_replicas_in_sync
     if len(arrays) != replicas:
         raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
-    own = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.convert_to_tensor(arrays[context.replica_id_in_sync_group])
-    )
 
     def on_replica(array):
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp[operation], array)
 
-    reduced = strategy.run(on_replica, args=(own,))
+    reduced = strategy.run(on_replica, args=(one_each(strategy, arrays),))
     return [array.numpy() for array in strategy.experimental_local_results(reduced)]
 
 

@@ -1,4 +1,4 @@
-"""Train a model on replicas with a loop written out: each replica's gradient, the exchange, each replica's update.
+"""Train a model on replicas with a loop written out: each replica's gradient, exchange and update. Lesson 2.
 
 What the replicas exchange, and by what the loss is divided, are arguments, so that the wrong choices can be tried too.
 """
@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
+from dgc_lab.replicas.mirrored_variable import one_each
 from dgc_lab.workloads.batches import cross_entropy
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
@@ -19,19 +20,12 @@ DIVISORS = ("replica batch", "global batch")
 NORMALIZATIONS = ("local", "synchronized")
 
 
-def dense_network(seed: int = 0, normalization: str | None = None):
-    """A dense network for 8x8 digits, with or without batch normalization: dense 64, ReLU, dense 10.
+def dense_network(normalization: str | None = None):
+    """A dense network for 8x8 digits: dense 64, batch normalization if asked for, ReLU, dense 10.
 
-    Args:
-        seed: integer from which first weights are drawn.
-        normalization: None, ``"local"`` (each replica normalizes by the moments of its own part of the batch) or
-            ``"synchronized"`` (by those of the whole batch).
-
-    Returns:
-        ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
-
-    Raises:
-        ValueError: another normalization.
+    The model takes float32 (batch, 8, 8, 1) and gives logits, float32 (batch, 10); it is the same at every call. With
+    ``"local"`` normalization each replica normalizes by the moments of its own part of the batch, with
+    ``"synchronized"`` by those of the whole batch; another one is a ValueError.
 
     Example:
         >>> dense_network().count_params()
@@ -41,21 +35,20 @@ def dense_network(seed: int = 0, normalization: str | None = None):
 
     if normalization is not None:
         check_choice("normalization", normalization, NORMALIZATIONS)
-    starts = [keras.initializers.GlorotUniform(seed=1000 * seed + place) for place in range(2)]
     between = [keras.layers.BatchNormalization(synchronized=normalization == "synchronized")] if normalization else []
     return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
             keras.layers.Flatten(),
-            keras.layers.Dense(64, kernel_initializer=starts[0]),
+            keras.layers.Dense(64, kernel_initializer=keras.initializers.GlorotUniform(seed=0)),
             *between,
             keras.layers.Activation("relu"),
-            keras.layers.Dense(10, kernel_initializer=starts[1]),
+            keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
         ]
     )
 
 
-def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False, seed: int = 0):
+def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False):
     """Which examples each replica sees in each step.
 
     Args:
@@ -65,7 +58,6 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
         replicas: how many share the batch.
         own_slices: False: each step's batch is drawn from all examples, the same for any number of replicas, and cut
             up. True: replica i only ever sees examples i, i + replicas, i + 2 replicas and so on.
-        seed: integer.
 
     Returns:
         int32 array (steps, replicas, batch / replicas) of places in the training set.
@@ -83,7 +75,7 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
     check_whole("batch", batch, replicas, 2**20)
     if batch % replicas:
         raise ValueError(f"batch must be a multiple of the {replicas} replicas, got {batch}")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     if not own_slices:
         return random.integers(0, examples, (steps, batch)).reshape(steps, replicas, -1).astype(np.int32)
     places = random.integers(0, examples // replicas, (steps, replicas, batch // replicas))
@@ -92,17 +84,11 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training left behind.
+    """What a training left behind."""
 
-    Attributes:
-        losses: float32 (steps, replicas): each replica's mean loss on its part of the batch.
-        weights: per replica, its own copies of the model's variables as numpy arrays.
-        build: what made the model.
-    """
-
-    losses: np.ndarray
-    weights: list[list[np.ndarray]]
-    build: Callable
+    losses: np.ndarray  # float32 (steps, replicas): each replica's mean loss on its part of the batch
+    weights: list[list[np.ndarray]]  # per replica, its own copies of the model's variables
+    build: Callable  # what made the model
 
     def score(self, images, labels, weights=None) -> tuple[float, float]:
         """Accuracy and mean loss of a model with these weights (replica 0's, unless others are given)."""
@@ -196,9 +182,6 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
         weights: per replica a list of arrays, such as `Trained.weights`.
         aggregation: ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
 
-    Returns:
-        A list of arrays.
-
     Raises:
         ValueError: another aggregation, or not one list per replica.
     """
@@ -209,10 +192,7 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
     for arrays in zip(*weights, strict=True):
         with strategy.scope():
             variable = tf.Variable(tf.zeros(arrays[0].shape), aggregation=tf.VariableAggregation[aggregation])
-        own = strategy.experimental_distribute_values_from_function(
-            lambda context, arrays=arrays: tf.constant(arrays[context.replica_id_in_sync_group])
-        )
-        strategy.run(variable.assign, args=(own,))
+        strategy.run(variable.assign, args=(one_each(strategy, arrays),))
         combined.append(variable.numpy())
     return combined
 

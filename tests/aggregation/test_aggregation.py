@@ -96,7 +96,7 @@ def test_unfit_addends_are_refused(method):
 
 def test_unknown_names_and_numbers_are_refused():
     with pytest.raises(ValueError, match=r"method must be one of sequential, .*, got 'tree'"):
-        aggregation.find_method("tree")
+        rounding.error_bound("tree", 2, "float32")
     for wrong in (
         {"count": 0},
         {"count": 2.5},
@@ -194,7 +194,7 @@ def test_graph_refuses_bad_arguments():
 def test_methods_agree_on_the_gradient():
     """All against float64, with as many additions as roundings allow."""
     values = {}
-    for method in gradient_graph.METHODS:
+    for method in gradient_graph.AGGREGATION_METHODS:
         graph, gradient = gradient_graph.gradient_graph(30, method, width=16)
         with traces.session(graph, grappler=False) as running:
             values[method] = running.run(gradient)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from dgc_lab.cluster import FunctionFailed, ParameterServers, ProcessDied
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.events import Finished, Score, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
-from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score, WorkerDied, train
+from dgc_lab.parameter_server.training_loop import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
 

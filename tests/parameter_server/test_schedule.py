@@ -15,8 +15,7 @@ from dgc_lab.parameter_server import figures as schedule_pictures
 from dgc_lab.parameter_server import metrics as event_log
 from dgc_lab.parameter_server import throughput_figures as throughput_pictures
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler, draw_delay
-from dgc_lab.parameter_server.simulation import scale_row, simulate, sweep_workers
-from dgc_lab.parameter_server.step_costs import StepCosts
+from dgc_lab.parameter_server.simulation import StepCosts, scale_row, simulate, sweep_workers
 
 COSTS = StepCosts(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
 
@@ -27,7 +26,6 @@ costs = st.builds(
     reading=st.lists(seconds, min_size=1, max_size=3),
     applying=st.lists(seconds, min_size=1, max_size=3),
     dispatch=st.lists(seconds, min_size=1, max_size=3),
-    serial_dispatch=st.booleans(),
 )
 
 
@@ -268,11 +266,6 @@ def test_a_straggler_holds_up_who_waits_for_it():
     assert rows["backup workers"]["updates/s"] == pytest.approx(1 / alone, rel=0.06)
     assert rows["asynchronous"]["mean staleness"] > rows["bounded staleness"]["mean staleness"] > 0
     assert rows["synchronous"]["idle share"] > rows["asynchronous"]["idle share"] + 0.2
-
-
-def test_serial_dispatch_bounds_the_throughput():
-    records = simulate(Schedule("asynchronous"), 64, 640, StepCosts(0.001, dispatch=0.01, serial_dispatch=True))
-    assert len(records) / records[-1].done == pytest.approx(100, rel=0.01)
 
 
 def test_delays_with_a_tail_have_their_mean():

@@ -1,6 +1,10 @@
 """Synchronous and asynchronous training on real parameter servers and on mirrored workers."""
 
 import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +13,15 @@ import tensorflow as tf
 from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.calls import FunctionFailed
+from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.allreduce import train_mirrored
-from dgc_lab.parameter_server.checkpoint import order
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.events import Finished, Score
 from dgc_lab.parameter_server.metrics import by_worker, count_staleness, events_in_order, summary
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, GradientEvent, Schedule, Straggler
-from dgc_lab.parameter_server.simulation import simulate
-from dgc_lab.parameter_server.step_costs import StepCosts
+from dgc_lab.parameter_server.simulation import StepCosts, simulate
 from dgc_lab.parameter_server.tasks import Classifier
-from dgc_lab.parameter_server.training_loop import AsyncConfig, Finished, Score, train, train_on
+from dgc_lab.parameter_server.training_loop import train, train_on
 from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
@@ -45,7 +50,7 @@ def on_one_device(workers, gradients, task=DIGITS, settings=SETTINGS):
     """The same batches on one device, each update with the batches of all workers as one, by another formulation."""
     weights = [tf.Variable(weight) for weight in task.initial_weights()]
     velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
-    places = order(len(task.examples[0]), dataclasses.replace(settings, gradients=gradients))
+    places = dataclasses.replace(settings, gradients=gradients).batch_order(len(task.examples[0]))
     for joined in places.reshape(gradients // workers, -1):
         batch = [tf.constant(array[joined]) for array in task.examples]
         _, grads = task.gradients([tf.convert_to_tensor(weight) for weight in weights], None, *batch)
@@ -60,8 +65,20 @@ def assert_same(one, other, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance, rtol=0)
 
 
+def assert_recorded(weights):
+    """The weights of `SETTINGS` are those that the file holds: bit for bit on a machine like the one it was made on."""
+    recorded = json.loads((Path(__file__).parent / "synchronous_weights.json").read_text())
+    norms = [np.linalg.norm(weight.astype(np.float64)) for weight in weights]
+    np.testing.assert_allclose(norms, recorded["norms"], rtol=1e-5)
+    flags = re.findall(r"\b(?:s?sse|avx|fma|f16c|amx)\w*", Path("/proc/cpuinfo").read_text().partition("\n\n")[0])
+    here = {"tensorflow": tf.__version__, "cores": cores(), "cpu_flags": sorted(flags)}
+    if here == {name: recorded[name] for name in here}:
+        assert hashlib.sha256(b"".join(weight.tobytes() for weight in weights)).hexdigest() == recorded["sha256"]
+
+
 def test_synchronous_training_is_one_device_with_the_joined_batch(servers):
     records, scores, end = trained(servers)
+    assert_recorded(end.weights)
     assert_same(end.weights, on_one_device(2, 60), 1e-5)
     assert end.version == 30
     assert {record.staleness for record in records} == {0}
@@ -82,6 +99,7 @@ def test_mirrored_workers_make_the_same_updates(servers):
         records, scores, end = trained(workers, function=train_mirrored)
         with pytest.raises(FunctionFailed, match="schedule must be synchronous, got 'asynchronous'"):
             trained(workers, "asynchronous", function=train_mirrored)
+    assert_recorded(end.weights)
     assert_same(end.weights, on_one_device(2, 60), 1e-5)
     assert_same(end.weights, trained(servers)[2].weights, 1e-6)
     assert sorted(record.batch for record in records) == list(range(60))
@@ -168,16 +186,16 @@ def moves_of_the_weights(staleness_aware):
 
     strategy = roles.coordinator().strategy
     weights, updates = [np.zeros(4, np.float32)], np.full(4, NOT_YET)
-    change = {"learning_rate": 0.1, "momentum": 0.0, "staleness_aware": staleness_aware}
-    shared = ParameterServerModel(strategy, 2, Schedule("asynchronous"), 2, weights, weights, updates, 0, **change)
+    config = AsyncConfig(Schedule("asynchronous"), learning_rate=0.1, staleness_aware=staleness_aware)
+    model = ParameterServerModel(strategy, 2, 2, config, weights, weights, updates, 0)
     zero = tf.constant(0, tf.int64)
-    submit = tf.function(lambda worker, batch: shared.submit(worker, batch, zero, [tf.ones(4)]))
+    submit = tf.function(lambda worker, batch: model.submit(worker, batch, zero, [tf.ones(4)]))
     told, moved, before = [], [], 0.0
     for worker, batch in enumerate([0, 1, 2, 3, 3]):
         told.append([int(part) for part in submit(tf.constant(worker % 2), tf.constant(batch, tf.int64))])
-        now = float(shared.snapshot()["weights"][0][0])
+        now = float(model.snapshot()["weights"][0][0])
         moved, before = [*moved, before - now], now
-    return told, moved, shared.submitted.numpy().tolist()
+    return told, moved, model.submitted.numpy().tolist()
 
 
 @pytest.mark.parametrize(("aware", "expected"), [(False, [1, 1, 1, 1, 0]), (True, [1, 1, 1 / 2, 1 / 3, 0])])

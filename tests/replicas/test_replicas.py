@@ -203,7 +203,7 @@ def trained(replicas, steps=30, batch=64, normalization=None, own_slices=False, 
 
     data = load("digits")
     order = batch_order(len(data.y_train), steps, batch, replicas, own_slices)
-    build = functools.partial(dense_network, 0, normalization)
+    build = functools.partial(dense_network, normalization)
     return train(strategy(replicas), build, data.x_train, data.y_train, order, **options)
 
 

@@ -7,19 +7,17 @@ from kernels import until
 
 START = """
 from dgc_lab.cluster import ParameterServers
+from dgc_lab.parameter_server import AsyncConfig, Classifier, GradientEvent, Schedule, train
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.models import digits_cnn
-from dgc_lab.parameter_server.schedule import Gradient, Schedule
-from dgc_lab.parameter_server.training_loop import Settings, train
-from dgc_lab.parameter_server.tasks import Classifier
 
 task = Classifier(digits_cnn, load("digits"))
-settings = Settings(Schedule("asynchronous"), gradients=100_000, batch=32)
+config = AsyncConfig(Schedule("asynchronous"), gradients=100_000, batch=32)
 servers = ParameterServers(2, 1).start()
 """
 LOOP = """
-for event in servers.stream(train, task, settings):
-    if isinstance(event, Gradient) and event.update == 20:
+for event in servers.stream(train, task, config):
+    if isinstance(event, GradientEvent) and event.update == 20:
         print("twenty", flush=True)
 """
 
