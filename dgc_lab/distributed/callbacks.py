@@ -126,7 +126,7 @@ def shard(*arrays, communicator=None) -> tuple:
 
     Example:
         >>> from dgc_lab.distributed import OneWorker
-        >>> shard(np.arange(3), communicator=OneWorker())[0].tolist()
+        >>> shard([0, 1, 2], communicator=OneWorker())[0]
         [0, 1, 2]
     """
     communicator = (communicator or default_communicator()).each_rank
