@@ -15,15 +15,10 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, pick_batch
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, is_evaluated, readable_error
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
 from dgc_lab.workloads.data import Dataset, load
 from dgc_lab.workloads.models import MODELS
-
-EVALUATION_BATCH = 500
-
-
-class TrainingDiverged(ArithmeticError):
-    """A gradient held NaN or infinity; the message names the step and the variable."""
 
 
 @dataclass(frozen=True)
@@ -76,44 +71,10 @@ class MaskingConfig:
             if self.rule == "off" and ratio != 1:
                 raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
 
-    def evaluates_after(self, step: int) -> bool:
-        """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
-        return step * self.evaluations // self.steps > (step - 1) * self.evaluations // self.steps
-
     @property
     def model(self) -> str:
         """Name of the network that goes with the data set."""
         return MODELS[self.dataset].__name__
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one update did.
-
-    Attributes:
-        step: 1 for the first.
-        loss: mean cross-entropy of the batch before the update.
-        kept: share of the elements that passed the mask, per tensor in the order of `Trainer.names`.
-        kept_overall: the same over all elements.
-        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
-        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
-    """
-
-    step: int
-    loss: float
-    kept: np.ndarray
-    kept_overall: float
-    seconds: float
-    bytes_sent: int | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What the model is worth after ``step`` updates, on the whole test set: accuracy in [0, 1] and mean loss."""
-
-    step: int
-    accuracy: float
-    loss: float
 
 
 class Trainer:
@@ -128,8 +89,6 @@ class Trainer:
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
         sizes: elements in each of them.
-        device: ``"GPU"`` or ``"CPU"``, where TensorFlow puts the step.
-        tensorflow: the version that trains.
         own_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
 
@@ -148,7 +107,6 @@ class Trainer:
         self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
         self.data = data or load(settings.dataset)
         self.train = tf.constant(self.data.x_train), tf.constant(self.data.y_train)
-        self.test = tf.constant(self.data.x_test), tf.constant(self.data.y_test)
         self.model = MODELS[settings.dataset](settings.seed)
         self.first_values = [variable.numpy() for variable in self.model.variables]
         # Keras 3 wraps each tf.Variable; .value is the variable itself.
@@ -156,11 +114,9 @@ class Trainer:
         self.names = [variable.path.split("/", 1)[-1] for variable in self.model.trainable_variables]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
         self.velocities = [tf.Variable(tf.zeros_like(weight)) for weight in self.weights]
-        self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-        self.tensorflow = tf.__version__
         self.traces = 0
         self.train_step = tf.function(self._train_step)
-        self.evaluate = tf.function(self._evaluate)
+        self.evaluate = functools.partial(make_evaluator(self.data.x_test, self.data.y_test), self.model)
 
     def reset(self) -> None:
         """Back to the first weights, the first state of dropout, and no velocity."""
@@ -195,9 +151,8 @@ class Trainer:
             loss, kept = self._update(step, ratio, inputs)
             seconds += time.perf_counter() - start
             yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
-            if settings.evaluates_after(step):
-                accuracy, loss = self.evaluate()
-                yield Evaluation(step, float(accuracy), float(loss))
+            if is_evaluated(step, settings.steps, settings.evaluations):
+                yield Evaluation(step, *self.evaluate())
 
     def _update(self, step, ratio, inputs):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
@@ -225,25 +180,3 @@ class Trainer:
             velocity.assign(momentum * velocity + gradient)
             weight.assign_sub(learning_rate * velocity)
         return loss, tf.cast(kept, tf.int64)
-
-    def _evaluate(self):
-        """Accuracy and mean loss over the whole test set."""
-        images, labels = self.test
-        examples = tf.shape(labels)[0]
-        correct, loss = tf.constant(0), tf.constant(0.0)
-        for start in tf.range(0, examples, EVALUATION_BATCH):
-            end = tf.minimum(start + EVALUATION_BATCH, examples)
-            logits = self.model(images[start:end], training=False)
-            guesses = tf.argmax(logits, axis=1, output_type=tf.int32)
-            correct += tf.reduce_sum(tf.cast(guesses == labels[start:end], tf.int32))
-            loss += tf.reduce_sum(cross_entropy(labels[start:end], logits))
-        return tf.cast(correct, tf.float32) / tf.cast(examples, tf.float32), loss / tf.cast(examples, tf.float32)
-
-
-def readable_error(error: tf.errors.InvalidArgumentError) -> str:
-    """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
-    for line in str(error.message).splitlines():
-        if "gradient of" in line:
-            start = line.index("gradient of")
-            return line[start:].replace(" : Tensor had", " holds").replace(" values", "").split(" [[")[0]
-    return str(error.message)

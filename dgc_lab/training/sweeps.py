@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer
+    from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
     from dgc_lab.workloads.data import Dataset
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
@@ -108,7 +110,7 @@ def sweep(
 
 def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
     """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
-    from dgc_lab.training.masking_trainer import Trainer, TrainingDiverged
+    from dgc_lab.training.masking_trainer import Trainer
 
     for number, ratio in enumerate(ratios):
         yield RowStarted(number, ratio)
@@ -129,7 +131,7 @@ def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
     """Train at one ratio, pass its events on, and return the row."""
-    from dgc_lab.training.masking_trainer import Evaluation
+    import tensorflow as tf
 
     kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
     for event in trainer.run(ratio):
@@ -148,8 +150,8 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
         "seconds": round(seconds, 3),
         **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
-        "device": trainer.device,
-        "tensorflow": trainer.tensorflow,
+        "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
+        "tensorflow": tf.__version__,
     }
 
 
