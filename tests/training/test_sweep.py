@@ -15,7 +15,8 @@ import pytest
 
 from dgc_lab.__main__ import main
 from dgc_lab.training import published_tables as published
-from dgc_lab.training.masking_trainer import MaskingConfig, Step, Trainer
+from dgc_lab.training.events import Step
+from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.training.sweeps import (
     RowEnded,
     RowFailed,
