@@ -89,7 +89,7 @@ class DistributedTrainer(ModelTrainer):
         data: the data set, when it is loaded already.
 
     Raises:
-        ValueError: the exchange has another number of workers than the settings.
+        ValueError: the communicator has another number of workers than the settings.
         RanksDisagree: ranks have different settings.
 
     Example:

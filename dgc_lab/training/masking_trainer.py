@@ -140,42 +140,42 @@ class Trainer:
         """
         settings = self.settings
         settings.check_ratios([ratio])
-        inputs = [tf.constant(value, tf.float32) for value in (settings.learning_rate, settings.momentum)]
-        inputs = [tf.constant(ratio, tf.float64), *inputs, tf.constant(settings.seed)]
         if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
-            self._update(1, ratio, inputs)
+            self._update(1, ratio)
         self.reset()
         seconds = 0.0
         for step in range(1, settings.steps + 1):
             start = time.perf_counter()
-            loss, kept = self._update(step, ratio, inputs)
+            loss, kept = self._update(step, ratio)
             seconds += time.perf_counter() - start
             yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
             if is_evaluated(step, settings.steps, settings.evaluations):
                 yield Evaluation(step, *self.evaluate())
 
-    def _update(self, step, ratio, inputs):
+    def _update(self, step, ratio):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
         try:
-            loss, kept = self.train_step(tf.constant(step - 1), *inputs)
+            loss, kept = self.train_step(tf.constant(step - 1), tf.constant(ratio, tf.float64))
             return float(loss), kept.numpy()
         except tf.errors.InvalidArgumentError as error:
             raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
 
-    def _train_step(self, step, ratio, learning_rate, momentum, seed):
+    def _train_step(self, step, ratio):
         """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
         self.traces += 1  # Python runs only while TensorFlow traces
-        images, labels = pick_batch(*self.train, step, self.settings.batch, seed)
+        settings = self.settings
+        images, labels = pick_batch(*self.train, step, settings.batch, settings.seed)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
         gradients = tape.gradient(loss, self.weights)
         gradients = [check_finite(g, name) for g, name in zip(gradients, self.names, strict=True)]
-        if self.settings.rule == "off":
+        if settings.rule == "off":
             kept = self.sizes
         else:
-            masks = self.masks(gradients, ratio, seed=tf.stack([seed, step]))
+            masks = self.masks(gradients, ratio, seed=tf.stack([settings.seed, step]))
             gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
             kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
+        momentum, learning_rate = float(settings.momentum), float(settings.learning_rate)
         for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
             velocity.assign(momentum * velocity + gradient)
             weight.assign_sub(learning_rate * velocity)

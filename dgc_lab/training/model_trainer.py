@@ -1,7 +1,7 @@
 """Several workers train a Keras model with Deep Gradient Compression: simulated in one process, or Horovod ranks.
 
-Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking inside,
-and for several workers in one process. It is a generator of what happens in it, and knows neither widget nor file.
+Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
+inside, and for several workers in one process. It is a generator of what happens in it, and knows no widget or file.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class ModelTrainer:
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
         self.communicator = communicator or OneWorker()
         if self.communicator.each_rank is not self.communicator:
-            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+            told = "for HierarchicalCommunicator take Keras and its DistributedOptimizer"
+            raise ValueError(f"communicator must make each rank a worker; {told}")
         if keras.mixed_precision.dtype_policy().name == "mixed_float16":
             raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
         self.weights = [weight.value for weight in model.trainable_weights]

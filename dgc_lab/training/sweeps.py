@@ -71,7 +71,7 @@ def sweep(
     The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
 
     Args:
-        settings: everything but the ratio (`dgc_lab.training.masking_trainer.MaskingConfig`).
+        settings: everything but the ratio (`dgc_lab.training.MaskingConfig`).
         ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
         out: file for the finished rows; rows that this configuration has there already are not made again.
         data: the data set, when it is loaded already.
@@ -86,11 +86,12 @@ def sweep(
         DataError: the data set could not be had.
 
     Example:
-        >>> from dgc_lab.training.masking_trainer import MaskingConfig
+        >>> from dgc_lab.training import MaskingConfig
         >>> events = sweep(MaskingConfig(steps=5), [1, 0.1])
         >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
         [1.0, 0.1]
     """
+    from dgc_lab.training.masking_trainer import Trainer
     from dgc_lab.workloads.data import load
 
     ratios = checked_ratios(ratios)
@@ -100,33 +101,29 @@ def sweep(
     if trainer and trainer.own_masks and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     data = trainer.data if trainer else data or load(settings.dataset)
-    file = Path(out) if out is not None else None
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    same = configuration(settings, data)
-    finished = {row["ratio"]: row for row in read_rows(file, same)} if file is not None else {}
-    return _run(settings, ratios, file, data, same, finished, trainer)
+    same, finished = configuration(settings, data), {}
+    if out is not None:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        finished = {row["ratio"]: row for row in read_rows(out, same)}
 
+    def events(trainer):
+        for number, ratio in enumerate(ratios):
+            yield RowStarted(number, ratio)
+            if ratio in finished:
+                yield RowEnded(number, finished[ratio], from_file=True)
+                continue
+            trainer = trainer or Trainer(settings, data)
+            try:
+                row = yield from _train_row(trainer, ratio)
+            except TrainingDiverged as error:
+                yield RowFailed(number, ratio, str(error))
+                continue
+            row = {**row, **same}
+            if out is not None:
+                append_row(out, row)
+            yield RowEnded(number, row, from_file=False)
 
-def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
-    """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
-    from dgc_lab.training.masking_trainer import Trainer
-
-    for number, ratio in enumerate(ratios):
-        yield RowStarted(number, ratio)
-        if ratio in finished:
-            yield RowEnded(number, finished[ratio], from_file=True)
-            continue
-        trainer = trainer or Trainer(settings, data)
-        try:
-            row = yield from _train_row(trainer, ratio)
-        except TrainingDiverged as error:
-            yield RowFailed(number, ratio, str(error))
-            continue
-        row = {**row, **same}
-        if file is not None:
-            append_row(file, row)
-        yield RowEnded(number, row, from_file=False)
+    return events(trainer)
 
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
