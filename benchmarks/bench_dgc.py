@@ -13,7 +13,8 @@ BLOCK, ROUNDS = 20, 15  # steps in a turn, and turns
 def step_times(settings, data):
     """Seconds a step with momentum SGD, with masking and with complete DGC at 0.1 %, from runs that take turns."""
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
-    from dgc_lab.training.masking_trainer import MaskingConfig, Step, Trainer
+    from dgc_lab.training.events import Step
+    from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
     runs = {
         "momentum SGD": Trainer(MaskingConfig(rule="off", **settings), data).run(1),

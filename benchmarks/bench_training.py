@@ -12,7 +12,8 @@ def masking(settings, data, block, rounds):
     """Steps a second with each rule, from runs that take turns in blocks of steps."""
     import dataclasses
 
-    from dgc_lab.training.masking_trainer import Step, Trainer
+    from dgc_lab.training.events import Step
+    from dgc_lab.training.masking_trainer import Trainer
 
     rules = ("off", "sampled", "hierarchical", "exact")
     runs = {

@@ -137,7 +137,8 @@ def run_sweep(options: argparse.Namespace) -> int:
 def run_train(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedStep, DistributedTrainer
+    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
+    from dgc_lab.training.events import DistributedStep
     from dgc_lab.workloads.data import load
 
     communicator = launched_communicator()

@@ -118,7 +118,7 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
     """
     from tqdm import tqdm
 
-    from dgc_lab.training.masking_trainer import Evaluation, Step
+    from dgc_lab.training.events import Evaluation, Step
     from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted
 
     rows, status = [], 0

@@ -20,6 +20,11 @@ from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
 PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
 REDUCTIONS = ("average", "sum")
+# What is off in masking alone (lesson 4), which knows no tensor that is sent whole.
+MASKING = {
+    **dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False),
+    "dense_below": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -163,8 +168,7 @@ def masking(ratio: float, scope: str = "tensor", **switches) -> DGCConfig:
         >>> masking(0.01).accumulate
         False
     """
-    off = dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False)
-    return DGCConfig(**{"ratio": ratio, "scope": scope, "dense_below": 0, **off, **switches})
+    return DGCConfig(**{"ratio": ratio, "scope": scope, **MASKING, **switches})
 
 
 def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:

@@ -84,11 +84,9 @@ class Classifier:
 
     def score(self, weights) -> dict[str, float]:
         """Loss and accuracy on the test examples."""
-        import tensorflow as tf
+        from dgc_lab.workloads.batches import make_evaluator
 
-        from dgc_lab.workloads.batches import cross_entropy
-
-        logits, _ = self.model().stateless_call(weights, [], self.data.x_test, training=False)
-        right = np.argmax(logits, axis=1) == self.data.y_test
-        loss = tf.reduce_mean(cross_entropy(self.data.y_test, logits))
-        return {"loss": float(loss), "accuracy": float(np.mean(right))}
+        data, model = self.data, self.model()
+        evaluate = make_evaluator(data.x_test, data.y_test, batch=len(data.y_test))
+        accuracy, loss = evaluate(lambda images: model.stateless_call(weights, [], images, training=False)[0])
+        return {"loss": loss, "accuracy": accuracy}

@@ -5,6 +5,7 @@ What the replicas exchange, and by what the loss is divided, are arguments, so t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.replicas.mirrored_variable import one_each
-from dgc_lab.workloads.batches import cross_entropy
+from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
 DIVISORS = ("replica batch", "global batch")
@@ -94,9 +95,7 @@ class Trained:
         """Accuracy and mean loss of a model with these weights (replica 0's, unless others are given)."""
         model = self.build()
         model.set_weights(self.weights[0] if weights is None else weights)
-        logits = model(tf.constant(images), training=False)
-        accuracy = np.mean(np.argmax(logits, axis=1) == labels)
-        return float(accuracy), float(tf.reduce_mean(cross_entropy(labels, logits)))
+        return make_evaluator(images, labels, batch=len(labels))(functools.partial(model, training=False))
 
     def spread(self) -> float:
         """The largest difference between two replicas' copies of any weight: 0 when all hold the same model."""

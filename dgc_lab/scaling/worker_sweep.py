@@ -109,7 +109,7 @@ def train_runs(
         out: file for the finished rows; a row that is there already is not made again.
 
     Yields:
-        `RowStarted`, with the number of the run; `dgc_lab.training.masking_trainer.Step` and `Evaluation`; `RowEnded` or `RowFailed`.
+        `RowStarted`, with the number of the run; a training's events; `RowEnded` or `RowFailed`.
         Beside a sweep's columns, rows hold the ages of what was sent (`dgc_lab.scaling.residual_staleness`).
 
     Raises:

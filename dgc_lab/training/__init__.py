@@ -8,9 +8,10 @@ from dgc_lab.common import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "masking_trainer": "Evaluation MaskingConfig Step Trainer TrainingDiverged",
-        "distributed_trainer": "DistributedConfig DistributedStep DistributedTrainer TrainerOnRanks",
-        "model_trainer": "ModelTrainer make_evaluator",
+        "events": "DistributedStep Evaluation Step TrainingDiverged",
+        "masking_trainer": "MaskingConfig Trainer make_evaluator",
+        "distributed_trainer": "DistributedConfig DistributedTrainer TrainerOnRanks",
+        "model_trainer": "ModelTrainer batches_of dense",
         "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
         "masking_widget": "CompressionSweep CompressionTaste",
         "distributed_widget": "DistributedSweep",

@@ -1,6 +1,6 @@
-"""Several workers train one model: the loop that runs on every Horovod rank, or for simulated workers in one process.
+"""Several workers train one of the lab's networks: settings with every switch of DGC, the trainer, and it on the ranks.
 
-Like `dgc_lab.training.masking_trainer`, the loop is a generator of what happens in it and knows neither widget nor file.
+The loop itself is `dgc_lab.training.model_trainer.ModelTrainer`'s.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
-from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
-from dgc_lab.distributed.communicators import OneWorker
-from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer, TrainingDiverged, readable_error
-from dgc_lab.workloads.batches import cross_entropy, pick_batch
+from dgc_lab.training.events import TrainingDiverged
+from dgc_lab.training.masking_trainer import MaskingConfig
+from dgc_lab.training.model_trainer import ModelTrainer, batches_of
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
 from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.models import MODELS
 
 WARM_UPS = {
     "none": lambda ratio: (),
@@ -29,38 +28,42 @@ WARM_UPS = {
     "geometric": lambda ratio: geometric_warm_up(ratio) if 0 < ratio < 1 else (),
     "dense": lambda ratio: (1.0,) if ratio < 1 else (),
 }
+# The switches are DGCConfig's own, with its defaults. Its other fields come from elsewhere: a run has its ratio, the
+# warm-up goes by name, and MaskingConfig has momentum, rule, scope and seed. Rows on disk carry these names.
+SWITCHES = (
+    *("nesterov", "accumulate", "momentum_correction", "factor_masking", "clip_norm", "weight_decay"),
+    *("values", "indices", "switch_to_dense", "dense_vectors", "dense_below"),
+)
+Switches = dataclasses.make_dataclass(
+    "Switches",
+    [(field.name, field.type, field.default) for field in dataclasses.fields(DGCConfig) if field.name in SWITCHES],
+    frozen=True,
+)
 
 
-@dataclass(frozen=True)
-class DistributedConfig(MaskingConfig):
-    """Everything that fixes a run of several workers, but for the ratio: `dgc_lab.training.masking_trainer.MaskingConfig` and the switches.
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig(Switches, MaskingConfig):
+    """Everything that fixes a run of several workers, but for the ratio: `MaskingConfig` and the switches of DGC.
 
     Attributes:
         batch: examples per update and worker.
+        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.DGCConfig`, with its defaults.
         workers: number of them.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
         warm_up_steps: updates in each stage.
-        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
-            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.config.DGCConfig`.
 
     Raises:
         ValueError: a value is outside what is allowed; the message names it.
+
+    Example:
+        >>> DistributedConfig(warm_up="paper", momentum_correction=False).config(ratio=0.01).warm_up
+        (0.25, 0.0625, 0.015625)
     """
 
     workers: int = 2
-    nesterov: bool = False
-    accumulate: bool = True
-    momentum_correction: bool = True
-    factor_masking: bool = True
-    clip_norm: float | None = None
-    weight_decay: float = 0.0
     warm_up: str = "none"
     warm_up_steps: int = 50
-    values: str = "float32"
-    indices: str = "int32"
-    switch_to_dense: bool = True
-    dense_vectors: bool = True
-    dense_below: int = 1024
 
     def __post_init__(self):
         super().__post_init__()
@@ -71,31 +74,13 @@ class DistributedConfig(MaskingConfig):
         self.config(1.0)
 
     def config(self, ratio: float) -> DGCConfig:
-        """The switches as a `dgc_lab.dgc.config.DGCConfig` at one ratio."""
-        same = {field.name for field in dataclasses.fields(DGCConfig)} & {
-            field.name for field in dataclasses.fields(self)
-        }
-        switches = {name: getattr(self, name) for name in same - {"warm_up"}}
-        return DGCConfig(ratio=ratio, warm_up=WARM_UPS[self.warm_up](ratio), **switches)
+        """The switches as a `dgc_lab.dgc.DGCConfig` at one ratio."""
+        names = [field.name for field in dataclasses.fields(DGCConfig) if hasattr(self, field.name)]
+        switches = {name: getattr(self, name) for name in names}
+        return DGCConfig(**switches | {"ratio": ratio, "warm_up": WARM_UPS[self.warm_up](ratio)})
 
 
-@dataclass(frozen=True)
-class DistributedStep(Step):
-    """What one update of all workers did.
-
-    Attributes:
-        loss: mean over all workers.
-        kept, kept_overall: mean over the workers of this process.
-        bytes_sent: payload that a worker handed to the collectives, bytes.
-        dense_bytes: what sending the whole gradient in float32 would have been.
-        ratio: the ratio of this step, by the warm-up.
-    """
-
-    dense_bytes: int = 0
-    ratio: float = 1.0
-
-
-class DistributedTrainer(Trainer):
+class DistributedTrainer(ModelTrainer):
     """One process's part in a run: its model, its workers' data and state, and one traced step for every ratio.
 
     Args:
@@ -104,35 +89,36 @@ class DistributedTrainer(Trainer):
         data: the data set, when it is loaded already.
 
     Raises:
-        ValueError: the exchange has another number of workers than the settings.
+        ValueError: the communicator has another number of workers than the settings.
         RanksDisagree: ranks have different settings.
 
     Example:
-        >>> from dgc_lab.distributed.communicators import SimulatedWorkers
+        >>> from dgc_lab.distributed import SimulatedWorkers
         >>> settings = DistributedConfig(steps=4, evaluations=1)
         >>> events = list(DistributedTrainer(settings, SimulatedWorkers(2)).run(ratio=0.01))
         >>> events[0].bytes_sent < events[0].dense_bytes / 10
         True
     """
 
+    own_masks = False
+
     def __init__(self, settings: DistributedConfig, communicator=None, data: Dataset | None = None):
-        self.communicator = communicator or OneWorker()
-        if self.communicator.each_rank is not self.communicator:
-            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+        grow_gpu_memory()
+        self.settings, self.data = settings, data or load(settings.dataset)
+        self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
+        self.ratio = None  # of the run
+        super().__init__(
+            MODELS[settings.dataset](settings.seed),
+            cross_entropy,
+            batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
+            settings.config(1.0),
+            settings.learning_rate,
+            communicator,
+            settings.seed,
+        )
         if settings.workers != self.communicator.size:
             raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
         self.communicator.assert_same_on_all_ranks(str(settings))
-        super().__init__(settings, data)
-        self.ratio = None  # of the run
-        self.compressor = Compressor(settings.config(1.0), self.weights, self.communicator, self.names)
-        # Every worker's every step draws its own dropout, whoever computed before it: set from (seed, step, worker).
-        layers = [layer for layer in self.model.layers if hasattr(layer, "seed_generator")]
-        self.dropout_states = [layer.seed_generator.state for layer in layers]
-
-    def reset(self) -> None:
-        """Back to the first weights and an empty state."""
-        super().reset()
-        self.compressor.reset()
 
     def run(self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False) -> Iterator:
         """Train at one ratio.
@@ -155,32 +141,9 @@ class DistributedTrainer(Trainer):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
         self.ratio = ratio
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
-        if not self.traces:  # tracing is no part of a run's time; a step at learning rate 0, and its state thrown away
-            before = [variable.numpy() for variable in (*self.model.variables, *self.compressor.state)]
-            self._update(0, ratio, self._inputs(0, 1.0, False, learning_rate=0.0))
-            for variable, value in zip((*self.model.variables, *self.compressor.state), before, strict=True):
-                variable.assign(value)
         if not go_on:
             self.reset()
-        seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
-        for step in range(self.steps_done + 1, settings.steps + 1):
-            start = time.perf_counter()
-            now = config.ratio_at(step - 1)
-            loss, stopping, report = self._update(step, ratio, self._inputs(step - 1, now, stop()))
-            seconds += time.perf_counter() - start
-            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
-            overall = float(kept.sum() / self.sizes.sum())
-            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
-            if stopping:
-                return
-            if settings.evaluates_after(step) and self.communicator.first == 0:
-                accuracy, loss = self.evaluate()
-                yield Evaluation(step, float(accuracy), float(loss))
-
-    @property
-    def steps_done(self) -> int:
-        """Updates since the first weights."""
-        return int(self.compressor.step)
+        yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop)
 
     def save(self, folder) -> None:
         """Keep weights, and this rank's velocities and residuals, in ``folder``; the save before this one stays.
@@ -234,38 +197,6 @@ class DistributedTrainer(Trainer):
     def _checkpoint(self):
         return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)
 
-    def _inputs(self, step, ratio, stopping, learning_rate=None):
-        """A step's inputs as tensors, so that no value of them makes TensorFlow trace anew."""
-        rate = self.settings.learning_rate if learning_rate is None else learning_rate
-        return tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(rate), tf.constant(float(stopping))
-
-    def _update(self, step, ratio, inputs):
-        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
-        try:
-            report = self.train_step(*inputs)
-        except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
-        losses, stopping = report.metadata.numpy().T
-        return float(losses.mean()), bool(stopping.any()), report
-
-    def _train_step(self, step, ratio, learning_rate, stopping):
-        """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
-        self.traces += 1  # Python runs only while TensorFlow traces
-        settings, communicator = self.settings, self.communicator
-        gradients, told = [], []
-        for worker in range(communicator.first, communicator.first + communicator.local):
-            turn = (
-                step * communicator.size + worker
-            )  # the workers walk through one order of the examples, batch by batch
-            images, labels = pick_batch(*self.train, turn, settings.batch, tf.constant(settings.seed))
-            for number, state in enumerate(self.dropout_states):
-                state.assign(tf.cast(tf.stack([settings.seed + number, turn]), state.dtype))
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
-            gradients.append(tape.gradient(loss, self.weights))
-            told.append(tf.stack([loss, stopping]))
-        return self.compressor.train(gradients, learning_rate, ratio, told)
-
 
 class TrainerOnRanks:
     """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweeps` takes as a trainer.
@@ -288,8 +219,6 @@ class TrainerOnRanks:
         self.ranks, self.settings = ranks, settings
         self.path = path and str(Path(path).resolve())
         self.data = data or load(settings.dataset, path)
-        self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-        self.tensorflow = tf.__version__
 
     def run(self, ratio: float) -> Iterator:
         """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them.

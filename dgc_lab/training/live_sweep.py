@@ -151,7 +151,7 @@ class LiveSweep(LiveRun):
     def _work(self, *job, raise_errors=False):
         failures = super()._work(*job, raise_errors=raise_errors)
         if failures and raise_errors:
-            from dgc_lab.training.masking_trainer import TrainingDiverged
+            from dgc_lab.training.events import TrainingDiverged
 
             raise TrainingDiverged(" ".join(failures))
 
@@ -166,7 +166,7 @@ class LiveSweep(LiveRun):
 
         What failed is added to ``failures``.
         """
-        from dgc_lab.training.masking_trainer import Evaluation, Step
+        from dgc_lab.training.events import Evaluation, Step
 
         done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
         next_message, redraws = start, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)

@@ -15,15 +15,10 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, pick_batch
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, is_evaluated, readable_error
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
 from dgc_lab.workloads.data import Dataset, load
 from dgc_lab.workloads.models import MODELS
-
-EVALUATION_BATCH = 500
-
-
-class TrainingDiverged(ArithmeticError):
-    """A gradient held NaN or infinity; the message names the step and the variable."""
 
 
 @dataclass(frozen=True)
@@ -76,44 +71,10 @@ class MaskingConfig:
             if self.rule == "off" and ratio != 1:
                 raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
 
-    def evaluates_after(self, step: int) -> bool:
-        """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
-        return step * self.evaluations // self.steps > (step - 1) * self.evaluations // self.steps
-
     @property
     def model(self) -> str:
         """Name of the network that goes with the data set."""
         return MODELS[self.dataset].__name__
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one update did.
-
-    Attributes:
-        step: 1 for the first.
-        loss: mean cross-entropy of the batch before the update.
-        kept: share of the elements that passed the mask, per tensor in the order of `Trainer.names`.
-        kept_overall: the same over all elements.
-        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
-        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
-    """
-
-    step: int
-    loss: float
-    kept: np.ndarray
-    kept_overall: float
-    seconds: float
-    bytes_sent: int | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What the model is worth after ``step`` updates, on the whole test set: accuracy in [0, 1] and mean loss."""
-
-    step: int
-    accuracy: float
-    loss: float
 
 
 class Trainer:
@@ -128,8 +89,6 @@ class Trainer:
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
         sizes: elements in each of them.
-        device: ``"GPU"`` or ``"CPU"``, where TensorFlow puts the step.
-        tensorflow: the version that trains.
         own_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
 
@@ -148,7 +107,6 @@ class Trainer:
         self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
         self.data = data or load(settings.dataset)
         self.train = tf.constant(self.data.x_train), tf.constant(self.data.y_train)
-        self.test = tf.constant(self.data.x_test), tf.constant(self.data.y_test)
         self.model = MODELS[settings.dataset](settings.seed)
         self.first_values = [variable.numpy() for variable in self.model.variables]
         # Keras 3 wraps each tf.Variable; .value is the variable itself.
@@ -156,11 +114,9 @@ class Trainer:
         self.names = [variable.path.split("/", 1)[-1] for variable in self.model.trainable_variables]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
         self.velocities = [tf.Variable(tf.zeros_like(weight)) for weight in self.weights]
-        self.device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-        self.tensorflow = tf.__version__
         self.traces = 0
         self.train_step = tf.function(self._train_step)
-        self.evaluate = tf.function(self._evaluate)
+        self.evaluate = functools.partial(make_evaluator(self.data.x_test, self.data.y_test), self.model)
 
     def reset(self) -> None:
         """Back to the first weights, the first state of dropout, and no velocity."""
@@ -184,66 +140,43 @@ class Trainer:
         """
         settings = self.settings
         settings.check_ratios([ratio])
-        inputs = [tf.constant(value, tf.float32) for value in (settings.learning_rate, settings.momentum)]
-        inputs = [tf.constant(ratio, tf.float64), *inputs, tf.constant(settings.seed)]
         if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
-            self._update(1, ratio, inputs)
+            self._update(1, ratio)
         self.reset()
         seconds = 0.0
         for step in range(1, settings.steps + 1):
             start = time.perf_counter()
-            loss, kept = self._update(step, ratio, inputs)
+            loss, kept = self._update(step, ratio)
             seconds += time.perf_counter() - start
             yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
-            if settings.evaluates_after(step):
-                accuracy, loss = self.evaluate()
-                yield Evaluation(step, float(accuracy), float(loss))
+            if is_evaluated(step, settings.steps, settings.evaluations):
+                yield Evaluation(step, *self.evaluate())
 
-    def _update(self, step, ratio, inputs):
+    def _update(self, step, ratio):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
         try:
-            loss, kept = self.train_step(tf.constant(step - 1), *inputs)
+            loss, kept = self.train_step(tf.constant(step - 1), tf.constant(ratio, tf.float64))
             return float(loss), kept.numpy()
         except tf.errors.InvalidArgumentError as error:
             raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
 
-    def _train_step(self, step, ratio, learning_rate, momentum, seed):
+    def _train_step(self, step, ratio):
         """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
         self.traces += 1  # Python runs only while TensorFlow traces
-        images, labels = pick_batch(*self.train, step, self.settings.batch, seed)
+        settings = self.settings
+        images, labels = pick_batch(*self.train, step, settings.batch, settings.seed)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
         gradients = tape.gradient(loss, self.weights)
         gradients = [check_finite(g, name) for g, name in zip(gradients, self.names, strict=True)]
-        if self.settings.rule == "off":
+        if settings.rule == "off":
             kept = self.sizes
         else:
-            masks = self.masks(gradients, ratio, seed=tf.stack([seed, step]))
+            masks = self.masks(gradients, ratio, seed=tf.stack([settings.seed, step]))
             gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
             kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
+        momentum, learning_rate = float(settings.momentum), float(settings.learning_rate)
         for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
             velocity.assign(momentum * velocity + gradient)
             weight.assign_sub(learning_rate * velocity)
         return loss, tf.cast(kept, tf.int64)
-
-    def _evaluate(self):
-        """Accuracy and mean loss over the whole test set."""
-        images, labels = self.test
-        examples = tf.shape(labels)[0]
-        correct, loss = tf.constant(0), tf.constant(0.0)
-        for start in tf.range(0, examples, EVALUATION_BATCH):
-            end = tf.minimum(start + EVALUATION_BATCH, examples)
-            logits = self.model(images[start:end], training=False)
-            guesses = tf.argmax(logits, axis=1, output_type=tf.int32)
-            correct += tf.reduce_sum(tf.cast(guesses == labels[start:end], tf.int32))
-            loss += tf.reduce_sum(cross_entropy(labels[start:end], logits))
-        return tf.cast(correct, tf.float32) / tf.cast(examples, tf.float32), loss / tf.cast(examples, tf.float32)
-
-
-def readable_error(error: tf.errors.InvalidArgumentError) -> str:
-    """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
-    for line in str(error.message).splitlines():
-        if "gradient of" in line:
-            start = line.index("gradient of")
-            return line[start:].replace(" : Tensor had", " holds").replace(" values", "").split(" [[")[0]
-    return str(error.message)

@@ -1,14 +1,12 @@
-"""Train any Keras model with Deep Gradient Compression: on one worker, simulated ones in one process, or Horovod ranks.
+"""Several workers train a Keras model with Deep Gradient Compression: simulated in one process, or Horovod ranks.
 
-Where ``model.fit`` will do, `dgc_lab.distributed.keras_optimizer.DistributedOptimizer` is all it takes. This loop is for looking
-inside, and for several workers in one process: like `dgc_lab.training.distributed_trainer`, a generator of what happens in it, for a
-model, a loss and batches of your own.
+Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
+inside, and for several workers in one process. It is a generator of what happens in it, and knows no widget or file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,8 +19,7 @@ from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
 from dgc_lab.distributed.communicators import OneWorker
-from dgc_lab.training.distributed_trainer import DistributedStep
-from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged, readable_error
+from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, is_evaluated, readable_error
 from dgc_lab.workloads.batches import pick_batch
 
 
@@ -63,39 +60,6 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
     return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
 
 
-def make_evaluator(inputs, targets, batch: int = 500) -> Callable:
-    """A function of a classifier to (accuracy, mean cross-entropy) on these examples, for `ModelTrainer.run`.
-
-    Args:
-        inputs: what the model takes, an array or a tuple of them, the examples along their first dimension.
-        targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
-        batch: examples that are computed at a time.
-
-    Example:
-        >>> same = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])  # its inputs are the logits
-        >>> accuracy, loss = make_evaluator(np.array([[5.0, 0.0], [5.0, 0.0]]), np.array([0, 1]))(same)
-        >>> accuracy, round(loss, 2)
-        (0.5, 2.51)
-    """
-    check_whole("batch", batch, 1)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    examples = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(batch)
-
-    def score(model):
-        accuracy, mean = keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Mean()
-        if model not in traced:
-            traced.clear()
-            traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
-        for some, right in examples:
-            logits = traced[model](some)
-            accuracy.update_state(right, logits)
-            mean.update_state(loss(right, logits), sample_weight=len(right))
-        return float(accuracy.result()), float(mean.result())
-
-    traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
-    return score
-
-
 class ModelTrainer:
     """A Keras model, where its batches come from, and one traced step in which all workers train it.
 
@@ -104,10 +68,15 @@ class ModelTrainer:
         loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
         batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
             so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
-        config: how to compress (`dgc_lab.dgc.config.DGCConfig`).
+        config: how to compress (`dgc_lab.dgc.DGCConfig`).
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         seed: integer from which dropout is drawn.
+
+    Attributes:
+        names: name of each trained tensor, such as ``dense/kernel``.
+        sizes: elements in each of them.
+        traces: how often TensorFlow has traced the training step.
 
     Raises:
         ValueError: an argument is not as said above.
@@ -137,23 +106,21 @@ class ModelTrainer:
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
         self.communicator = communicator or OneWorker()
         if self.communicator.each_rank is not self.communicator:
-            raise ValueError("exchange must make each rank a worker; for Hosts take Keras and its DistributedOptimizer")
+            told = "for HierarchicalCommunicator take Keras and its DistributedOptimizer"
+            raise ValueError(f"communicator must make each rank a worker; {told}")
         if keras.mixed_precision.dtype_policy().name == "mixed_float16":
             raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
         self.weights = [weight.value for weight in model.trainable_weights]
-        self.names = [weight.path for weight in model.trainable_weights]
+        self.names = [weight.path.removeprefix(f"{model.name}/") for weight in model.trainable_weights]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
         self.statistics = statistics_of(model)
         others = {id(weight) for weight in model.non_trainable_weights}
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
         self.compressor = Compressor(config, self.weights, self.communicator, self.names)
-        self.first_values = [variable.numpy() for variable in self._variables]
+        self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
+        self.traces = 0
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
         self._step = tf.function(self._train_step, autograph=False)  # it has no Python branch on a tensor
-
-    @property
-    def _variables(self):
-        return [*self.weights, *self.statistics, *self.compressor.state]
 
     @property
     def sent_whole(self) -> list[str]:
@@ -178,8 +145,8 @@ class ModelTrainer:
             stop: asked before every step; when it says True on any rank, all end after the same step.
 
         Yields:
-            A `dgc_lab.training.distributed_trainer.DistributedStep` after every update, and a `dgc_lab.training.masking_trainer.Evaluation` now and
-            then. Before one and at the end, batch normalization's statistics are averaged over the workers.
+            A `DistributedStep` after every update, and an `Evaluation` now and then. Before one and at the end, batch
+            normalization's statistics are averaged over the workers.
 
         Raises:
             ValueError: an argument is not as said above.
@@ -190,37 +157,62 @@ class ModelTrainer:
         check_whole("evaluations", evaluations, 1)
         config = self.config if ratio is None else dataclasses.replace(self.config, ratio=ratio)
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
-        for variable, value in zip(self._variables, self.first_values, strict=True):
-            variable.assign(value)
+        self.reset()
         self.communicator.broadcast([*self.weights, *self.statistics])
+        yield from self._train(config, steps, evaluate, evaluations, stop)
+
+    def reset(self) -> None:
+        """Back to the first weights and an empty state."""
+        for variable, value in zip([*self.weights, *self.statistics], self.first_values, strict=True):
+            variable.assign(value)
+        self.compressor.reset()
+
+    @property
+    def steps_done(self) -> int:
+        """Updates since the first weights."""
+        return int(self.compressor.step)
+
+    def _train(self, config, steps, evaluate, evaluations, stop):
+        """The loop, from the present state to that after ``steps`` updates."""
+        if not self.traces:
+            self._warm_up(config)
         seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
-        for step in range(1, steps + 1):
+        for step in range(self.steps_done + 1, steps + 1):
             start = time.perf_counter()
-            now = config.ratio_at(step - 1)
-            loss, stopping, report = self._update(step - 1, now, stop())
+            ratio = config.ratio_at(step - 1)
+            loss, stopping, report = self._update(step, config, ratio, stop())
             seconds += time.perf_counter() - start
-            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
-            overall = float(kept.sum() / self.sizes.sum())
-            due = step * evaluations // steps > (step - 1) * evaluations // steps
+            due = is_evaluated(step, steps, evaluations)
             if due or stopping:
                 self._meet()
-            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, now)
+            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
+            overall = float(kept.sum() / self.sizes.sum())
+            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
             if stopping:
                 return
             if due and evaluate is not None and self.communicator.first == 0:
                 yield Evaluation(step, *map(float, evaluate(self.model)))
+
+    def _warm_up(self, config):
+        """Trace the step and run it once, which is no part of a run's time, and undo what it did."""
+        variables = [*self.weights, *self.statistics, *self.compressor.state]
+        before = [variable.numpy() for variable in variables]
+        self._update(1, config, 1.0, stopping=False)
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
 
     def _meet(self):
         """One set of moving statistics for all; simulated workers share them anyway."""
         if self.communicator.local < self.communicator.size:
             average_statistics(self.model, self.communicator)
 
-    def _update(self, step, ratio, stopping):
+    def _update(self, step, config, ratio, stopping):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
         try:
-            report = self._step(tf.constant(step), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
+            # As tensors, so that no value of them makes TensorFlow trace anew.
+            report = self._step(tf.constant(step - 1), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
         except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {readable_error(error)}") from error
+            raise TrainingDiverged(f"step {step}, ratio {config.ratio:g}: {readable_error(error)}") from error
         losses, stops = report.metadata.numpy().T
         return float(losses.mean()), bool(stops.any()), report
 
@@ -238,14 +230,15 @@ class ModelTrainer:
         return loss, tape.gradient(loss, self.weights), [tf.identity(variable) for variable in self.statistics]
 
     def _train_step(self, step, ratio, stopping):
-        """One update of all workers. Returns the compressor's report; what each told is (loss, stopping)."""
+        """One update of all workers. Returns the compressor's report; each worker's metadata are (loss, stopping)."""
+        self.traces += 1  # Python runs only while TensorFlow traces
         communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
         turns = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
         losses, gradients, moved = zip(*(self._of_worker(turn, before) for turn in turns), strict=True)
-        told = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
+        metadata = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
             variable.assign(tf.add_n(values) / communicator.local)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
-        return self.compressor.train(list(gradients), rate, ratio, told)
+        return self.compressor.train(list(gradients), rate, ratio, metadata)

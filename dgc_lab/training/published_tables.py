@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dgc_lab.common import check_choice
 from dgc_lab.training.sweeps import read_rows, table
 
 PUBLISHED_STEPS = 20_000  # of all workers together
@@ -66,39 +67,35 @@ def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", see
     )
 
 
-def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, workers: int = 2, seed: int = 0):
-    """The published config for several workers: learning rate 0.001 and steps / workers each, times and by workers.
+def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
+    """The published config for two workers: twice the learning rate, and half the steps each.
 
     Args:
         method: ``"masking"``, as published: the first tensor's threshold, and what it does not let pass is dropped;
             or ``"dgc"``, the complete algorithm with the paper's warm-up in its first 16 %, and all else the same.
         steps: updates per row, of all workers together.
-        workers: number of them; the published rows had two.
         seed: integer for first weights, batches and dropout.
 
     Raises:
-        ValueError: the method is neither, or steps cannot be divided among the workers.
+        ValueError: the method is neither, or steps is an odd number.
     """
+    from dgc_lab.dgc.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
 
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if steps % workers:
-        raise ValueError(f"steps must be a multiple of {workers}, the number of workers, got {steps}")
+    check_choice("method", method, METHODS)
+    if steps % 2:
+        raise ValueError(f"steps must be a multiple of 2, the number of workers, got {steps}")
     if method == "masking":
-        switches = {"rule": "exact", "scope": "first", "dense_below": 0}
-        off = ("accumulate", "momentum_correction", "factor_masking", "dense_vectors")
-        switches |= dict.fromkeys(off, False)
+        switches = {"rule": "exact", "scope": "first", **MASKING}
     else:
-        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // workers // 25)}
+        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50)}
     return DistributedConfig(
         dataset="mnist",
-        steps=steps // workers,
+        steps=steps // 2,
         batch=100,
-        learning_rate=0.001 * workers,
+        learning_rate=0.002,
         momentum=0.9,
         seed=seed,
-        workers=workers,
         evaluations=2,  # one takes as long as 30 steps, and one rank waits for it
         **switches,
     )
@@ -146,8 +143,7 @@ def two_node_rows(method: str) -> list[dict]:
     Raises:
         ValueError: the method is none of them.
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    check_choice("method", method, METHODS)
     return read_rows(results_file(f"two_node_{method}.jsonl"), {})
 
 

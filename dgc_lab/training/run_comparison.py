@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from dgc_lab.common import free_memory
-from dgc_lab.training.distributed_trainer import DistributedStep
-from dgc_lab.training.masking_trainer import Evaluation
+from dgc_lab.training.events import DistributedStep, Evaluation
 from dgc_lab.ui.charts import Curves, Picture
 
 

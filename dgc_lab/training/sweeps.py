@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer
+    from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
     from dgc_lab.workloads.data import Dataset
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
@@ -69,7 +71,7 @@ def sweep(
     The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
 
     Args:
-        settings: everything but the ratio (`dgc_lab.training.masking_trainer.MaskingConfig`).
+        settings: everything but the ratio (`dgc_lab.training.MaskingConfig`).
         ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
         out: file for the finished rows; rows that this configuration has there already are not made again.
         data: the data set, when it is loaded already.
@@ -84,11 +86,12 @@ def sweep(
         DataError: the data set could not be had.
 
     Example:
-        >>> from dgc_lab.training.masking_trainer import MaskingConfig
+        >>> from dgc_lab.training import MaskingConfig
         >>> events = sweep(MaskingConfig(steps=5), [1, 0.1])
         >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
         [1.0, 0.1]
     """
+    from dgc_lab.training.masking_trainer import Trainer
     from dgc_lab.workloads.data import load
 
     ratios = checked_ratios(ratios)
@@ -98,38 +101,34 @@ def sweep(
     if trainer and trainer.own_masks and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     data = trainer.data if trainer else data or load(settings.dataset)
-    file = Path(out) if out is not None else None
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    same = configuration(settings, data)
-    finished = {row["ratio"]: row for row in read_rows(file, same)} if file is not None else {}
-    return _run(settings, ratios, file, data, same, finished, trainer)
+    same, finished = configuration(settings, data), {}
+    if out is not None:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        finished = {row["ratio"]: row for row in read_rows(out, same)}
 
+    def events(trainer):
+        for number, ratio in enumerate(ratios):
+            yield RowStarted(number, ratio)
+            if ratio in finished:
+                yield RowEnded(number, finished[ratio], from_file=True)
+                continue
+            trainer = trainer or Trainer(settings, data)
+            try:
+                row = yield from _train_row(trainer, ratio)
+            except TrainingDiverged as error:
+                yield RowFailed(number, ratio, str(error))
+                continue
+            row = {**row, **same}
+            if out is not None:
+                append_row(out, row)
+            yield RowEnded(number, row, from_file=False)
 
-def _run(settings, ratios, file, data, same, finished, trainer) -> Iterator:
-    """The sweep itself; a generator of its own, so that `sweep` checks before anybody asks for an event."""
-    from dgc_lab.training.masking_trainer import Trainer, TrainingDiverged
-
-    for number, ratio in enumerate(ratios):
-        yield RowStarted(number, ratio)
-        if ratio in finished:
-            yield RowEnded(number, finished[ratio], from_file=True)
-            continue
-        trainer = trainer or Trainer(settings, data)
-        try:
-            row = yield from _train_row(trainer, ratio)
-        except TrainingDiverged as error:
-            yield RowFailed(number, ratio, str(error))
-            continue
-        row = {**row, **same}
-        if file is not None:
-            append_row(file, row)
-        yield RowEnded(number, row, from_file=False)
+    return events(trainer)
 
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
     """Train at one ratio, pass its events on, and return the row."""
-    from dgc_lab.training.masking_trainer import Evaluation
+    import tensorflow as tf
 
     kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
     for event in trainer.run(ratio):
@@ -148,8 +147,8 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
         "seconds": round(seconds, 3),
         **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
-        "device": trainer.device,
-        "tensorflow": trainer.tensorflow,
+        "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
+        "tensorflow": tf.__version__,
     }
 
 

@@ -1,10 +1,13 @@
-"""Batches of examples, their loss, and the device that they are computed on: what every training loop begins with."""
+"""Batches of examples, their loss, what a model is worth on them, and the device: what all training loops share."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import tensorflow as tf
+
+from dgc_lab.common import check_whole
 
 
 def pick_batch(images, labels, step, batch, seed):
@@ -29,7 +32,7 @@ def pick_batch(images, labels, step, batch, seed):
 
 
 def cross_entropy(labels, logits):
-    """Cross-entropy of each example: labels int (n,), logits float (n, classes), result float (n,)."""
+    """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...)."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
@@ -39,3 +42,43 @@ def grow_gpu_memory() -> None:
         # Too late once the GPU is in use: then whoever started it has chosen already.
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def make_evaluator(inputs, targets, batch: int = 500):
+    """A function of a classifier to (accuracy, mean cross-entropy) on these examples.
+
+    Args:
+        inputs: what the classifier takes, an array or a tuple of them, the examples along their first dimension.
+        targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
+        batch: examples that are computed at a time.
+
+    Returns:
+        A function of one argument: a Keras model, which it traces, or any function of inputs to logits.
+
+    Example:
+        >>> evaluate = make_evaluator(tf.constant([[5.0, 0.0], [5.0, 0.0]]), tf.constant([0, 1]))
+        >>> accuracy, loss = evaluate(tf.identity)  # the inputs are the logits
+        >>> accuracy, round(loss, 2)
+        (0.5, 2.51)
+    """
+    import keras
+
+    check_whole("batch", batch, 1)
+    inputs, targets = tf.nest.map_structure(tf.convert_to_tensor, inputs), tf.cast(targets, tf.int32)
+    traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
+
+    def evaluate(model) -> tuple[float, float]:
+        if isinstance(model, keras.Model) and model not in traced:
+            traced.clear()
+            traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
+        predict, correct, loss = traced.get(model, model), 0, 0.0
+        for start in range(0, len(targets), batch):
+            some, right = tf.nest.map_structure(lambda all_, at=start: all_[at : at + batch], (inputs, targets))
+            logits = tf.cast(predict(some), tf.float32)
+            guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            correct += int(tf.math.count_nonzero(guesses == right))
+            loss += tf.reduce_sum(cross_entropy(right, logits))
+        outputs = int(tf.size(targets))
+        return correct / outputs, float(loss / outputs)
+
+    return evaluate

@@ -16,11 +16,10 @@ from dgc_lab.dgc.config import DGCConfig, masking
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training.distributed_trainer import (
     DistributedConfig,
-    DistributedStep,
     DistributedTrainer,
     TrainerOnRanks,
 )
-from dgc_lab.training.masking_trainer import Evaluation, TrainingDiverged
+from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged
 from dgc_lab.training.sweeps import RowEnded, RowFailed, sweep
 
 SHAPES = [(40, 50), (50,), (6, 3)]

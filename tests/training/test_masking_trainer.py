@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.training.masking_trainer import Evaluation, MaskingConfig, Step, Trainer, TrainingDiverged
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.workloads.batches import pick_batch
 
 SHORT = MaskingConfig(steps=12, batch=32, evaluations=3)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dgc_lab.training.masking_trainer import TrainingDiverged
+from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_widget import CompressionSweep
 from dgc_lab.training.sweeps import read_rows
 from dgc_lab.ui.charts import Curves, Picture

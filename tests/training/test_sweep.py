@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from dgc_lab.__main__ import main
+from dgc_lab.scaling.worker_sweep import LEARNING_RATE, STEPS, table_runs
 from dgc_lab.training import published_tables as published
-from dgc_lab.training.masking_trainer import MaskingConfig, Step, Trainer
+from dgc_lab.training.events import Step
+from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.training.sweeps import (
     RowEnded,
     RowFailed,
@@ -306,9 +308,8 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.stdout.split() == [str(tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"), "12"], (
-        done.stderr
-    )
+    file = tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"
+    assert done.stdout.split() == [str(file), "12"], done.stderr
 
 
 def summary_lines():
@@ -350,6 +351,14 @@ def test_two_node_rows_are_complete_and_of_one_recipe():
         wanted = dataclasses.asdict(published.two_node_settings(method, steps=5000))
         for row in rows:
             assert {name: row[name] for name in wanted} == wanted, (method, row["ratio"])
+
+
+def test_rows_on_disk_are_found_by_todays_settings(digits):
+    """A setting that is new, renamed or has another default would make all rows that are on users' disks anew."""
+    for run in table_runs():
+        same = configuration(run.settings(STEPS, LEARNING_RATE), digits)
+        rows = read_rows(published.results_file("workers.jsonl"), {**same, "ratio": run.ratio})
+        assert len(rows) == 1, run
 
 
 @pytest.mark.parametrize(

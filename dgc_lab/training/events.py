@@ -1,0 +1,76 @@
+"""What the training loops yield, and the error that ends one. Without TensorFlow: readers of rows need none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class TrainingDiverged(ArithmeticError):
+    """A gradient held NaN or infinity; the message names the step and the variable."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one update did.
+
+    Attributes:
+        step: 1 for the first.
+        loss: mean cross-entropy of the batch before the update.
+        kept: share of the elements that passed the mask, per tensor in the order of the trainer's ``names``.
+        kept_overall: the same over all elements.
+        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
+        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
+    """
+
+    step: int
+    loss: float
+    kept: np.ndarray
+    kept_overall: float
+    seconds: float
+    bytes_sent: int | None = None
+
+
+@dataclass(frozen=True)
+class DistributedStep(Step):
+    """What one update of all workers did.
+
+    Attributes:
+        loss: mean over all workers.
+        kept, kept_overall: mean over the workers of this process.
+        bytes_sent: payload that a worker handed to the collectives, bytes.
+        dense_bytes: what sending the whole gradient in float32 would have been.
+        ratio: the ratio of this step, by the warm-up.
+    """
+
+    dense_bytes: int = 0
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the model is worth after ``step`` updates, on the whole test set: accuracy in [0, 1] and mean loss."""
+
+    step: int
+    accuracy: float
+    loss: float
+
+
+def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
+    """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last.
+
+    Example:
+        >>> [step for step in range(1, 11) if is_evaluated(step, steps=10, evaluations=3)]
+        [4, 7, 10]
+    """
+    return step * evaluations // steps > (step - 1) * evaluations // steps
+
+
+def readable_error(error) -> str:
+    """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
+    for line in str(error.message).splitlines():
+        if "gradient of" in line:
+            start = line.index("gradient of")
+            return line[start:].replace(" : Tensor had", " holds").replace(" values", "").split(" [[")[0]
+    return str(error.message)

@@ -1,0 +1,126 @@
+"""Before and after, bit for bit: the rows of a sweep, and weights after 50 steps with every switch of DGC.
+
+``same_bits.json`` was made by the code as it was before the rooms of this house. Where TensorFlow, the processor and
+its cores are those that made it, every bit must be the same. Elsewhere sums are rounded otherwise, and from some step
+on another element passes a threshold: there the weights' norms must agree, closely after 10 steps, roughly after 50.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
+from dgc_lab.install.launch_env import cores
+from dgc_lab.training import DistributedConfig, DistributedStep, DistributedTrainer, MaskingConfig, RowEnded, sweep
+
+RECORDED = json.loads(Path(__file__).with_name("same_bits.json").read_text(encoding="utf-8"))
+SWITCHES = {
+    "defaults": {},
+    "nesterov": {"nesterov": True},
+    "no accumulation": {"accumulate": False},
+    "no momentum correction": {"momentum_correction": False},
+    "no factor masking": {"factor_masking": False},
+    "clipped": {"clip_norm": 1.0},
+    "weight decay": {"weight_decay": 1e-3},
+    "paper's warm-up": {"warm_up": "paper", "warm_up_steps": 10},
+    "geometric warm-up": {"warm_up": "geometric", "warm_up_steps": 10},
+    "dense warm-up": {"warm_up": "dense", "warm_up_steps": 10},
+    "float16": {"values": "float16"},
+    "run lengths": {"indices": "run_lengths"},
+    "never dense": {"switch_to_dense": False},
+    "vectors too": {"dense_vectors": False},
+    "all tensors": {"dense_below": 0},
+    "exact": {"rule": "exact"},
+    "hierarchical": {"rule": "hierarchical"},
+    "global": {"scope": "global"},
+    "first": {"scope": "first"},
+    "no momentum": {"momentum": 0.0},
+}
+
+
+def made_on() -> dict:
+    """What the bits of a training depend on beside the code."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = (line.partition(":") for line in cpuinfo.read_text().splitlines()) if cpuinfo.exists() else ()
+    cpu = {name.strip(): value.strip() for name, _, value in lines}
+    vectors = [flag for flag in cpu.get("flags", "").split() if re.match(r"avx|fma|amx|f16c|sse4", flag)]
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    variables = ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
+    return {
+        "tensorflow": tf.__version__,
+        "gpus": len(tf.config.list_physical_devices("GPU")),
+        "cores": cores(),
+        "processor": [platform.machine(), *(cpu.get(name) for name in ("vendor_id", "cpu family", "model"))],
+        "vectors": " ".join(sorted(vectors)),
+        "caches": " ".join(file.read_text().strip() for file in caches),
+        "variables": {name: os.environ[name] for name in variables if name in os.environ},
+    }
+
+
+SAME_MACHINE = made_on() == RECORDED["made on"]
+
+
+def norms(weights) -> list[float]:
+    return [float(np.linalg.norm(weight.numpy().astype(np.float64))) for weight in weights]
+
+
+def train(switches, communicator) -> dict:
+    """50 steps at 1 %: a hash of all weights, the norm of each, and the bytes that a worker sent."""
+    settings = DistributedConfig(steps=50, evaluations=1, learning_rate=0.05, **switches)
+    trainer, found, sent = DistributedTrainer(settings, communicator), {}, 0
+    for event in trainer.run(0.01):
+        if isinstance(event, DistributedStep):
+            sent += event.bytes_sent
+            if event.step in (10, 50):
+                found[f"norms after {event.step}"] = norms(trainer.weights)
+    digest = hashlib.sha256()
+    for weight in trainer.weights:
+        digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return {"sha256": digest.hexdigest(), **found, "bytes": sent}
+
+
+def train_on_rank(switches) -> dict:
+    return train(switches, HorovodWorkers())
+
+
+def check(found: dict, recorded: dict) -> None:
+    if SAME_MACHINE:
+        assert found["sha256"] == recorded["sha256"]
+        assert found["bytes"] == recorded["bytes"]
+    else:
+        close = 5e-3 if made_on()["gpus"] == 0 else 0.1  # a GPU's TF32 rounds to 10 bits
+        np.testing.assert_allclose(found["norms after 10"], recorded["norms after 10"], rtol=close)
+        np.testing.assert_allclose(found["norms after 50"], recorded["norms after 50"], rtol=0.1)
+        assert found["bytes"] == pytest.approx(recorded["bytes"], rel=0.02)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_two_simulated_workers_end_with_the_same_weights(name):
+    check(train(SWITCHES[name], SimulatedWorkers(2)), RECORDED["simulated"][name])
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_two_ranks_end_with_the_same_weights(two_ranks, name):
+    first, second = two_ranks.run(train_on_rank, SWITCHES[name])
+    assert first["sha256"] == second["sha256"]
+    check(first, RECORDED["ranks"][name])
+
+
+def test_a_sweeps_rows_are_the_same(digits):
+    recorded = RECORDED["sweep"]
+    events = sweep(MaskingConfig(steps=100, evaluations=2), [1, 0.1, 0.01, 0.001, 0.0], data=digits)
+    rows = [event.row for event in events if isinstance(event, RowEnded)]
+    assert len(rows) == len(recorded) == 5
+    for row, wanted in zip(rows, recorded, strict=True):
+        found = {name: row[name] for name in wanted}
+        if not SAME_MACHINE:
+            for name, tolerance in {"accuracy": 0.05, "loss": 0.1, "kept": 2e-3}.items():
+                assert found.pop(name) == pytest.approx(wanted[name], abs=tolerance)
+        assert found.items() <= wanted.items()
