@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from check_colab import pins
 from dgc_lab.install import build_horovod, doctor
-from dgc_lab.install.colab import pins
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from dgc_lab.scaling.calibration import Measured
 from dgc_lab.scaling.link_table import exchanges, fit_links, link_rows, measured_links
 
