@@ -8,7 +8,7 @@ import sys
 import threading
 
 from dgc_lab import __version__
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_number
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,7 +106,7 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    from dgc_lab.table_command import run_rows
+    from dgc_lab.terminal import run_rows
     from dgc_lab.training.masking_trainer import MaskingConfig
     from dgc_lab.training.sweeps import parse_ratios, table
 
@@ -124,8 +124,7 @@ def run_train(options: argparse.Namespace) -> int:
     names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
     settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
-    if options.save_every < 1:
-        raise ValueError(f"--save-every must be at least 1, got {options.save_every}")
+    check_number("--save-every", options.save_every, "at least 1")
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint)
     stopping = threading.Event()
@@ -149,9 +148,9 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_table(options: argparse.Namespace) -> int:
-    from dgc_lab import table_command
+    from dgc_lab.terminal import TABLES
 
-    return table_command.COMMANDS[options.which](options)
+    return TABLES[options.which](options)
 
 
 def launched_communicator():
