@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from dgc_lab.scaling.calibration import Measured
-from dgc_lab.scaling.link_table import exchanges, fit_links, link_rows, measured_links
+from dgc_lab.scaling.tables import exchanges, fit_links, link_rows, measured_links
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
