@@ -89,12 +89,7 @@ def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
     Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
     (all on one bandwidth, for example), the one that explains more gets all.
 
-    Args:
-        rows: what to fit; at least 2.
-        left_out: what to check on, and not to fit.
-
-    Raises:
-        ValueError: there are fewer than 2 rows, or a row that is fitted is among those left out.
+    ``rows`` are fitted, at least 2; on those that were ``left_out`` it is checked.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)

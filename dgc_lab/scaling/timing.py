@@ -1,6 +1,6 @@
 """What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed.
 
-The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says with each of them where it comes from.
+The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says of each where it comes from.
 """
 
 from __future__ import annotations
