@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.install.doctor import Finding, installed, report
+from dgc_lab.install.build_horovod import installed
+from dgc_lab.install.doctor import Finding, report
 
 PINNED = re.compile(r"\s*([A-Za-z0-9._-]+)\s*==\s*([^\s;#]+)")
 

@@ -7,7 +7,7 @@ import pytest
 
 from check_colab import check_colab, main, pins, requirements
 from dgc_lab.common import LabError
-from dgc_lab.install.doctor import installed
+from dgc_lab.install.build_horovod import installed
 
 IMAGE = (Path(__file__).parents[2] / "colab" / "freeze.txt").read_text()
 
