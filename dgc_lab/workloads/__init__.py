@@ -1,7 +1,8 @@
 """What is trained: data sets, networks, text, batches. All lessons.
 
-`data` has digits and MNIST, `models` their networks; `resnet` (for `cifar10`, where the user has it), `bert` with `text`
-and `masked_words`, and `gan` with `ring` are for lessons 3 and 7. A new network is a function that returns a Keras model.
+`data` has digits and MNIST, `models` their networks. Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` (for
+`cifar10`, where the user has it) and `bert` with its `text` and `masked_words`. A network is a function that returns a
+Keras model, the same for the same seed.
 """
 
 from dgc_lab.common import hand_on
