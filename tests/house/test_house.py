@@ -190,6 +190,7 @@ def test_rooms_open_without_tensorflow():
 
 # A name of two parts between quotes is a collective's.
 DOTTED = re.compile(r"""(?<![\w/."'])dgc_lab(?:\.\w+)+|(?<=["'])dgc_lab\.\w+(?:\.\w+)+""")
+PATH = re.compile(r"(?<![\w/.])(?:dgc_lab|tests|tools|benchmarks)/[\w/]+\.\w+")
 KEYS = {"dgc_lab.variant"}  # in a cell's metadata
 MEASURED = ROOT / "benchmarks" / "README.md"  # names processes as they were called when they were measured
 WRITTEN = {".py", ".md", ".yml", ".toml", ".txt", ""}  # notebooks are made of their text
@@ -225,10 +226,10 @@ def test_names_that_are_written_somewhere_lead_to_something():
         "\n"
     )
     files = {ROOT / name for name in listed if Path(name).suffix in WRITTEN and (ROOT / name).is_file()} - {MEASURED}
-    wrong = {
-        f"{file.relative_to(ROOT)}: {dotted}"
-        for file in files
-        for dotted in {*DOTTED.findall(file.read_text(encoding="utf-8"))} - KEYS
-        if not leads_somewhere(dotted)
-    }
+    wrong = set()
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        lost = {dotted for dotted in {*DOTTED.findall(text)} - KEYS if not leads_somewhere(dotted)}
+        lost |= {path for path in PATH.findall(text) if not (ROOT / path.replace("NN_name", "01_aggregation")).exists()}
+        wrong |= {f"{file.relative_to(ROOT)}: {name}" for name in lost}
     assert wrong == set()
