@@ -190,6 +190,7 @@ def test_rooms_open_without_tensorflow():
 
 # A name of two parts between quotes is a collective's.
 DOTTED = re.compile(r"""(?<![\w/."'])dgc_lab(?:\.\w+)+|(?<=["'])dgc_lab\.\w+(?:\.\w+)+""")
+IMPORT = re.compile(r"from (dgc_lab[\w.]*) import (\w[\w, ]*)")
 PATH = re.compile(r"(?<![\w/.])(?:dgc_lab|tests|tools|benchmarks)/[\w/]+\.\w+")
 KEYS = {"dgc_lab.variant"}  # in a cell's metadata
 MEASURED = ROOT / "benchmarks" / "README.md"  # names processes as they were called when they were measured
@@ -229,7 +230,9 @@ def test_names_that_are_written_somewhere_lead_to_something():
     wrong = set()
     for file in files:
         text = file.read_text(encoding="utf-8")
-        lost = {dotted for dotted in {*DOTTED.findall(text)} - KEYS if not leads_somewhere(dotted)}
+        imports = [(module, name.split()[0]) for module, names in IMPORT.findall(text) for name in names.split(",")]
+        dotted = {*DOTTED.findall(text), *map(".".join, imports)} - KEYS
+        lost = {name for name in dotted if not leads_somewhere(name)}
         lost |= {path for path in PATH.findall(text) if not (ROOT / path.replace("NN_name", "01_aggregation")).exists()}
         wrong |= {f"{file.relative_to(ROOT)}: {name}" for name in lost}
     assert wrong == set()
