@@ -28,9 +28,8 @@ import sys
 from pathlib import Path
 
 from bench import machine, report
-from two_hosts import NAMES, TwoHosts, why_not
-
 from dgc_lab.install.launch_env import cores, rank_variables, thread_variables
+from two_hosts import NAMES, TwoHosts, why_not
 
 ROWS = Path(__file__).resolve().parent.parent / "results" / "link.jsonl"
 LINKS = {"unlimited": None, "1 Gbit/s": 1e9, "100 Mbit/s": 100e6, "10 Mbit/s": 10e6}

@@ -61,7 +61,8 @@ def kind(command: list[str]) -> str:
     """What a process under the kernel is called in the table.
 
     Example:
-        >>> kind(["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "ipyparallel.engine"]), kind(["/bin/sh", "-c", "ls"])
+        >>> watched = ["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "ipyparallel.engine"]
+        >>> kind(watched), kind(["/bin/sh", "-c", "ls"])
         ('ipyparallel.engine', 'sh')
     """
     if "dgc_lab.cluster.watchdog" in command[:-3]:

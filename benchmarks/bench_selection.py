@@ -7,6 +7,7 @@ Beside them: `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where`
 """
 
 import numpy as np
+
 from bench import report, side_by_side
 
 ROUNDS = {100_000: 40, 1_000_000: 20, 3_211_264: 20, 25_000_000: 3}  # 3 211 264: mnist_cnn's dense layer

@@ -57,8 +57,9 @@ def make_lab(clone: Path, home: Path):
 
 def first_live_point(address: str, token: str) -> float:
     """Seconds from Run All Cells in lesson 4 to the first picture with a point of a curve."""
-    from browser import BROWSER, FLAGS
     from playwright.sync_api import sync_playwright
+
+    from browser import BROWSER, FLAGS
 
     with sync_playwright() as playwright:
         page = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS).new_page()

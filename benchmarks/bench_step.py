@@ -3,7 +3,7 @@
 python benchmarks/bench_step.py
 
 One pass adds two tensors of as many elements as the model has, into a third. The step is all that
-`dgc_lab.dgc.compressor.Compressor` does for one worker, from the gradients to the update, with the paper's config at 0.1 %.
+`dgc_lab.dgc.Compressor` does for one worker, from the gradients to the update, with the paper's config at 0.1 %.
 
 What helped: opening only the blocks of 64 elements whose largest magnitude passes, in place of a mask of all;
 clearing what was sent in the tensor's own memory; asking the blocks' maxima, which are there already, whether all is

@@ -14,9 +14,8 @@ import threading
 from pathlib import Path
 from queue import Queue
 
-from two_hosts import ADDRESSES, DEVICE
-
 from dgc_lab.install.launch_env import meeting_variables, rendezvous
+from two_hosts import ADDRESSES, DEVICE
 
 EVERYTHING = 2**31  # no tensor has as many elements: all are sent whole, with nothing to select
 WHOLE = {"dense_below": EVERYTHING}

@@ -1,11 +1,11 @@
 """DGC Lab: how distributed deep learning combines gradients, to read, to run and to try out.
 
-``import dgc_lab`` is quick and starts no TensorFlow: import the module that you need.
+``import dgc_lab`` is quick and starts no TensorFlow. What you need is in a room, and comes when you ask for it:
 
-    from dgc_lab.training.masking_widget import CompressionSweep
-    from dgc_lab.dgc.thresholding import thresholds, split
+    from dgc_lab.dgc import DGCConfig, thresholds
+    from dgc_lab.training import CompressionSweep
 
-`check` is what the exercises call.
+``ls dgc_lab`` shows the rooms, docs/library.md what lives in each. `check` is what the exercises call.
 """
 
 __version__ = "0.1.0"

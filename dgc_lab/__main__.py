@@ -1,4 +1,4 @@
-"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | badges | build-horovod``."""
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 
 from dgc_lab import __version__
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_number
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,17 +28,11 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     doctor = commands.add_parser("doctor", help="what is installed, and the remedy for what is missing")
-    doctor.add_argument("--check-colab", metavar="FILE", help="compare with what pip freeze printed on Colab")
     doctor.set_defaults(command=run_doctor)
 
     horovod = commands.add_parser("build-horovod", help="build Horovod for the TensorFlow that is installed")
     horovod.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
     horovod.set_defaults(command=run_build_horovod)
-
-    badges = commands.add_parser("badges", help="put the address of your copy into all badges and setup cells")
-    badges.add_argument("--repo", metavar="OWNER/NAME", help="on GitHub; that of the git remote origin if not given")
-    badges.add_argument("--ref", default="main", help="branch or tag to open (default: main)")
-    badges.set_defaults(command=run_badges)
 
     sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
     add_training(sweep)
@@ -96,12 +90,7 @@ def add_files(command: argparse.ArgumentParser) -> None:
 def run_doctor(options: argparse.Namespace) -> int:
     from dgc_lab.install.doctor import examine, report
 
-    if options.check_colab:
-        from dgc_lab.install.colab import check_colab
-
-        findings = check_colab(options.check_colab)
-    else:
-        findings = examine()
+    findings = examine()
     print(report(findings))
     return 1 if any(finding.remedy and finding.needed for finding in findings) else 0
 
@@ -113,20 +102,11 @@ def run_build_horovod(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_badges(options: argparse.Namespace) -> int:
-    from badges import repo_of, stamp_all
-
-    repo = options.repo or repo_of(".")
-    changed = stamp_all(".", repo, options.ref)
-    print(f"{repo} at {options.ref}: {len(changed)} files changed")
-    return 0
-
-
 TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "seed", "evaluations")
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    from dgc_lab.table_command import run_rows
+    from dgc_lab.terminal import run_rows
     from dgc_lab.training.masking_trainer import MaskingConfig
     from dgc_lab.training.sweeps import parse_ratios, table
 
@@ -145,8 +125,7 @@ def run_train(options: argparse.Namespace) -> int:
     names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
     settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
-    if options.save_every < 1:
-        raise ValueError(f"--save-every must be at least 1, got {options.save_every}")
+    check_number("--save-every", options.save_every, "at least 1")
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint)
     stopping = threading.Event()
@@ -170,9 +149,9 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_table(options: argparse.Namespace) -> int:
-    from dgc_lab import table_command
+    from dgc_lab.terminal import TABLES
 
-    return table_command.COMMANDS[options.which](options)
+    return TABLES[options.which](options)
 
 
 def launched_communicator():

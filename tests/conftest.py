@@ -12,8 +12,9 @@ os.environ.pop("DGC_LAB_DATA", None)
 
 import numpy as np
 import pytest
-from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from hypothesis import settings
+
+from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from kernels import kernel  # noqa: F401
 
 # A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
@@ -35,12 +36,12 @@ LONGEST = (
     "07_bring_your_own_model.ipynb",
     "test_clusters.py",
     "test_course.py",
-    "test_browser.py",
+    "test_browser_masking.py",
     "05_dgc_on_horovod.ipynb",
     "test_sweep.py",
     "test_train_command.py",
     "test_browser_replicas.py",
-    "test_browser_explorers.py",
+    "test_browser_aggregation.py",
     "test_browser_ranks.py",
     "06_thresholds_and_scale.ipynb",
     "test_faults.py",

@@ -1,12 +1,16 @@
-"""``python -m dgc_lab badges``: puts the address of a copy on GitHub into the badges and setup cells of all lessons.
+"""Puts the address of a copy on GitHub into the badges and setup cells of all lessons, from the folder of the copy.
+
+python tools/badges.py [--repo OWNER/NAME] [--ref BRANCH]
 
 Until then they hold ``YOUR_NAME/YOUR_COPY``, a name that nobody can have on GitHub (it allows no underscores).
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -91,3 +95,23 @@ def repo_of(root) -> str:
         what = done.stdout.strip() or "none"
         raise LabError(f"the remote origin is {what}, not a copy on GitHub: say --repo OWNER/NAME")
     return found["repo"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Stamp the copy in the current folder; returns the exit status: 0 done, 1 an error that was explained."""
+    parser = argparse.ArgumentParser(description="Put the address of your copy into all badges and setup cells.")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="on GitHub; that of the git remote origin if not given")
+    parser.add_argument("--ref", default="main", help="branch or tag to open (default: main)")
+    options = parser.parse_args(arguments)
+    try:
+        repo = options.repo or repo_of(".")
+        changed = stamp_all(".", repo, options.ref)
+    except (ValueError, LabError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{repo} at {options.ref}: {len(changed)} files changed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

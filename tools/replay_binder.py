@@ -23,6 +23,7 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+
 from binder_image import USER, USER_ID, copy_tracked, image_of
 
 ROOT = Path(__file__).resolve().parent.parent

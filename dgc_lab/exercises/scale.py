@@ -204,7 +204,7 @@ def my_times(variant: Variant) -> float:
 
 def fast_enough(times: float) -> set[str]:
     """The measured links on which DGC at 0.1 %, values and places in 8 bytes, is at least so many times as fast."""
-    from dgc_lab.scaling.link_table import measured_links
+    from dgc_lab.scaling.tables import measured_links
 
     table = measured_links()
     chosen = (table["method"] == "DGC") & (table["ratio"] == 0.001) & (table["indices"] == "int32")

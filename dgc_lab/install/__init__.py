@@ -1,4 +1,7 @@
-"""What the lab needs around it: Horovod for today's TensorFlow, what is installed, Colab. Lesson 0."""
+"""What the lab needs around it: Horovod for today's TensorFlow, what is installed, Colab. Lesson 0.
+
+The standard library alone, so that it runs before anything else is installed; the doctor asks TensorFlow for GPUs.
+"""
 
 from dgc_lab.common import hand_on
 

@@ -63,17 +63,19 @@ class BuildError(LabError):
 
 
 def tensorflow_version() -> str:
-    """Version of the installed TensorFlow, found without importing it.
+    """Version of the installed TensorFlow, found without importing it; a BuildError where there is none."""
+    version = installed("tensorflow") or installed("tensorflow-cpu")
+    if version is None:
+        raise BuildError("TensorFlow is not installed, and Horovod is built against it. Run: pip install tensorflow")
+    return version
 
-    Raises:
-        BuildError: no TensorFlow is installed.
-    """
-    for package in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise BuildError("TensorFlow is not installed, and Horovod is built against it. Run: pip install tensorflow")
+
+def installed(package: str) -> str | None:
+    """Version of an installed package, None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def horovod_state() -> tuple[str | None, str | None]:
@@ -94,11 +96,7 @@ def horovod_state() -> tuple[str | None, str | None]:
 
 
 def require_horovod() -> None:
-    """Make sure that Horovod is here and built for the installed TensorFlow.
-
-    Raises:
-        LabError: it is not; the message holds the command that builds it.
-    """
+    """Make sure that Horovod is here and built for the installed TensorFlow; a LabError with the command if not."""
     version, built_for = horovod_state()
     if version is None:
         raise LabError("Horovod is not installed. Run: python -m dgc_lab build-horovod")
@@ -130,13 +128,17 @@ def tool_path() -> str:
 
 def check_tools() -> None:
     """Raise a BuildError that names everything missing for the build, with the command that brings it."""
-    missing = []
-    if not any(shutil.which(name, path=tool_path()) for name in ("g++", "c++", "clang++")):
-        missing.append("a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)")
-    if not shutil.which("make", path=tool_path()):
-        missing.append("make (Debian, Ubuntu: apt-get install make)")
-    if not shutil.which("cmake", path=tool_path()):
-        missing.append(f"cmake ({sys.executable} -m pip install 'cmake<4')")
+    remedies = {
+        (
+            "g++",
+            "c++",
+            "clang++",
+        ): "a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)",
+        ("make",): "make (Debian, Ubuntu: apt-get install make)",
+        ("cmake",): f"cmake ({sys.executable} -m pip install 'cmake<4')",
+    }
+    path = tool_path()
+    missing = [what for names, what in remedies.items() if not any(shutil.which(name, path=path) for name in names)]
     modules = [package for name, package in BUILD_MODULES.items() if importlib.util.find_spec(name) is None]
     if modules:
         missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(modules)})")
@@ -202,11 +204,7 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
 def verify(timeout: float = 120) -> None:
     """Start two ranks on the loopback interface and let them add 1 and 2 with a real allreduce.
 
-    Args:
-        timeout: seconds to wait for both.
-
-    Raises:
-        BuildError: a rank failed or did not end in time; the message holds what it printed.
+    A BuildError where a rank failed, with what it printed, or did not end within ``timeout`` seconds.
     """
     ranks = []
     with rendezvous() as port:
@@ -239,11 +237,7 @@ def say(text: str) -> None:
 def build(force: bool = False) -> None:
     """Fetch, build, install and verify Horovod; what is already built for this TensorFlow is taken from the cache.
 
-    Args:
-        force: build again even when a wheel is in the cache.
-
-    Raises:
-        BuildError: something is missing or failed.
+    ``force`` builds again even then. A BuildError where something is missing or failed.
     """
     tensorflow, wheels, start = tensorflow_version(), wheel_folder(), time.monotonic()
     if not force and horovod_state() == (VERSION, tensorflow):

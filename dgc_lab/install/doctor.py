@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
@@ -11,12 +10,13 @@ from pathlib import Path
 
 from dgc_lab import __version__
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
-from dgc_lab.install.build_horovod import horovod_state
+from dgc_lab.install.build_horovod import horovod_state, installed
 
 # name on PyPI: oldest version that the lab works with, and whether every lesson needs it
 PACKAGES = {
     "keras": ("3.13", True),
     "numpy": ("2.0", True),
+    "scipy": ("1.14", True),
     "pandas": ("2.2", True),
     "matplotlib": ("3.10", True),
     "pillow": ("11", True),
@@ -31,13 +31,9 @@ OLDEST_TENSORFLOW = "2.20"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report: what was looked at and found, and what to do, if anything.
 
-    Attributes:
-        name: what was looked at.
-        found: what is there, in words.
-        remedy: what to do; empty where all is well.
-        needed: whether lessons fail without it.
+    ``needed`` says whether lessons fail without it.
     """
 
     name: str
@@ -53,16 +49,10 @@ def examine() -> list[Finding]:
         >>> examine()[0].name
         'dgc_lab'
     """
-    findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding()]
-    findings += [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
-    findings += [
-        horovod_finding(),
-        gpu_finding(),
-        Finding("processor cores", str(os.cpu_count()), needed=False),
-        memory_finding(),
-        mnist_finding(),
-    ]
-    return findings
+    cores = Finding("processor cores", str(os.cpu_count()), needed=False)
+    packages = [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
+    findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding(), *packages]
+    return [*findings, horovod_finding(), gpu_finding(), cores, memory_finding(), mnist_finding()]
 
 
 def report(findings: list[Finding]) -> str:
@@ -74,14 +64,6 @@ def report(findings: list[Finding]) -> str:
     # No pandas here: the doctor must also speak where it is missing.
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def installed(package: str) -> str | None:
-    """Version of an installed package, None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def older(version: str, least: str) -> bool:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.scaling.network import COLLECTIVES, Link
 
 
 @dataclass(frozen=True)
 class Measured:
-    """An exchange that was timed.
+    """An exchange that was timed: a step with it less a step without any exchange, and less the selection.
 
     Attributes:
         collective: how it went (`dgc_lab.scaling.network.COLLECTIVES`).
         workers: how many took part.
         handed: bytes that each of them handed over.
         bandwidth: of the link, bytes a second; infinity where nothing limited it.
-        seconds: what it took: a step with it less a step without any exchange, and less the selection.
+        seconds: what it took.
         source: ``"measured"``.
-        beside: seconds of the step that the exchange was a part of and that it did not take. Errors are shares of
-            the whole step: a clock cannot tell a short exchange from the rest of a long step.
-
-    Raises:
-        ValueError: the collective is none of those, or workers, bandwidth, seconds or beside is out of range.
+        beside: seconds of the step that the exchange did not take. Errors are shares of the whole step: a clock cannot
+            tell a short exchange from the rest of a long step.
     """
 
     collective: str
@@ -42,11 +39,8 @@ class Measured:
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
         check_whole("workers", self.workers, 2)
-        for name in ("bandwidth", "seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
-        if not self.beside >= 0:
-            raise ValueError(f"beside must be at least 0, got {self.beside!r}")
+        for name, allowed in {"bandwidth": "above 0", "seconds": "above 0", "beside": "at least 0"}.items():
+            check_number(name, getattr(self, name), allowed)
 
     @property
     def step(self) -> float:
@@ -61,14 +55,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found from measurements, and how good it is.
+    """What was found from ``rows`` measurements for a link (`dgc_lab.scaling.network.Link`), and how good it is.
 
-    Attributes:
-        latency: seconds to begin a hop.
-        efficiency: share of a link's bandwidth that payload gets.
-        per_byte: seconds a byte takes at either end, however fast the link is.
-        errors: of each row that was left out, (modelled - measured) / measured, of the whole step.
-        rows: how many were fitted.
+    ``errors`` are (modelled - measured) / measured of the whole step, for each row that was left out.
     """
 
     latency: float
@@ -100,12 +89,7 @@ def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
     Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
     (all on one bandwidth, for example), the one that explains more gets all.
 
-    Args:
-        rows: what to fit; at least 2.
-        left_out: what to check on, and not to fit.
-
-    Raises:
-        ValueError: there are fewer than 2 rows, or a row that is fitted is among those left out.
+    ``rows`` are fitted, at least 2; on those that were ``left_out`` it is checked.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)
@@ -113,38 +97,27 @@ def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
         >>> print(fit(rows[:2], rows[2:]))
         1000 us a hop, 80% of the bandwidth, 0.00 ns a byte beside it; 2 rows fitted, off by 0.0% at most on 1 left out
     """
+    from scipy.optimize import nnls
+
     if len(rows) < 2:
         raise ValueError(f"rows must be at least 2, got {len(rows)}")
     if set(rows) & set(left_out):
         raise ValueError("left_out must hold none of the rows that are fitted")
     steps = np.array([row.step for row in rows])
     terms = np.array([_terms(row) for row in rows]) / steps[:, None]
-    latency, inverse, per_byte = _without_negatives(terms, np.array([row.seconds for row in rows]) / steps)
-    found = Fit(latency, 1 / inverse if inverse else math.inf, per_byte, (), len(rows))
-    errors = [(found.link(row.bandwidth).seconds(*row.hops_and_bytes) - row.seconds) / row.step for row in left_out]
-    return Fit(found.latency, found.efficiency, found.per_byte, tuple(errors), found.rows)
+    scale = np.abs(terms).max(axis=0)
+    scale[scale == 0] = 1
+    found, _ = nnls(terms / scale, np.array([row.seconds for row in rows]) / steps)
+    latency, inverse, per_byte = map(float, found / scale)
+    link = Link(1.0, latency, 1 / inverse if inverse else math.inf, per_byte)
+    errors = []
+    for row in left_out:
+        seconds = dataclasses.replace(link, bandwidth=row.bandwidth).seconds(*row.hops_and_bytes)
+        errors.append((seconds - row.seconds) / row.step)
+    return Fit(link.latency, link.efficiency, link.per_byte, tuple(errors), len(rows))
 
 
 def _terms(row):
     """What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange."""
     hops, size = row.hops_and_bytes
     return hops, size / row.bandwidth, size
-
-
-def _without_negatives(terms, goal):
-    """The factors, none below zero, whose sums over the terms come nearest to the goal: the best of all subsets'."""
-    best, least = np.zeros(terms.shape[1]), np.sum(goal**2)
-    scale = np.abs(terms).max(axis=0)
-    scale[scale == 0] = 1
-    for size in range(1, terms.shape[1] + 1):
-        for chosen in itertools.combinations(range(terms.shape[1]), size):
-            part = (terms / scale)[:, chosen]
-            if np.linalg.matrix_rank(part) < size:
-                continue
-            factors = np.linalg.lstsq(part, goal, rcond=None)[0]
-            squares = np.sum((part @ factors - goal) ** 2)
-            # A figure more must explain something: rounding alone would find one.
-            if np.all(factors >= 0) and squares < least - 1e-12:
-                best, least = np.zeros(terms.shape[1]), squares
-                best[list(chosen)] = factors
-    return tuple(float(factor) for factor in best / scale)

@@ -4,9 +4,7 @@ The model has two terms for the network, a latency for each hop and a time for e
 from measurements what the workers themselves need. What it leaves out makes networks look better or worse than they
 are: the exchange does not overlap the backward pass, links are equal, and nobody else uses them.
 
-What comes from it says ``source="modelled"``; `dgc_lab.scaling.calibration.Measured` says ``source="measured"``.
-
-`dgc_lab.scaling.network` has the links and the collectives, `dgc_lab.scaling.calibration` finds a link's figures from measurements.
+What comes from it says ``source="modelled"``, what was timed ``"measured"``.
 
 Source: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements).
 """
@@ -17,7 +15,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import COLLECTIVES, Link, allgather, parameter_server, ring
@@ -40,9 +38,6 @@ class Workload:
         whole: elements of the gradients that are sent whole.
         entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
 
-    Raises:
-        ValueError: compute is not above 0, or another figure is below 0.
-
     Example:
         >>> Workload(1000, compute=0)
         Traceback (most recent call last):
@@ -57,16 +52,14 @@ class Workload:
     entry_bytes: int = 8
 
     def __post_init__(self):
-        if not 0 < self.compute < math.inf:
-            raise ValueError(f"compute must be above 0, got {self.compute!r}")
+        check_number("compute", self.compute, "above 0", finite=True)
         for name in ("elements", "selection", "adding", "whole", "entry_bytes"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
+            check_number(name, getattr(self, name), "at least 0", finite=True)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A step as the model has it.
+    """A step as the model has it, or as it was timed.
 
     Attributes:
         method, workers, ratio, bandwidth: what it is of.
@@ -74,7 +67,6 @@ class Estimate:
         handed: bytes that a worker hands to the collectives.
         passed: bytes that pass the busiest link one way, one after another.
         speed_up: examples a second over those of one worker alone; N would be ideal.
-        source: ``"modelled"``.
     """
 
     method: str
@@ -103,9 +95,6 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
             allgather, or by the parameter server: it answers with all elements that anybody sent, here as many as
             workers would name that choose independently.
 
-    Raises:
-        ValueError: an argument is none of those.
-
     Example:
         >>> from dgc_lab.scaling.network import GBIT
         >>> resnet, link = Workload(25_557_032, compute=0.3), Link(GBIT)
@@ -115,8 +104,7 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
     check_choice("method", method, METHODS)
     check_choice("by", by, ("ring", "tree", "parameter server"))
     check_whole("workers", workers, 1)
-    if not 0 <= ratio <= 1:
-        raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
+    check_number("ratio", ratio, "in [0, 1]")
     way, seconds, handed, parts = method, workload.compute, 0.0, []
     if method == "switching":
         way = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
@@ -147,7 +135,7 @@ def _sparse(workload, workers, ratio, by):
 
 
 def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:
-    """How many times as fast a step is as the dense one; below 1 where compression does not pay. By the model.
+    """How many times as fast a step is as the dense one, by the model; below 1 where compression does not pay.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT

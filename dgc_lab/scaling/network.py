@@ -1,7 +1,7 @@
 """A network by two terms: hops, each with its latency, and bytes that pass the busiest link one after another.
 
 Each collective is a function of the number of workers and of the bytes that each of them hands over; `Link.seconds`
-makes a time of what it returns. `dgc_lab.aggregation.allreduce_topologies` counts the same of messages that are really sent.
+makes a time of what it returns. `dgc_lab.aggregation.allreduce_topologies` counts the same of messages really sent.
 
 Sources: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (3), 1994 (latency and bandwidth);
 Patarasuk and Yuan 2009 (ring allreduce).
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+from dgc_lab.common import check_number
 
 GBIT = 1e9 / 8  # bytes a second
 
@@ -49,10 +51,7 @@ def allgather(workers: int, size: float) -> tuple[float, float]:
 def parameter_server(workers: int, size: float, answer: float | None = None) -> tuple[float, float]:
     """As `ring`, with one server at the first worker's place; all others' bytes pass its link.
 
-    Args:
-        workers: N.
-        size: bytes that a worker sends.
-        answer: bytes that it gets back; as many if None.
+    A worker gets ``answer`` bytes back, as many as it sends if None.
 
     Example:
         >>> parameter_server(4, 1000)
@@ -74,9 +73,6 @@ class Link:
         efficiency: share of the bandwidth that payload gets.
         per_byte: seconds a byte takes at either end, however fast the link is.
 
-    Raises:
-        ValueError: bandwidth or efficiency is not above 0, or latency or per_byte is below 0.
-
     Example:
         >>> Link(bandwidth=1e6, latency=0.5).seconds(*ring(2, 1000))
         1.001
@@ -88,12 +84,10 @@ class Link:
     per_byte: float = 0.0
 
     def __post_init__(self):
-        for name, allowed in {"bandwidth": "above 0", "efficiency": "above 0"}.items():
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
+        for name in ("bandwidth", "efficiency"):
+            check_number(name, getattr(self, name), "above 0")
         for name in ("latency", "per_byte"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
+            check_number(name, getattr(self, name), "at least 0")
 
     def seconds(self, hops: float, size: float) -> float:
         """Time of that many hops, with ``size`` bytes one after another."""

@@ -21,13 +21,8 @@ def was_sent(before, after, gradient, velocity=None):
     Sending leaves zero behind, and zeros are never sent. So an element was sent where something was in it or came to
     it, and nothing is left. (What comes could cancel to the last bit what was there; that would be taken for sent.)
 
-    Args:
-        before, after: a worker's residual before and after the step, tensors of one shape.
-        gradient: what the step computed for it.
-        velocity: the velocity before the step, where momentum goes into the residual.
-
-    Returns:
-        Boolean tensor of the same shape.
+    ``before`` and ``after`` are a worker's residual around the step, ``gradient`` what the step computed for it, and
+    ``velocity`` that before the step, where momentum goes into the residual; tensors of one shape, as the answer is.
 
     Example:
         >>> before, gradient = tf.constant([0.5, 0.0, 0.5, 0.0]), tf.constant([0.1, 3.0, 3.0, 0.0])
@@ -41,11 +36,7 @@ def was_sent(before, after, gradient, velocity=None):
 
 
 def grown(ages, after):
-    """Ages after a step: one more where something waits, 0 where nothing does.
-
-    Args:
-        ages: int32 tensor, before the step.
-        after: the residual after it, of the same shape.
+    """Ages after a step: one more where something waits in the residual ``after`` it, 0 where nothing does.
 
     Example:
         >>> grown(tf.constant([4, 4, 0]), tf.constant([0.5, 0.0, 0.0])).numpy().tolist()
@@ -55,15 +46,7 @@ def grown(ages, after):
 
 
 def counted(ages, mask, longest: int):
-    """How many of the elements under a mask have each age.
-
-    Args:
-        ages: int32 tensor.
-        mask: boolean tensor of the same shape.
-        longest: age that older ones count as, too.
-
-    Returns:
-        int64 tensor (longest + 1,), the number of elements of age 0, 1, ...
+    """How many of the elements under a mask have age 0, 1, ...: int64 (longest + 1,); older ones count as ``longest``.
 
     Example:
         >>> counted(tf.constant([0, 2, 2, 9]), tf.constant([True, True, True, True]), longest=3).numpy().tolist()
@@ -142,23 +125,16 @@ class WatchedCompressor(Compressor):
         return result
 
     def waiting_ages(self) -> np.ndarray:
-        """How many elements of this process's residuals have waited 0, 1, ... steps for now; of those that wait.
+        """How many elements that wait in this process's residuals have the age 0, 1, ...; int64 array (longest + 1,).
 
-        Returns:
-            int64 array (longest + 1,); the age that they would be sent at in the next step.
+        It is the age that they would be sent at in the next step.
         """
         every = np.concatenate([age.numpy().ravel() for age in tf.nest.flatten(self.ages) if age is not None])
         return np.bincount(np.minimum(every[every > 0], self.longest), minlength=self.longest + 1)
 
 
 def by_doubling(counts) -> list[tuple[int, int, int]]:
-    """Counts by age, put together in classes that double: 0, 1, 2 to 3, 4 to 7, and so on.
-
-    Args:
-        counts: number of elements of age 0, 1, ...
-
-    Returns:
-        (first age, last age, number) of each class, up to the longest age.
+    """Counts of age 0, 1, ... in classes that double, 0, 1, 2 to 3, 4 to 7: (first age, last age, number) of each.
 
     Example:
         >>> by_doubling([5, 4, 3, 2, 1])
@@ -172,14 +148,7 @@ def by_doubling(counts) -> list[tuple[int, int, int]]:
 
 
 def quantile(counts, share: float) -> int:
-    """The smallest age that at least this share of the elements do not exceed.
-
-    Args:
-        counts: number of elements of age 0, 1, ...; at least one element.
-        share: in (0, 1].
-
-    Raises:
-        ValueError: nothing was counted.
+    """The smallest age that at least this share, in (0, 1], of the elements do not exceed.
 
     Example:
         >>> quantile([2, 1, 1], 0.5), quantile([2, 1, 1], 0.75)

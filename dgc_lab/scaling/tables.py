@@ -1,48 +1,125 @@
-"""The tables of lesson 6 from the cost model, beside what was measured where something was."""
+"""The tables of lesson 6: steps that were measured over slow and fast links, and what the cost model makes of them.
+
+The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` makes them again. What a link's figures come to for
+other numbers of workers, other models and other bandwidths is `dgc_lab.scaling.cost_model`'s business.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dgc_lab.scaling.calibration import Fit, Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
-from dgc_lab.scaling.link_table import RANKS
 from dgc_lab.scaling.network import GBIT, Link
-from dgc_lab.scaling.timing import StepTimes
+from dgc_lab.scaling.timing import StepTimes, workload
+from dgc_lab.training.published_tables import results_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
+RANKS = 2
+FITTED = ("dense", "masking", "DGC")
 METHOD_OF = {"no exchange": "no exchange", "dense": "dense", "float16": "float16", "DGC": "sparse"}
 FASTEST_DRAWN = 10 * GBIT  # where a link that nothing limits is drawn
 
 
-def break_even_table(ratios: Sequence[float], workers: Sequence[int], entry_bytes: int = 8) -> pd.DataFrame:
-    """Bytes past a link by allgather over those by ring allreduce: a row for each ratio, a column for each N.
+def link_rows() -> list[dict]:
+    """The measured rows: one for each link and way to send the gradients.
+
+    A row's ``bandwidth`` is in bytes a second, None where nothing limited the link; ``ms`` is the median of its
+    ``steps``. ``selection_ms`` is what of it goes to accumulating, selecting, packing and unpacking: the same step on
+    the same data without the network, less a step that exchanges nothing. ``wire_bytes`` is what a rank sent over the
+    link in a step, by the link's own counter, with Horovod's control traffic and all headers; ``handed_bytes`` what
+    it handed to the collective.
 
     Example:
-        >>> break_even_table([0.25, 0.001], [2, 4, 1024]).loc[0.25].tolist()
-        [0.5, 1.0, 256.0]
+        >>> sorted({row["link"] for row in link_rows()})
+        ['1 Gbit/s', '10 Mbit/s', '100 Mbit/s', 'unlimited']
+    """
+    return [json.loads(line) for line in results_file("link.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
+    """The rows as a table, the slowest link first, with how many times as fast as dense each step is.
+
+    Args:
+        rows: as `link_rows` gives them; those if None.
+
+    Returns:
+        One line a row: link, method, ratio, how values and places travel, ms a step, times as fast as dense over the
+        same link, kB a step on the link, and times fewer bytes there than dense.
+
+    Example:
+        >>> table = measured_links()
+        >>> slow = table[(table["link"] == "10 Mbit/s") & (table["ratio"] == 0.001)]
+        >>> bool((slow["times as fast as dense"] > 1).all())
+        True
     """
     import pandas as pd
 
-    shares = [[bytes_against_dense(number, ratio, entry_bytes) for number in workers] for ratio in ratios]
-    index = pd.Index(ratios, name="ratio")
-    return pd.DataFrame(shares, index=index, columns=pd.Index(workers, name="workers"))
+    rows = sorted(link_rows() if rows is None else rows, key=lambda row: row["bandwidth"] or math.inf)
+    dense = {row["link"]: row for row in rows if row["method"] == "dense"}
+    return pd.DataFrame(
+        {
+            **{name: row[name] for name in ("link", "method", "ratio", "values")},
+            "indices": row["indices"] if row["collective"] == "allgather" else "",
+            "ms": row["ms"],
+            "times as fast as dense": dense[row["link"]]["ms"] / row["ms"],
+            "kB on the link": row["wire_bytes"] / 1000,
+            "times fewer bytes": dense[row["link"]]["wire_bytes"] / row["wire_bytes"] if row["collective"] else None,
+        }
+        for row in rows
+    )
+
+
+def exchanges(rows: Sequence[dict] | None = None) -> dict[str, list[Measured]]:
+    """By link, what the exchange alone took in each row: its step, less one that exchanges nothing, less the selection.
+
+    Horovod's float16 is left out: on processors its sums take longer than a fast link does, which is no property of
+    the link. So is a row whose step took no longer than the rest of it, as far as a clock can tell.
+    """
+    rows, found = link_rows() if rows is None else rows, {}
+    nothing = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
+    for row in rows:
+        beside = nothing[row["link"]] + row["selection_ms"]
+        if row["method"] in FITTED and row["ms"] > beside:
+            times = {"seconds": (row["ms"] - beside) / 1000, "beside": beside / 1000}
+            measured = Measured(row["collective"], RANKS, row["handed_bytes"], row["bandwidth"] or math.inf, **times)
+            found.setdefault(row["link"], []).append(measured)
+    return found
+
+
+def fit_links(rows: Sequence[dict] | None = None) -> Fit:
+    """The cost model's figures by all rows, and its errors on each link when it was fitted on the other links alone.
+
+    Args:
+        rows: as `link_rows` gives them, of at least three links; those if None.
+
+    Returns:
+        A `dgc_lab.scaling.calibration.Fit`; its errors are shares of whole steps. The latency of a hop is what two
+        ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the slower rank, little of it
+        the link's.
+    """
+    links = exchanges(rows)
+    errors = [error for link in links for error in fit(_of_others(links, link), links[link]).errors]
+    return dataclasses.replace(fit(_of_others(links)), errors=tuple(errors))
+
+
+def _of_others(links, left_out=None):
+    """The exchanges over all links, or over all but one."""
+    return [exchange for link, every in links.items() if link != left_out for exchange in every]
 
 
 def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:
     """Steps that were timed over real links, as the cost model's estimates look, with ``source="measured"``.
 
-    Args:
-        rows: of `dgc_lab.scaling.link_table.link_rows`.
-        values, indices: what entries travelled as; rows of complete DGC with others are left out, as is masking.
-
-    Returns:
-        One for each row, its ``source`` ``"measured"``. A link that nothing limited has infinite bandwidth; bytes
-        passed are those that the link counted.
+    A link that nothing limited has infinite bandwidth; bytes passed are those that the link counted. Rows of complete
+    DGC whose entries travelled as other ``values`` or ``indices`` are left out, as is masking.
 
     Example:
         >>> row = {"link": "slow", "bandwidth": 1e6, "ratio": 1.0, "values": "float32", "indices": "int32"}
@@ -76,12 +153,8 @@ def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "i
 def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     """What a step of those rows takes without the network: medians over the links.
 
-    Args:
-        rows: of `dgc_lab.scaling.link_table.link_rows`.
-        ratio: whose selection counts; with float32 values and int32 indices.
-
-    Raises:
-        ValueError: there is no step without exchange, or none of complete DGC at that ratio.
+    ``ratio`` is the one whose selection counts, with float32 values and int32 indices. A ValueError where there is no
+    step without exchange, or none of complete DGC at that ratio.
 
     Example:
         >>> row = {"method": "no exchange", "ratio": 1.0, "ms": 50.0, "selection_ms": 0.0}
@@ -99,13 +172,13 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
-def steps_over_links(rows: Sequence[dict], fit=None) -> pd.DataFrame:
+def steps_over_links(rows: Sequence[dict], fitted: Fit | None = None) -> pd.DataFrame:
     """Time of a step over each link, measured and by the cost model.
 
     Args:
-        rows: of `dgc_lab.scaling.link_table.link_rows`.
-        fit: what the model takes for all links, a `dgc_lab.scaling.calibration.Fit`; if None, each link is predicted by what is
-            fitted to the other links alone.
+        rows: as `link_rows` gives them.
+        fitted: what the model takes for all links; if None, each link is predicted by what is fitted to the other links
+            alone.
 
     Returns:
         For each step and source a row: link, curve (what was sent), source, x (Mbit/s; an unlimited link at 10 000) and
@@ -113,14 +186,9 @@ def steps_over_links(rows: Sequence[dict], fit=None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from dgc_lab.scaling.calibration import fit as fitted
-    from dgc_lab.scaling.link_table import exchanges
-    from dgc_lab.scaling.timing import workload
-
-    known, lines = exchanges(rows), []
+    links, lines = exchanges(rows), []
     for link in dict.fromkeys(row["link"] for row in rows):
-        others = [communicator for other, every in known.items() if other != link for communicator in every]
-        used = fit or fitted(others)
+        used = fitted or fit(_of_others(links, link))
         for timed in timed_steps([row for row in rows if row["link"] == link]):
             ratios = [timed.ratio] if timed.method == "sparse" else []
             work = workload("mnist_cnn", times_over_links(rows, *ratios))
@@ -151,7 +219,23 @@ def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
     return (sides["modelled"] / sides["measured"] - 1).unstack()[links]
 
 
-def gains_by_bandwidth(workloads: dict, bandwidths: Sequence[float], workers: int, ratio: float, link: Link):
+def break_even_table(ratios: Sequence[float], workers: Sequence[int], entry_bytes: int = 8) -> pd.DataFrame:
+    """Bytes past a link by allgather over those by ring allreduce: a row for each ratio, a column for each N.
+
+    Example:
+        >>> break_even_table([0.25, 0.001], [2, 4, 1024]).loc[0.25].tolist()
+        [0.5, 1.0, 256.0]
+    """
+    import pandas as pd
+
+    shares = [[bytes_against_dense(number, ratio, entry_bytes) for number in workers] for ratio in ratios]
+    index = pd.Index(ratios, name="ratio")
+    return pd.DataFrame(shares, index=index, columns=pd.Index(workers, name="workers"))
+
+
+def gains_by_bandwidth(
+    workloads: dict, bandwidths: Sequence[float], workers: int, ratio: float, link: Link
+) -> pd.DataFrame:
     """How many times as fast as dense a switching step is, by bandwidth, modelled: a curve for each workload.
 
     Args:
@@ -161,7 +245,7 @@ def gains_by_bandwidth(workloads: dict, bandwidths: Sequence[float], workers: in
         link: gives all but the bandwidth.
 
     Returns:
-        ``pandas.DataFrame`` for `dgc_lab.scaling.figures.lines_and_marks`, x in Gbit/s.
+        As `dgc_lab.scaling.figures.lines_and_marks` takes it, x in Gbit/s.
 
     Example:
         >>> from dgc_lab.scaling.cost_model import Workload
@@ -169,8 +253,6 @@ def gains_by_bandwidth(workloads: dict, bandwidths: Sequence[float], workers: in
         >>> frame[["curve", "source", "x"]].values.tolist()
         [['small', 'modelled', 1.0]]
     """
-    import dataclasses
-
     import pandas as pd
 
     lines = [

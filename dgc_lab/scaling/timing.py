@@ -1,6 +1,6 @@
-"""What a worker needs for a step without any network: measured on this machine, scaled from that, or assumed.
+"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed.
 
-The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says with each of them where it comes from.
+The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says of each where it comes from.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.scaling.cost_model import ELEMENTS, Workload
 from dgc_lab.scaling.named_shapes import SHAPES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MEASURED, SCALED, ASSUMED = "measured here", "scaled from mnist_cnn measured here", "assumed"
 # Seconds of forward and backward pass on an accelerator of the day of 2103.00543; nobody measured them here.
@@ -56,8 +60,7 @@ def measured(batch: int = 50, ratio: float = 0.001, rounds: int = 9) -> StepTime
     """
     check_whole("batch", batch, 1)
     check_whole("rounds", rounds, 3)
-    if not 0 < ratio < 1:
-        raise ValueError(f"ratio must be above 0 and below 1, got {ratio!r}")
+    check_number("ratio", ratio, "above 0 and below 1")
     few, many = (median_seconds(adding(entries), rounds) for entries in ENTRIES)
     return StepTimes(
         compute=median_seconds(training_step(batch), rounds),
@@ -146,13 +149,9 @@ def adding(entries: int):
 
 
 def times_of(model: str, here: StepTimes) -> StepTimes:
-    """Times of a named network: of ``mnist_cnn`` those that were measured, of others an assumption.
+    """Times of a named network: of ``mnist_cnn`` those that were `measured`, of others an assumption.
 
     Selecting is taken to need the same time for each element as in ``mnist_cnn`` here; computing is assumed.
-
-    Args:
-        model: ``"mnist_cnn"``, ``"ResNet-50"`` or ``"BERT-base"``.
-        here: from `measured`.
 
     Example:
         >>> times_of("ResNet-50", StepTimes(0.05, 0.01, 1e-8)).compute_is
@@ -166,12 +165,7 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
-    """What the cost model has to know of a named network, sent as `dgc_lab.dgc.config.DGCConfig` does it.
-
-    Args:
-        model: as in `times_of`.
-        times: of one worker.
-        values, indices: what entries travel as (`dgc_lab.dgc.wire_format.Layout`).
+    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.dgc.config.DGCConfig` does it.
 
     Example:
         >>> work = workload("ResNet-50", StepTimes(0.1, 0.05, 1e-8), "float32", "run_lengths")
@@ -184,11 +178,56 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
     check_choice("model", model, SHAPES)
     config = DGCConfig(values=values, indices=indices)
     whole = sum(math.prod(shape) for shape in SHAPES[model]() if config.is_dense(shape))
-    return Workload(
-        ELEMENTS[model] - whole,
-        times.compute,
-        times.selection,
-        times.adding,
-        whole,
-        Layout(values, indices).element_bytes,
-    )
+    entry_bytes = Layout(values, indices).element_bytes
+    return Workload(ELEMENTS[model] - whole, times.compute, times.selection, times.adding, whole, entry_bytes)
+
+
+def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int = 9, seed: int = 0) -> pd.DataFrame:
+    """Time every rule of `dgc_lab.dgc.thresholding` on one tensor of normal numbers, the rules taking turns.
+
+    Args:
+        elements: of the tensor; as many as the large dense layer of ``mnist_cnn`` has, if not given.
+        ratios: shares to keep, each above 0 and below 1.
+        rounds: how often each search is timed, at least 3; each time with another sample.
+        seed: integer from which the numbers and the samples are drawn.
+
+    Returns:
+        A row for each ratio and rule: the median in ms, how many times as fast as the exact rule, and the smallest and
+        largest share that passed, over the ratio.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> frame = selection_times(elements=100_000, ratios=[0.01], rounds=3)
+        >>> frame["rule"].tolist(), float(frame["least kept / ratio"][0])
+        (['exact', 'sampled', 'hierarchical'], 1.0)
+    """
+    import pandas as pd
+    import tensorflow as tf
+
+    from dgc_lab.dgc.thresholding import RULES, keep_mask
+
+    check_whole("elements", elements, 1)
+    check_whole("rounds", rounds, 3)
+    for ratio in ratios:
+        check_number("ratios", ratio, "above 0 and below 1")
+    x, lines = tf.random.stateless_normal([elements], (seed, 0)), []
+    for ratio in ratios:
+        searches = {rule: tf.function(lambda s, find=find, r=ratio: find(x, r, seed=s)) for rule, find in RULES.items()}
+        seconds, kept = {rule: [] for rule in RULES}, {rule: [] for rule in RULES}
+        for turn in range(-1, rounds):
+            for rule, search in searches.items():
+                start = time.perf_counter()
+                threshold = search(tf.constant([seed, turn])).numpy()
+                if turn < 0:  # it was traced
+                    continue
+                seconds[rule].append(time.perf_counter() - start)
+                kept[rule].append(float(tf.reduce_mean(tf.cast(keep_mask(x, threshold), tf.float64))))
+        exact = statistics.median(seconds["exact"])
+        for rule in RULES:
+            took = statistics.median(seconds[rule])
+            near = [round(share / ratio, 6) for share in (min(kept[rule]), max(kept[rule]))]
+            lines.append((ratio, rule, 1e3 * took, exact / took, *near))
+    names = ["ratio", "rule", "ms", "times as fast as exact", "least kept / ratio", "most kept / ratio"]
+    return pd.DataFrame(lines, columns=names)

@@ -34,7 +34,7 @@ class ScaleExplorer(Explorer):
         fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can cost what
             they cost there, and payload get as much of it. Its latency is not taken over: between two ranks most of it
             is no property of the link.
-        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.link_table.link_rows`); drawn where
+        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`); drawn where
             bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
             latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).

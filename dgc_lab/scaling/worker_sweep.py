@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_number
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, append_row, configuration, read_rows, sweep
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ class Run:
             `dgc_lab.dgc.algorithm.clip_locally` does it; or ``"the same"``, to `CLIP_NORM` whatever N is.
         seed: integer for first weights and order of the examples.
 
-    Raises:
-        ValueError: workers does not divide 128, ratio is outside (0, 1], or clipping is none of those.
     """
 
     workers: int
@@ -55,15 +53,12 @@ class Run:
         allowed = [n for n in range(1, EXAMPLES_A_STEP + 1) if EXAMPLES_A_STEP % n == 0]
         if self.workers not in allowed:
             raise ValueError(f"workers must be one of {', '.join(map(str, allowed))}, got {self.workers!r}")
-        if not 0 < self.ratio <= 1:
-            raise ValueError(f"ratio must be above 0 and at most 1, got {self.ratio!r}")
+        check_number("ratio", self.ratio, "above 0 and at most 1")
 
     def settings(self, steps: int, learning_rate: float):
         """As `dgc_lab.training.distributed_trainer.DistributedConfig`."""
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
-        # The limit grows with the root of N; divided by it, it is the same for all.
-        clip_norm = {"none": None, "by workers": CLIP_NORM, "the same": CLIP_NORM / self.workers**0.5}[self.clipping]
         return DistributedConfig(
             steps=steps,
             batch=EXAMPLES_A_STEP // self.workers,
@@ -73,7 +68,7 @@ class Run:
             evaluations=1,
             workers=self.workers,
             factor_masking=self.ratio < 1,  # where everything is sent it would leave no momentum
-            clip_norm=clip_norm,
+            clip_norm=clip_norm(self.clipping, self.workers),
         )
 
 
@@ -98,7 +93,7 @@ def table_runs(workers=WORKERS, ratios=RATIOS, clippings=("none", "by workers"),
 def train_runs(
     runs, steps: int = STEPS, learning_rate: float = LEARNING_RATE, out: str | os.PathLike | None = None
 ) -> Iterator:
-    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweeps.sweep` does.
+    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep` does.
 
     The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
 
@@ -109,8 +104,8 @@ def train_runs(
         out: file for the finished rows; a row that is there already is not made again.
 
     Yields:
-        `RowStarted`, with the number of the run; a training's events; `RowEnded` or `RowFailed`.
-        Beside a sweep's columns, rows hold the ages of what was sent (`dgc_lab.scaling.residual_staleness`).
+        A sweep's events, numbered by the runs. Beside a sweep's columns, rows hold the ages of what was sent
+        (`dgc_lab.scaling.residual_staleness`).
 
     Raises:
         ValueError: there are no runs, one is there twice, or steps or learning_rate is none that can be.
@@ -157,7 +152,7 @@ def _train(every, data, out):
 
 
 def watched_trainer(settings, data=None):
-    """A `dgc_lab.training.distributed_trainer.DistributedTrainer` of simulated workers whose residuals' ages are kept."""
+    """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept."""
     from dgc_lab.distributed.communicators import SimulatedWorkers
     from dgc_lab.scaling.residual_staleness import WatchedCompressor
     from dgc_lab.training.distributed_trainer import DistributedTrainer
@@ -183,18 +178,16 @@ def ages_of(compressor) -> dict:
 
 
 def clipping_of(row: dict) -> str:
-    """Which of `CLIPPINGS` a row was made with.
-
-    Raises:
-        ValueError: it has another norm.
-    """
-    if row["clip_norm"] is None:
-        return "none"
-    if row["clip_norm"] == CLIP_NORM:
-        return "by workers"
-    if row["clip_norm"] == CLIP_NORM / row["workers"] ** 0.5:
-        return "the same"
+    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm."""
+    for clipping in CLIPPINGS:
+        if row["clip_norm"] == clip_norm(clipping, row["workers"]):
+            return clipping
     raise ValueError(f"clip_norm must be None, {CLIP_NORM:g} or that over the root of workers, got {row['clip_norm']}")
+
+
+def clip_norm(clipping: str, workers: int) -> float | None:
+    """The norm to clip to: the limit grows with the root of N, so divided by it, it is the same for all."""
+    return {"none": None, "by workers": CLIP_NORM, "the same": CLIP_NORM / workers**0.5}[clipping]
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
@@ -204,24 +197,12 @@ def table(rows: list[dict]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    lines = [
-        {
-            "workers": row["workers"],
-            "ratio": row["ratio"],
-            "clipping": clipping_of(row),
-            "seed": row["seed"],
-            "accuracy": row["accuracy"],
-            "loss": row["loss"],
-            "kB a step": row["bytes a step"] / 1000,
-            "mean age": row["mean age"],
-            "median age": row["median age"],
-            "mean age waiting": row["mean age waiting"],
-        }
-        for row in rows
-    ]
-    frame = pd.DataFrame(lines)
-    if not lines:
-        return frame
+    if not rows:
+        return pd.DataFrame()
+    columns = ["workers", "ratio", "clipping", "seed", "accuracy", "loss", "kB a step"]
+    columns += ["mean age", "median age", "mean age waiting"]
+    lines = [{**row, "clipping": clipping_of(row), "kB a step": row["bytes a step"] / 1000} for row in rows]
+    frame = pd.DataFrame(lines)[columns]
     order = ["workers", "clipping", "ratio", "seed"]
     frame = frame.sort_values(order, ascending=[True, False, False, True], kind="stable", ignore_index=True)
     return frame if frame["seed"].nunique() > 1 else frame.drop(columns="seed")

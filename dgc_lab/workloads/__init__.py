@@ -1,4 +1,9 @@
-"""What is trained: data sets, networks, text, batches. All lessons."""
+"""What is trained: data sets, networks, text, batches. All lessons.
+
+`data` has digits and MNIST, `models` their networks. Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` (for
+`cifar10`, where the user has it) and `bert` with its `text` and `masked_words`. A network is a function that returns a
+Keras model, the same for the same seed.
+"""
 
 from dgc_lab.common import hand_on
 
@@ -6,10 +11,13 @@ __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
         "batches": "cross_entropy make_evaluator pick_batch",
-        "data": "Dataset load",
+        "bert": "small_bert",
+        "data": "DataError Dataset load",
+        "gan": "RingGAN",
+        "masked_words": "mask_words masked_batches most_frequent",
         "models": "digits_cnn mnist_cnn wide_digits_cnn",
         "resnet": "resnet20",
-        "bert": "small_bert",
-        "gan": "RingGAN",
+        "ring": "quality ring_points",
+        "text": "Vocabulary corpus",
     },
 )

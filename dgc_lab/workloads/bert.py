@@ -61,15 +61,11 @@ def small_bert(
         >>> model.output_shape
         (None, 2, 1000)
     """
-    for name, value, least in (
-        ("vocabulary_size", vocabulary_size, 3),
-        ("length", length, 2),
-        ("width", width, 1),
-        ("layers", layers, 1),
-        ("heads", heads, 1),
-        ("seed", seed, 0),
-    ):
-        check_whole(name, value, least)
+    check_whole("vocabulary_size", vocabulary_size, 3)
+    check_whole("length", length, 2)
+    check_whole("seed", seed, 0)
+    for name, value in {"width": width, "layers": layers, "heads": heads}.items():
+        check_whole(name, value, 1)
     if width % heads:
         raise ValueError(f"width must be a multiple of heads, {heads}, got {width}")
     seeds = iter(range(1000 * seed, 1000 * seed + 999))
@@ -90,10 +86,8 @@ def small_bert(
 
 def attention(x, heads: int, number: int, seeds):
     """Each word's vector becomes a mean of all words' vectors, weighted by how much they have to do with each other."""
-    layer = keras.layers.MultiHeadAttention(
-        heads, x.shape[-1] // heads, kernel_initializer=glorot(next(seeds)), name=f"attention{number}"
-    )
-    return layer(x, x)
+    named = {"kernel_initializer": glorot(next(seeds)), "name": f"attention{number}"}
+    return keras.layers.MultiHeadAttention(heads, x.shape[-1] // heads, **named)(x, x)
 
 
 def feed_forward(x, number: int, seeds):

@@ -27,7 +27,7 @@ def load(path: str | os.PathLike | None = None) -> Dataset:
         path: the folder, or the one that holds it; the environment variable ``DGC_LAB_CIFAR10`` if None.
 
     Returns:
-        `dgc_lab.workloads.data.Dataset`: images float32 in [0, 1], (examples, 32, 32, 3); 50 000 to train, 10 000 to test.
+        `dgc_lab.workloads.Dataset`: images float32 in [0, 1], (examples, 32, 32, 3); 50 000 to train, 10 000 to test.
 
     Raises:
         DataError: no folder is named, a file is missing, or one is not in this format.

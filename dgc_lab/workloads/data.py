@@ -94,11 +94,7 @@ def digits() -> Dataset:
 def mnist(path: str | os.PathLike | None = None) -> Dataset:
     """MNIST from ``path``, else from ``DGC_LAB_DATA``, else from Keras's cache, else by download (11 MB).
 
-    Args:
-        path: an ``mnist.npz`` in Keras's layout, or a folder that holds one.
-
-    Raises:
-        DataError: there is no such file, it is not in that layout, or the download failed.
+    A DataError where there is no such file, it is not in Keras's layout, or the download failed.
 
     Source: Y. LeCun, C. Cortes, C. J. C. Burges, in the layout of ``keras.datasets.mnist``.
     """

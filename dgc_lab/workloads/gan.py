@@ -1,4 +1,4 @@
-"""A small generative adversarial network (GAN) on the ring of `dgc_lab.workloads.ring`, as a task for training on workers.
+"""A small generative adversarial network (GAN) on the ring of `dgc_lab.workloads.ring`, as a task for workers.
 
 Sources: the game and the generator's non-saturating loss, Goodfellow et al. 2014 (arXiv:1406.2661); the penalty that
 keeps simultaneous steps of two players from turning in circles, Mescheder et al. 2018 (arXiv:1801.04406, R1).
@@ -6,28 +6,28 @@ keeps simultaneous steps of two players from turning in circles, Mescheder et al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import pairwise
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_whole
 from dgc_lab.workloads.ring import quality, ring_points
 
 NOISE = 4  # random numbers from which the generator makes a point
-LAYERS = 3  # of each network; a kernel and a bias each
 SAMPLES = 1000  # points that a score is counted on
 
 
-def dense(weights, inputs) -> tf.Tensor:
-    """Dense layers, leaky ReLU between them; ``weights`` are kernel, bias, kernel, bias and so on."""
-    for place in range(0, len(weights), 2):
-        if place:
-            inputs = tf.nn.leaky_relu(inputs)
-        inputs = tf.matmul(inputs, weights[place]) + weights[place + 1]
-    return inputs
+def dense_network(widths, seeds) -> keras.Model:
+    """Dense layers with these widths, leaky ReLU between them; first weights from the next seeds."""
+    layers = [keras.Input((widths[0],))]
+    for place, width in enumerate(widths[1:], start=2):
+        activation = "leaky_relu" if place < len(widths) else None
+        first = keras.initializers.GlorotUniform(seed=next(seeds))
+        layers.append(keras.layers.Dense(width, activation, kernel_initializer=first))
+    return keras.Sequential(layers)
 
 
 @dataclass(frozen=True)
@@ -66,58 +66,58 @@ class RingGAN:
         check_whole("hidden", self.hidden, 1, 4096)
         check_whole("points", self.points, 1, 10_000_000)
         check_whole("seed", self.seed, 0, 2**31 - 2)
-        if not 0 <= self.penalty < float("inf"):
-            raise ValueError(f"penalty must be at least 0 and finite, got {self.penalty!r}")
+        check_number("penalty", self.penalty, "at least 0 and finite")
 
     @cached_property
     def examples(self) -> tuple[np.ndarray]:
         """The training set: one array, float32 (points, 2)."""
         return (ring_points(self.points, self.seed),)
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the weights: kernel and bias of each layer, the generator's and then the discriminator's."""
-        widths = [(first, self.hidden, self.hidden, last) for first, last in ((NOISE, 2), (2, 1))]
-        layers = [layer for width in widths for layer in pairwise(width)]
-        return [shape for layer in layers for shape in (layer, layer[1:])]
+    @cached_property
+    def players(self) -> tuple[keras.Model, keras.Model]:
+        """The generator and the discriminator, with their first weights: Glorot's uniform kernels, biases of 0."""
+        seeds = iter(range(6 * self.seed, 6 * self.seed + 6))
+        return tuple(
+            dense_network((first, self.hidden, self.hidden, last), seeds) for first, last in ((NOISE, 2), (2, 1))
+        )
+
+    def __getstate__(self):
+        """What travels to a worker: the numbers alone, from which points and players are made again there."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def initial_weights(self) -> list[np.ndarray]:
-        """Glorot's uniform kernels and biases of 0, float32."""
-        random = np.random.default_rng([self.seed, 1])
-        limits = [np.sqrt(6 / sum(shape)) if len(shape) == 2 else 0.0 for shape in self.shapes()]
-        draw = [random.uniform(-limit, limit, shape) for limit, shape in zip(limits, self.shapes(), strict=True)]
-        return [weight.astype(np.float32) for weight in draw]
+        """First weights, float32: kernel and bias of each layer, the generator's and then the discriminator's."""
+        return [weight for player in self.players for weight in player.get_weights()]
 
-    def players(self, weights) -> tuple[list, list]:
+    def split(self, weights) -> tuple[list, list]:
         """The generator's weights and the discriminator's; ValueError where shapes are not those of this GAN."""
+        own = [tuple(weight.shape) for player in self.players for weight in player.weights]
         shapes = [tuple(weight.shape) for weight in weights]
-        if shapes != self.shapes():
-            raise ValueError(f"weights must have the shapes {self.shapes()}, got {shapes}")
-        return list(weights[: 2 * LAYERS]), list(weights[2 * LAYERS :])
+        if shapes != own:
+            raise ValueError(f"weights must have the shapes {own}, got {shapes}")
+        return list(weights[: len(own) // 2]), list(weights[len(own) // 2 :])
 
     def gradients(self, weights, seed, real) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Each player's gradient of its own loss, both at the same weights.
 
         Args:
-            weights: float32 tensors as `initial_weights` has them.
+            weights: float32 tensors as `initial_weights` has them; ValueError where they have other shapes.
             seed: int32 (2,), from which the generator's noise is drawn; the same seed gives the same result.
             real: float32 (batch, 2), real points; as many are made.
 
         Returns:
             The discriminator's loss without the penalty, a scalar: 2 ln 2 = 1.386 where it cannot tell real points from
-            made ones. And the gradients, like ``weights``: the generator's of its own loss, the discriminator's of its
-            loss with the penalty.
-
-        Raises:
-            ValueError: ``weights`` have other shapes.
+            made ones. And the gradients, like ``weights``: the discriminator's of its loss with the penalty.
         """
-        generator, discriminator = self.players(weights)
+        makes, tells = (player.stateless_call for player in self.players)
+        generator, discriminator = self.split(weights)
         noise = tf.random.stateless_normal((tf.shape(real)[0], NOISE), seed)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch([*generator, *discriminator])
-            on_made = dense(discriminator, dense(generator, noise))
+            on_made, _ = tells(discriminator, [], makes(generator, [], noise)[0])
             with tf.GradientTape() as slope_tape:
                 slope_tape.watch(real)
-                on_real = dense(discriminator, real)
+                on_real, _ = tells(discriminator, [], real)
             slope = slope_tape.gradient(on_real, real)
             # softplus(-x) is -log sigmoid(x): the cost of "real" with x for answer; softplus(x) is that of "made".
             fooling = tf.reduce_mean(tf.nn.softplus(-on_made))
@@ -128,9 +128,9 @@ class RingGAN:
     def sample(self, weights, count: int = SAMPLES) -> np.ndarray:
         """Points that the generator makes, float32 (count, 2); the same noise at every call."""
         check_whole("count", count, 1, 10_000_000)
-        generator, _ = self.players(weights)
         noise = tf.random.stateless_normal((count, NOISE), (self.seed, 2))
-        return dense([tf.constant(weight) for weight in generator], noise).numpy()
+        points, _ = self.players[0].stateless_call(self.split(weights)[0], [], noise)
+        return points.numpy()
 
     def score(self, weights) -> dict[str, float]:
         """The `dgc_lab.workloads.ring.quality` of 1 000 samples; ValueError where ``weights`` have other shapes."""

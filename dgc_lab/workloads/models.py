@@ -21,27 +21,13 @@ def mnist_cnn(seed: int = 0):
         >>> mnist_cnn().count_params()
         3274634
     """
-    import keras
-
-    seeds = iter(range(1000 * seed, 1000 * seed + 10))
-    return keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            keras.layers.Conv2D(32, 5, padding="same", activation="relu", name="conv1", **glorot(seeds)),
-            keras.layers.MaxPooling2D(name="pool1"),
-            keras.layers.Conv2D(64, 5, padding="same", activation="relu", name="conv2", **glorot(seeds)),
-            keras.layers.MaxPooling2D(name="pool2"),
-            keras.layers.Flatten(name="flatten"),
-            keras.layers.Dense(1024, activation="relu", name="dense", **glorot(seeds)),
-            keras.layers.Dropout(0.4, seed=next(seeds), name="dropout"),
-            keras.layers.Dense(10, name="logits", **glorot(seeds)),
-        ],
-        name="mnist_cnn",
-    )
+    return cnn("mnist_cnn", 28, [(32, 5, True), (64, 5, True)], 1024, seed, dropout=0.4)
 
 
 def digits_cnn(seed: int = 0):
     """A small convolutional network for 8x8 digits: the same build, 38 282 parameters.
+
+    Convolution 3x3x16, pool, convolution 3x3x32, dense 64, dense 10.
 
     Args:
         seed: integer from which first weights are drawn.
@@ -53,61 +39,45 @@ def digits_cnn(seed: int = 0):
         >>> digits_cnn().output_shape
         (None, 10)
     """
-    import keras
-
-    seeds = iter(range(1000 * seed, 1000 * seed + 10))
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(16, 3, padding="same", activation="relu", name="conv1", **glorot(seeds)),
-            keras.layers.MaxPooling2D(name="pool1"),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="conv2", **glorot(seeds)),
-            keras.layers.Flatten(name="flatten"),
-            keras.layers.Dense(64, activation="relu", name="dense", **glorot(seeds)),
-            keras.layers.Dense(10, name="logits", **glorot(seeds)),
-        ],
-        name="digits_cnn",
-    )
+    return cnn("digits_cnn", 8, [(16, 3, True), (32, 3, False)], 64, seed)
 
 
 def wide_digits_cnn(seed: int = 0):
-    """A network for 8x8 digits whose gradient takes longer than to ask a worker for it: 85 066 parameters.
+    """As `digits_cnn`, and its gradient takes longer than to ask a worker for it: 85 066 parameters.
 
     Convolution 3x3x32, convolution 3x3x64, pool, dense 64, dense 10. On parameter servers the coordinator needs about
     10 ms to hand out a batch; with batches of 128, a gradient of this network takes as long or longer on one core.
-
-    Args:
-        seed: integer from which first weights are drawn.
-
-    Returns:
-        ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
 
     Example:
         >>> wide_digits_cnn().count_params()
         85066
     """
+    return cnn("wide_digits_cnn", 8, [(32, 3, False), (64, 3, True)], 64, seed)
+
+
+def cnn(name: str, side: int, convolutions, width: int, seed: int, dropout: float = 0.0):
+    """Square grey images into ten classes, with ReLU between the layers.
+
+    Each convolution is (filters, size, whether a pool follows); then a dense layer of some width, and the logits. First
+    weights are Glorot's uniform ones, as the published code had.
+    """
     import keras
 
+    layers = keras.layers
     seeds = iter(range(1000 * seed, 1000 * seed + 10))
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="conv1", **glorot(seeds)),
-            keras.layers.Conv2D(64, 3, padding="same", activation="relu", name="conv2", **glorot(seeds)),
-            keras.layers.MaxPooling2D(name="pool2"),
-            keras.layers.Flatten(name="flatten"),
-            keras.layers.Dense(64, activation="relu", name="dense", **glorot(seeds)),
-            keras.layers.Dense(10, name="logits", **glorot(seeds)),
-        ],
-        name="wide_digits_cnn",
-    )
 
+    def first():
+        return {"kernel_initializer": keras.initializers.GlorotUniform(seed=next(seeds))}
 
-def glorot(seeds) -> dict:
-    """Keyword argument of a layer: Glorot's uniform first weights from the next seed, as the published code had."""
-    import keras
-
-    return {"kernel_initializer": keras.initializers.GlorotUniform(seed=next(seeds))}
+    stack = [keras.Input((side, side, 1))]
+    for number, (filters, size, pool) in enumerate(convolutions, start=1):
+        named = {"activation": "relu", "name": f"conv{number}"}
+        stack.append(layers.Conv2D(filters, size, padding="same", **named, **first()))
+        stack += [layers.MaxPooling2D(name=f"pool{number}")] * pool
+    stack += [layers.Flatten(name="flatten"), layers.Dense(width, activation="relu", name="dense", **first())]
+    if dropout:
+        stack.append(layers.Dropout(dropout, seed=next(seeds), name="dropout"))
+    return keras.Sequential([*stack, layers.Dense(10, name="logits", **first())], name=name)
 
 
 MODELS = {"mnist": mnist_cnn, "digits": digits_cnn}

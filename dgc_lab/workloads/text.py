@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_number, check_whole
 
 UNKNOWN, MASK = "[UNK]", "[MASK]"
 SPECIAL = (UNKNOWN, MASK)  # numbers 0 and 1
@@ -58,11 +58,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, text: str, least: int = 5) -> Vocabulary:
-        """The words that a text has at least ``least`` times, the most frequent first; ties by the alphabet.
-
-        Raises:
-            ValueError: least is no whole number of at least 1.
-        """
+        """The words that a text has at least ``least`` times, the most frequent first; ties by the alphabet."""
         check_whole("least", least, 1)
         counts = collections.Counter(tokens(text))
         frequent = sorted((word for word in counts if counts[word] >= least), key=lambda word: (-counts[word], word))
@@ -77,15 +73,11 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 (tokens,): the number of each of the text's tokens."""
+        """The number of each of the text's tokens, int32 (tokens,)."""
         return np.array([self.numbers.get(token, 0) for token in tokens(text)], np.int32)
 
     def decode(self, numbers) -> str:
-        """The words of these numbers with a space between them.
-
-        Raises:
-            ValueError: a number is not in the vocabulary.
-        """
+        """The words of these numbers with a space between them; a ValueError for a number that no word has."""
         numbers = [int(number) for number in np.asarray(numbers).ravel()]
         wrong = [number for number in numbers if not 0 <= number < len(self)]
         if wrong:
@@ -111,8 +103,7 @@ class Corpus:
 def python_reference() -> str:
     """Python's language reference as ``help()`` shows it, without the paragraphs that occur again.
 
-    Raises:
-        TextError: this Python has come without it.
+    A TextError where this Python has come without it.
 
     Source: `pydoc_data.topics`, made from https://docs.python.org/3/reference (PSF License).
     """
@@ -150,8 +141,7 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, held_out: 
     """
     check_whole("length", length, 2)
     check_whole("seed", seed, 0)
-    if not 0 < held_out < 1:
-        raise ValueError(f"held_out must be above 0 and below 1, got {held_out!r}")
+    check_number("held_out", held_out, "above 0 and below 1")
     every = list(dict.fromkeys(paragraphs(python_reference() if text is None else text)))
     out = np.random.default_rng(seed).random(len(every)) < held_out
     parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]

@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
+
 from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all
 from controls import change_all_by_keyboard, change_all_by_mouse
-from playwright.sync_api import expect
 
 LESSON = "scale.ipynb"
 CELL = """\

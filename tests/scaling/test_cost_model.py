@@ -40,7 +40,7 @@ def passed_one_after_another(messages):
 @pytest.mark.parametrize(("name", "topology"), [("ring", "ring"), ("tree", "tree"), ("parameter server", "central")])
 def test_hops_and_bytes_are_those_of_messages_that_were_counted(name, topology, workers):
     elements = 2520  # divisible by 2 to 10
-    _, messages = links.communicator([np.zeros(elements, np.float32)] * workers, topology)
+    _, messages = links.exchange([np.zeros(elements, np.float32)] * workers, topology)
     assert COLLECTIVES[name](workers, 4 * elements) == passed_one_after_another(messages)
 
 

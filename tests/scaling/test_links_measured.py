@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from dgc_lab.scaling.calibration import Measured
-from dgc_lab.scaling.link_table import exchanges, fit_links, link_rows, measured_links
+from dgc_lab.scaling.tables import exchanges, fit_links, link_rows, measured_links
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -71,8 +71,8 @@ def test_whether_sending_less_pays_is_what_the_table_says():
 
         def modelled(row, nothing=nothing):
             bandwidth = row["bandwidth"] or float("inf")
-            communicator = Measured(row["collective"], 2, row["handed_bytes"], bandwidth, 1.0)
-            return nothing + row["selection_ms"] + 1000 * found.link(bandwidth).seconds(*communicator.hops_and_bytes)
+            exchange = Measured(row["collective"], 2, row["handed_bytes"], bandwidth, 1.0)
+            return nothing + row["selection_ms"] + 1000 * found.link(bandwidth).seconds(*exchange.hops_and_bytes)
 
         [dense] = [row for row in here if row["method"] == "dense"]
         for row in here:

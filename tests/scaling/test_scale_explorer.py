@@ -20,8 +20,7 @@ from dgc_lab.scaling import timing as step_times
 from dgc_lab.scaling.calibration import Fit
 from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
-from dgc_lab.scaling.selection_timing import selection_times
-from dgc_lab.scaling.timing import StepTimes, times_of, workload
+from dgc_lab.scaling.timing import StepTimes, selection_times, times_of, workload
 from dgc_lab.scaling.widget import ScaleExplorer
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")

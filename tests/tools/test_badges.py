@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from badges import PLACEHOLDER, repo_of, stamp, stamp_all
 
-from dgc_lab.__main__ import main
+from badges import PLACEHOLDER, main, repo_of, stamp, stamp_all
 from dgc_lab.common import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +54,7 @@ def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):
         subprocess.run(["git", "-C", copy, "remote", "add", "origin", address], check=True)
         assert repo_of(copy) == "ada/lab"
     monkeypatch.chdir(copy)
-    assert main(["badges", "--ref", "v2"]) == 0
+    assert main(["--ref", "v2"]) == 0
     assert "ada/lab" in capsys.readouterr().out
     assert "github.com/ada/lab@v2" in (copy / "notebooks" / "04_dgc_masking.md").read_text()
 
@@ -68,9 +67,12 @@ def test_wrong_names_are_refused(repo, ref):
         stamp("", repo, ref)
 
 
-def test_a_folder_without_lessons_is_refused(tmp_path):
+def test_a_folder_without_lessons_is_refused(tmp_path, capsys, monkeypatch):
     with pytest.raises(LabError, match="holds no lessons"):
         stamp_all(tmp_path, "ada/lab")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--repo", "ada/lab"]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_other_addresses_stay(copy):

@@ -1,4 +1,4 @@
-"""``python -m dgc_lab table``: the tables of the lessons made again, with a progress bar, row by row into a file."""
+"""Sweeps in a terminal, with a progress bar, row by row into a file; the lessons' tables are made again like that."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def workers(options: argparse.Namespace) -> int:
     return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
 
 
-COMMANDS = {"single-node": single_node, "two-node": two_node, "workers": workers}
+TABLES = {"single-node": single_node, "two-node": two_node, "workers": workers}
 
 
 def refuse(options: argparse.Namespace, **other_tables: str) -> None:
@@ -78,14 +78,10 @@ def refuse(options: argparse.Namespace, **other_tables: str) -> None:
 
 
 def parse_numbers(text: str) -> list[int]:
-    """Whole numbers between commas or spaces.
+    """Whole numbers between commas or spaces; else a ValueError.
 
-    Raises:
-        ValueError: something in it is no whole number.
-
-    Example:
-        >>> parse_numbers("1, 4,16")
-        [1, 4, 16]
+    >>> parse_numbers("1, 4,16")
+    [1, 4, 16]
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
@@ -104,17 +100,10 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, 
 
 
 def show(events, names: list[str], steps: int, out: str | None, table) -> int:
-    """Run a sweep's events with a progress bar and print its rows with ``table``, after Ctrl-C too.
+    """Show the events of a sweep with a progress bar and print its rows with ``table``, after Ctrl-C too.
 
-    Args:
-        events: of `dgc_lab.training.sweeps.sweep` or its like.
-        names: of the rows to come.
-        steps: of each of them.
-        out: file that keeps them, for the last message.
-        table: makes a table of rows.
-
-    Returns:
-        The exit status.
+    ``names`` are those of the rows to come, of ``steps`` each; ``out`` is the file that keeps them, for the last
+    message. Returns the exit status.
     """
     from tqdm import tqdm
 
