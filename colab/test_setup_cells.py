@@ -10,9 +10,10 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import ROOT
+from check_colab import canonical, pins
 from nbclient import NotebookClient
 
-from dgc_lab.install.colab import NO_GPU, canonical, pins
+from dgc_lab.install.colab import NO_GPU
 
 ADDRESS = re.compile(r"git\+https://[\w./-]+")
 OURS = {"dgc-lab", "simpy", "horovod"}
