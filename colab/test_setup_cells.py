@@ -10,10 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser import ROOT
-from check_colab import canonical, pins
 from nbclient import NotebookClient
 
-from dgc_lab.install.colab import NO_GPU
+from dgc_lab.install.colab import NO_GPU, canonical, pins
 
 ADDRESS = re.compile(r"git\+https://[\w./-]+")
 OURS = {"dgc-lab", "simpy", "horovod"}

@@ -1,4 +1,7 @@
-"""What lessons, exercises and pages of the project name of the library is there, and a lesson names it in few lines."""
+"""What lessons and exercises take from the library is there, and a lesson takes it from the rooms, in few lines.
+
+Names in other texts are the house's own test's business (tests/house).
+"""
 
 import importlib
 import re
@@ -10,8 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((ROOT / "notebooks" / "text").glob("*.md"))
 EXERCISES = sorted((ROOT / "notebooks" / "exercises").glob("source/*/text/*.md"))
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "notebooks" / "exercises").glob("*.md"))]
-PAGES += [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "colab").glob("*.py"))]
 IMPORT = re.compile(r"^[ \t]*from (dgc_lab[\w.]*) import (\([^)]*\)|.+)$", re.MULTILINE)
 SETUP = ("dgc_lab.install", ["prepare"])  # in the first cell, which is the same in all lessons
 MOST_IMPORTS = 6
@@ -36,7 +37,7 @@ def found(module, name):
         return importlib.import_module(f"{module}.{name}")
 
 
-@pytest.mark.parametrize("path", [*LESSONS, *EXERCISES, *PAGES], ids=named)
+@pytest.mark.parametrize("path", [*LESSONS, *EXERCISES], ids=named)
 def test_imports_find_what_they_name(path):
     for module, names in imports(path):
         for name in names:
@@ -61,9 +62,3 @@ def test_names_in_a_module_are_there(path):
             used = set(re.findall(rf"(?<![\w./]){name}\.([A-Za-z_]\w*)", code))
             assert used, f"{name} is imported for nothing"
             assert not {each for each in used if not hasattr(module, each)}
-
-
-@pytest.mark.parametrize("path", [*LESSONS, *EXERCISES, *PAGES], ids=named)
-def test_files_of_the_library_are_there(path):
-    for file in re.findall(r"`(dgc_lab/[\w/.]+)`", path.read_text(encoding="utf-8")):
-        assert (ROOT / file).exists(), file
