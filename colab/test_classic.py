@@ -6,21 +6,21 @@ from classic import complaints, expect_live, expect_message, fill, move, press, 
 from playwright.sync_api import expect
 
 AGGREGATION = """\
-from dgc_lab.aggregation.widget import AggregationExplorer
+from dgc_lab.aggregation import AggregationExplorer
 
 AggregationExplorer(method="sequential", addends=1024, dtype="float16", signs="positive")"""
 REPLICAS = """\
-from dgc_lab.replicas.widget import ReplicaExplorer
+from dgc_lab.replicas import ReplicaExplorer
 
 ReplicaExplorer(replicas=4, aggregation="SUM", synchronization="ON_READ")"""
 STRAGGLERS = """\
-from dgc_lab.parameter_server.widget import StragglerLab
+from dgc_lab.parameter_server import StragglerLab
 
 lab = StragglerLab(gradients=240)
 lab"""
 RANKS = """\
 from dgc_lab.cluster import HorovodRanks
-from dgc_lab.training.distributed_widget import DistributedSweep
+from dgc_lab.training import DistributedSweep
 
 ranks = HorovodRanks(2)
 lab = DistributedSweep(ranks, rule="exact")
@@ -28,9 +28,9 @@ lab"""
 SCALE = """\
 from IPython.display import display
 
-from dgc_lab.ui.prediction import Prediction
-from dgc_lab.scaling.widget import ScaleExplorer
+from dgc_lab.scaling import ScaleExplorer
 from dgc_lab.scaling.timing import StepTimes
+from dgc_lab.ui import Prediction
 
 display(Prediction("How accurate will it be?", of=("at 1 %", "at 0.1 %")))
 ScaleExplorer(StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here"))"""

@@ -1,8 +1,8 @@
-"""Run every lesson from its text pair and store the result: ``make notebooks``.
+"""Run every lesson from its text half and store the result: ``make notebooks``.
 
-The .md file is what people edit. What is stored in the .ipynb is what GitHub and nbviewer show to readers without a
-kernel: no messages of this machine, and of each picture the PNG alone (JupyterLab is given an ``<img>`` with
-alternative text beside it, which GitHub would not show).
+The .md file, in ``notebooks/text``, is what people edit. What is stored in the .ipynb is what GitHub and nbviewer show
+to readers without a kernel: no messages of this machine, and of each picture the PNG alone (JupyterLab is given an
+``<img>`` with alternative text beside it, which GitHub would not show).
 """
 
 import os
@@ -33,7 +33,7 @@ def is_bar(output):
 
 def main(names):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    texts = [FOLDER / f"{name}.md" for name in names] or sorted(FOLDER.glob("[0-9]*.md"))
+    texts = [FOLDER / "text" / f"{name}.md" for name in names] or sorted((FOLDER / "text").glob("[0-9]*.md"))
     for text in texts:
         start = time.monotonic()
         notebook = jupytext.read(text)
@@ -44,7 +44,7 @@ def main(names):
             cell.metadata.pop("execution", None)
             if cell.cell_type == "code":
                 cell.outputs = tidied(cell.outputs)
-        jupytext.write(notebook, text.with_suffix(".ipynb"))
+        jupytext.write(notebook, FOLDER / f"{text.stem}.ipynb")
         print(f"{text.stem}: run in {time.monotonic() - start:.0f} s")
 
 

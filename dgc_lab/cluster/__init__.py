@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "horovod_ranks": "HorovodRanks",
         "rank": "stop_requested",
         "tensorflow_clusters": "MultiWorkerMirrored ParameterServers",
+        "tensorflow_roles": "serve",
         "horovod_launcher": "horovodrun",
     },
 )

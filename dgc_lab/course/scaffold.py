@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.sources import text_half
 
 TEXT = """---
 jupytext:
-  formats: ipynb,md:myst
+  formats: ipynb,text//md:myst
   text_representation:
     extension: .md
     format_name: myst
@@ -38,7 +39,7 @@ import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:
     %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"
-from dgc_lab.install.colab import prepare
+from dgc_lab.install import prepare
 prepare()
 ```
 
@@ -62,9 +63,9 @@ This number makes some of the tasks yours alone.
 
 ```{{code-cell}} ipython3
 ---
+deletable: false
 dgc_lab:
   variant: true
-deletable: false
 ---
 VARIANT = 0
 ```
@@ -129,9 +130,9 @@ def new(source: Path, name: str) -> Path:
     """
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", name):
         raise LabError(f"an exercise is named like 08_my_idea, got {name!r}")
-    path = Path(source) / name / f"{name}.md"
-    if path.parent.exists():
-        raise LabError(f"{path.parent} is there already")
+    path = text_half(source, name)
+    if path.parents[1].exists():
+        raise LabError(f"{path.parents[1]} is there already")
     path.parent.mkdir(parents=True)
     path.write_text(TEXT.format(number=int(name[:2]), title=name[3:].replace("_", " ")))
     return path

@@ -1,6 +1,7 @@
-"""The students' versions of the exercises, from one source each: ``NN_name/NN_name.md``, a jupytext text pair.
+"""The students' versions of the exercises, from one source each: ``NN_name/text/NN_name.md``.
 
-nbgrader takes the solutions and the hidden tests out, and keeps both in the gradebook for grading.
+It is the text half of the notebook ``NN_name/NN_name.ipynb``, and jupytext keeps the two in step. nbgrader takes the
+solutions and the hidden tests out, and keeps both in the gradebook for grading.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ def assignments(source: Path) -> list[str]:
     Raises:
         LabError: there are none.
     """
-    names = sorted(path.stem for path in Path(source).glob("*/*.md") if path.stem == path.parent.name)
+    names = sorted(text.stem for text in Path(source).glob("*/text/*.md") if text == text_half(source, text.stem))
     if not names:
-        raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text NN_name.md in it")
+        raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text text/NN_name.md in it")
     return names
+
+
+def text_half(source: Path, name: str) -> Path:
+    """Where the text of an exercise is."""
+    return Path(source) / name / "text" / f"{name}.md"
 
 
 def notebook(source: Path, name: str):
@@ -33,11 +39,10 @@ def notebook(source: Path, name: str):
     """
     import jupytext
 
-    text = Path(source) / name / f"{name}.md"
+    text = text_half(source, name)
     if not text.exists():
         raise LabError(f"no exercise {name!r} in {source}; there are: {', '.join(assignments(source))}")
     found = jupytext.read(text)
-    found.metadata.pop("jupytext", None)
     found.metadata["language_info"] = {"name": "python"}  # nbgrader asks for it
     for number, cell in enumerate(found.cells):
         cell["id"] = f"cell-{number}"
@@ -101,14 +106,28 @@ def prepare(source: Path, folder: Path, name: str) -> None:
     folder = Path(folder).resolve()
     target = folder / "source" / name
     target.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook(source, name), target / f"{name}.ipynb")
+    made = notebook(source, name)
+    made.metadata.pop("jupytext", None)  # a student has no text half
+    nbformat.write(made, target / f"{name}.ipynb")
     result = course_api(folder).generate_assignment(name)
     if not result["success"]:
         raise LabError(f"nbgrader makes no students' version of {name}: {reason(result)}")
 
 
+def pair_with_text(source: Path, name: str) -> None:
+    """Write the notebook that an exercise's text is the other half of, for instructors who edit in JupyterLab.
+
+    It says where its text is, so that jupytext writes what is saved there into the text, too.
+    """
+    import jupytext
+
+    file, found = Path(source) / name / f"{name}.ipynb", jupytext.writes(notebook(source, name), fmt="ipynb") + "\n"
+    if not file.exists() or file.read_text() != found:  # it may be open in JupyterLab
+        file.write_text(found)
+
+
 def release(source: Path, target: Path, names=None, variants: dict[str, int] | None = None) -> list[Path]:
-    """Write the students' versions, and beside each source its notebook.
+    """Write the students' versions, and the notebook of each source.
 
     Args:
         source: folder of the sources.
@@ -132,9 +151,7 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
                 path.parent.mkdir(parents=True, exist_ok=True)
                 nbformat.write(with_variant(made, number), path)
                 written.append(path)
-            beside, text = Path(source) / name / f"{name}.ipynb", nbformat.writes(notebook(source, name)) + "\n"
-            if not beside.exists() or beside.read_text() != text:  # it may be open in JupyterLab
-                beside.write_text(text)
+            pair_with_text(source, name)
             for extra in (Path(source) / name).iterdir():
                 if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
                     shutil.copy(extra, written[-1].parent)

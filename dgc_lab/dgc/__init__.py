@@ -17,5 +17,6 @@ __getattr__, __dir__, __all__ = hand_on(
         "selection": "select",
         "thresholding": "RULES SCOPES exact_threshold hierarchical_threshold keep_mask keep_masks sampled_threshold "
         "split thresholds",
+        "wire_format": "INDEX_TYPES VALUE_TYPES places run_lengths",
     },
 )

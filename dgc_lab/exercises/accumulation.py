@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 FILLER_EVERY = 2**16  # a run length of 16 bits skips up to 65 535 elements; one entry of value 0 stands for the rest
@@ -134,11 +134,11 @@ def message_bytes(answer, variant: Variant) -> str:
     )
     for places, right, words in cases:
         places = np.array(places, np.int64)
-        found = number(asked(answer, places, about=f"for {words}"), f"for {words}")
+        found = asked_number(answer, places, about=f"for {words}")
         expect(found == right, f"{words}: {found:g} bytes are not what goes over the network.")
     places = np.sort(np.random.default_rng(variant.seed("message_bytes")).choice(10**7, 50, replace=False))
     expect(
-        number(asked(answer, places, about="for 50 places"), "for 50 places") == _bytes(places),
+        asked_number(answer, places, about="for 50 places") == _bytes(places),
         "for 50 random places of 10 million elements the count is off: several fillers can stand in one gap.",
     )
     return "right, fillers included."
@@ -147,7 +147,7 @@ def message_bytes(answer, variant: Variant) -> str:
 def break_even_workers(answer, variant: Variant) -> str:
     for ratio, entry, right in ((0.25, 8, 3), (0.25, 6, 5), (0.001, 8, 999), (0.01, 6, 133)):
         about = f"for a ratio of {ratio} and {entry} bytes an entry"
-        found = number(asked(answer, ratio, entry, about=about), about)
+        found = asked_number(answer, ratio, entry, about=about)
         expect(
             found == right,
             f"{about} you say {found:g} workers. An allgather passes {_gathered(found, ratio, entry):.4g} bytes an "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import asked, expect, number
+from dgc_lab.exercises.checking import asked, asked_number, expect, number
 from dgc_lab.exercises.variants import Variant
 
 
 def running_sum(answer, variant: Variant) -> str:
-    found = number(asked(answer, np.array([1.0, 2.5, -4.0], np.float32), about="for [1, 2.5, -4]"), "for [1, 2.5, -4]")
+    found = asked_number(answer, np.array([1.0, 2.5, -4.0], np.float32), about="for [1, 2.5, -4]")
     expect(found == -0.5, f"1 + 2.5 - 4 is -0.5, got {found:g}.")
     ones = np.ones(4096, np.float16)
-    found = number(asked(answer, ones, about="for 4096 ones in float16"), "for 4096 ones in float16")
+    found = asked_number(answer, ones, about="for 4096 ones in float16")
     expect(
         found == 2048,
         f"4096 ones in float16, added one after another, end at 2048, got {found:g}: is the sum itself float16 in "
@@ -25,10 +25,10 @@ def pairwise_sum(answer, variant: Variant) -> str:
     for length in (1, 2, 3, 7, 64):
         values = np.arange(1, length + 1, dtype=np.float32)
         about = f"for 1, 2, ..., {length}"
-        found = number(asked(answer, values, about=about), about)
+        found = asked_number(answer, values, about=about)
         expect(found == values.sum(), f"{about} the sum is {values.sum():g}, got {found:g}.")
     four = np.array([2048, 1, 1, 0], np.float16)
-    found = number(asked(answer, four, about="for [2048, 1, 1, 0]"), "for [2048, 1, 1, 0]")
+    found = asked_number(answer, four, about="for [2048, 1, 1, 0]")
     expect(
         found == 2048,
         f"[2048, 1, 1, 0] in float16 has halves 2048 + 1, which is 2048, and 1 + 0. You say {found:g}: is every sum on "
@@ -56,12 +56,12 @@ def most_roundings(answer, variant: Variant) -> str:
         (1024, "pairwise", 10),
     ):
         about = f"for {addends} addends, {method}"
-        found = number(asked(answer, addends, method, about=about), about)
+        found = asked_number(answer, addends, method, about=about)
         expect(
             found == right,
             f"{about}: count the additions that the first addend goes through on its way to the sum; not {found:g}.",
         )
-    found = number(asked(answer, 1000, "pairwise", about="for 1000, pairwise"), "for 1000, pairwise")
+    found = asked_number(answer, 1000, "pairwise", about="for 1000, pairwise")
     expect(found == 10, f"1000 addends in pairs: some go through 10 additions, not {found:g}; how high is the tree?")
     return "right: 1023 roundings against 10."
 
@@ -88,7 +88,7 @@ def graph_nodes(answer, variant: Variant) -> str:
     cases = (("ADD_N", 8, 1), ("EXPERIMENTAL_TREE", 8, 7), ("EXPERIMENTAL_ACCUMULATE_N", 8, 7), ("DEFAULT", 5, 1))
     for method, contributions, right in cases:
         about = f"for {method} and {contributions} contributions"
-        found = number(asked(answer, contributions, method, about=about), about)
+        found = asked_number(answer, contributions, method, about=about)
         expect(found == right, f"{about} lesson 1 counted another number of AddN nodes than {found:g}.")
     return "right: one node with all inputs, or one less than there are contributions."
 
@@ -96,7 +96,7 @@ def graph_nodes(answer, variant: Variant) -> str:
 def ring_bytes(answer, variant: Variant) -> str:
     for workers, size, right in ((2, 1000, 1000), (4, 1000, 1500), (10, 1000, 1800), (1, 1000, 0)):
         about = f"for {workers} workers and {size} bytes"
-        found = number(asked(answer, workers, size, about=about), about)
+        found = asked_number(answer, workers, size, about=about)
         expect(
             np.isclose(found, right),
             f"{about}: {found:g} bytes are not what a worker sends. There are two rounds of N - 1 messages; how large "
@@ -114,7 +114,7 @@ def exchange_seconds(answer, variant: Variant) -> str:
     )
     for how, workers, size, right in cases:
         about = f"for {how}, {workers} workers and {size:,} bytes at 1 Gbit/s and 1 ms"
-        found = number(asked(answer, how, workers, size, 125e6, 0.001, about=about), about)
+        found = asked_number(answer, how, workers, size, 125e6, 0.001, about=about)
         expect(
             np.isclose(found, right, rtol=1e-3),
             f"{about}: {found:.4g} s is not it. Latency counts once a hop, bytes count on the busiest link.",

@@ -192,6 +192,11 @@ def number(result, about: str) -> float:
     return result
 
 
+def asked_number(answer, *arguments, about: str) -> float:
+    """What the student's function answers, as one number; see `asked` and `number`."""
+    return number(asked(answer, *arguments, about=about), about)
+
+
 def expect(holds, otherwise: str) -> None:
     """Raise `NotYet` with these words unless it holds."""
     if not bool(holds):

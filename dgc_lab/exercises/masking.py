@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 MOST = 1.3  # times as many elements as were asked for may pass a threshold with a guarantee
@@ -17,13 +17,13 @@ def elements_to_keep(answer, variant: Variant) -> str:
         (7, 0.0, "0", 0),
         (8, 1, "8", 8),
     ):
-        found = number(asked(answer, ratio, elements, about=f"for a ratio of {ratio}"), f"for a ratio of {ratio}")
+        found = asked_number(answer, ratio, elements, about=f"for a ratio of {ratio}")
         expect(
             found == right,
             f"of {elements} elements a ratio of {ratio} wants at least {least}, so not {found:g}: "
             "which whole number is it then?",
         )
-    found = number(asked(answer, 0.07, 100, about="for a ratio of 0.07"), "for a ratio of 0.07")
+    found = asked_number(answer, 0.07, 100, about="for a ratio of 0.07")
     expect(
         found == 7,
         f"a ratio of 0.07 of 100 elements is 7 of them, not {found:g}. Look at 0.07 * 100 in Python: what can be done "
@@ -77,13 +77,13 @@ def my_threshold(answer, variant: Variant) -> str:
 def sampled_threshold(answer, variant: Variant) -> str:
     ramp = np.arange(1, 101, dtype=np.float32)
     about = "for 1, 2, ..., 100 with ratio 0.2, stride 10 and start 4"
-    found = number(asked(answer, ramp, 0.2, 10, 4, about=about), about)
+    found = asked_number(answer, ramp, 0.2, 10, 4, about=about)
     expect(found in ramp[4::10], f"{about} the sample is 5, 15, ..., 95, and {found:g} is not in it.")
     passed = int((ramp[4::10] >= found).sum())
     expect(passed == 2, f"{about}, 20 % of the sample's 10 values are 2; {passed} of them reach {found:g}.")
-    found = number(asked(answer, -ramp, 0.2, 10, 4, about="with the signs turned"), "with the signs turned")
+    found = asked_number(answer, -ramp, 0.2, 10, 4, about="with the signs turned")
     expect(found == 85, f"with the signs turned the threshold must be the same as before, got {found:g}.")
-    found = number(asked(answer, ramp.reshape(10, 10), 0.2, 10, 4, about="for a table"), "for a table")
+    found = asked_number(answer, ramp.reshape(10, 10), 0.2, 10, 4, about="for a table")
     expect(found == 85, f"1 to 100 as a table of 10 x 10 must have the same threshold as in a row, got {found:g}.")
     return "right: read off the sample alone."
 
@@ -99,7 +99,7 @@ def guaranteed_threshold(answer, variant: Variant) -> str:
         "a gradient whose every tenth element is huge": high,
     }
     for name, gradient in cases.items():
-        found = number(asked(answer, gradient, 0.02, 10, about=f"for {name}"), f"for {name}")
+        found = asked_number(answer, gradient, 0.02, 10, about=f"for {name}")
         passed, wanted = int((np.abs(gradient) >= found).sum()), 40
         expect(
             wanted <= passed <= MOST * wanted,
@@ -114,7 +114,7 @@ def share_sent(answer, variant: Variant) -> str:
     gradients = [rng.normal(size=200), 0.001 * rng.normal(size=1800)]
     for whose, least, most in (("tensor", 0.01, 0.011), ("first", 0.0009, 0.0011)):
         about = f"for two tensors and whose={whose!r}"
-        found = number(asked(answer, gradients, 0.01, whose, about=about), about)
+        found = asked_number(answer, gradients, 0.01, whose, about=about)
         expect(0 <= found <= 1, f"{about} a share from 0 to 1 is asked for, got {found:g}.")
         expect(
             least <= found <= most,

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from dgc_lab.exercises.checking import NotYet, array_like, asked, expect, number, parts
+from dgc_lab.exercises.checking import NotYet, array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 COLUMNS = ("ratio", "seed", "accuracy", "bytes")  # of the project's table
@@ -32,7 +32,7 @@ def step_bytes(answer, variant: Variant) -> str:
         ([(100, 100)] * 2, 0.07, 1000, 8, 11_200, "two of 10 000: 700 entries of each, and no more"),
     ):
         about = f"for {words},"
-        found = number(asked(answer, list(shapes), ratio, below, entry, about=about), about)
+        found = asked_number(answer, list(shapes), ratio, below, entry, about=about)
         expect(found == right, f"{words}. You say {found:g} bytes.")
     return "right: exemptions, rounding and all."
 
@@ -160,7 +160,7 @@ def shard_places(answer, variant: Variant) -> str:
 def steps_an_epoch(answer, variant: Variant) -> str:
     for examples, ranks, batch, right in ((1000, 2, 50, 10), (1001, 2, 50, 10), (1010, 2, 50, 11), (96, 4, 32, 1)):
         about = f"for {examples} examples, {ranks} ranks and batches of {batch}"
-        found = number(asked(answer, examples, ranks, batch, about=about), about)
+        found = asked_number(answer, examples, ranks, batch, about=about)
         expect(found == right, f"{about}: a rank has {examples // ranks} examples; these are not {found:g} batches.")
     return "right, with a last batch that is not full."
 

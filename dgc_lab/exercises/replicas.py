@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, expect, number, parts
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 
@@ -22,14 +22,14 @@ def aggregate(answer, variant: Variant) -> str:
 
 def global_accuracy(answer, variant: Variant) -> str:
     about = "for one replica with 9 of 10 right and one with 10 of 90"
-    found = number(asked(answer, np.array([9, 10]), np.array([10, 90]), about=about), about)
+    found = asked_number(answer, np.array([9, 10]), np.array([10, 90]), about=about)
     expect(
         not np.isclose(found, 0.9 / 2 + 1 / 18),
         f"{about}: {found:.3f} is the mean of two accuracies, of unlike many examples.",
     )
     expect(np.isclose(found, 0.19), f"{about}: of 100 examples 19 are right, got {found:.3f}.")
     about = "where the last replica had no examples"
-    found = number(asked(answer, np.array([3, 0]), np.array([4, 0]), about=about), about)
+    found = asked_number(answer, np.array([3, 0]), np.array([4, 0]), about=about)
     expect(np.isclose(found, 0.75), f"{about}: 3 of 4 are right, got {found:.3f}.")
     return "right: counts are added up, and divided once."
 
@@ -40,7 +40,7 @@ def replica_loss(answer, variant: Variant) -> str:
         about = (
             f"for a batch of 6 on {len(slices)} replicas with {', '.join(str(len(each)) for each in slices)} examples"
         )
-        found = sum(number(asked(answer, each, 6, about=about), about) for each in slices)
+        found = sum(asked_number(answer, each, 6, about=about) for each in slices)
         expect(
             np.isclose(found, 3.5),
             f"{about}: the replicas' losses are added up, to the batch's mean of 3.5; they give {found:.3g}.",

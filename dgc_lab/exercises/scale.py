@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, expect, number
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
 from dgc_lab.exercises.variants import Variant
 
 GBIT = 1e9 / 8  # bytes a second
@@ -38,7 +38,7 @@ def allgather_seconds(answer, variant: Variant) -> str:
 def break_even_ratio(answer, variant: Variant) -> str:
     for workers, entry, whole, right in ((4, 8, 4, 0.25), (4, 6, 4, 1 / 3), (32, 8, 4, 1 / 32), (4, 8, 2, 0.125)):
         about = f"for {workers} workers, {entry} bytes an entry and {whole} bytes an element of the whole gradient"
-        found = number(asked(answer, workers, entry, whole, about=about), about)
+        found = asked_number(answer, workers, entry, whole, about=about)
         expect(
             np.isclose(found, right),
             f"{about} you say {found:.4g}. Of an element an allgather then passes {(workers - 1) * found * entry:.4g} "
@@ -61,7 +61,7 @@ def break_even_bandwidth(answer, variant: Variant) -> str:
         (-1e6, 0.5, 0, "the compressed gradient is the longer one: it pays on no link"),
         (2e6, 0, math.inf, "selecting takes no time: it pays on every link"),
     ):
-        found = number(asked(answer, spared, selection, about=f"where {words}:"), f"where {words}:")
+        found = asked_number(answer, spared, selection, about=f"where {words}:")
         expect(
             found == right or np.isclose(found, right),
             f"{words}. You say {found:.4g} bytes a second; asked is the bandwidth at which both steps take as long.",
@@ -96,7 +96,7 @@ def relative_deviation(answer, variant: Variant) -> str:
     rng = np.random.default_rng(variant.seed("relative_deviation"))
     for ratio, sample in ((0.01, 1000), (0.1, 1000), (0.01, 100_000), (0.5, 100)):
         about = f"for a ratio of {ratio} and a sample of {sample}"
-        found = number(asked(answer, ratio, sample, about=about), about)
+        found = asked_number(answer, ratio, sample, about=about)
         counts = rng.binomial(sample, ratio, size=20_000)
         expect(
             np.isclose(found, _deviation(ratio, sample), rtol=0.01),
@@ -110,7 +110,7 @@ def relative_deviation(answer, variant: Variant) -> str:
 def sample_needed(answer, variant: Variant) -> str:
     for ratio, deviation, right in ((0.5, 0.1, 100), (0.01, 0.1, 9900), (0.001, 0.1, 99_900), (0.001, 0.05, 399_600)):
         about = f"for a ratio of {ratio} and a deviation of {deviation:.0%}"
-        found = number(asked(answer, ratio, deviation, about=about), about)
+        found = asked_number(answer, ratio, deviation, about=about)
         expect(
             abs(found - right) <= 1 and found == int(found),
             f"{about} you say {found:g} elements, whose deviation is {_deviation(ratio, max(found, 1)):.4%}. "
@@ -204,7 +204,7 @@ def my_times(variant: Variant) -> float:
 
 def fast_enough(times: float) -> set[str]:
     """The measured links on which DGC at 0.1 %, values and places in 8 bytes, is at least so many times as fast."""
-    from dgc_lab.scaling.tables import measured_links
+    from dgc_lab.scaling import measured_links
 
     table = measured_links()
     chosen = (table["method"] == "DGC") & (table["ratio"] == 0.001) & (table["indices"] == "int32")
@@ -233,7 +233,7 @@ def counted_ages(log) -> np.ndarray:
 def _seconds(answer, cases):
     """A hop takes 1 s to begin, and a link passes 1000 bytes a second: then seconds are easy to count."""
     for workers, size, right, words in cases:
-        found = number(asked(answer, workers, size, 1000.0, 1.0, about=f"for {words},"), f"for {words},")
+        found = asked_number(answer, workers, size, 1000.0, 1.0, about=f"for {words},")
         expect(
             np.isclose(found, right),
             f"{words}. With 1 s a hop and 1000 bytes a second it does not take {found:.4g} s.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, expect, number
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
 from dgc_lab.exercises.variants import Variant
 
 
@@ -40,7 +40,7 @@ def staleness(answer, variant: Variant) -> str:
 def typical_staleness(answer, variant: Variant) -> str:
     for workers, right in ((1, 0), (2, 1), (8, 7)):
         about = f"for {workers} workers"
-        found = number(asked(answer, workers, about=about), about)
+        found = asked_number(answer, workers, about=about)
         expect(found == right, f"{about} of one speed it is not {found:g}: who updates while one of them computes?")
     return "right."
 
@@ -82,7 +82,7 @@ def may_start(answer, variant: Variant) -> str:
 def synchronous_seconds(answer, variant: Variant) -> str:
     seconds = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 5.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0]])
     about = "for three steps of four workers, in which the slowest takes 1, 5 and 2 s,"
-    found = number(asked(answer, seconds, about=about), about)
+    found = asked_number(answer, seconds, about=about)
     expect(
         not np.isclose(found, 7.0),
         f"{about} 7 s is what the slowest worker needs in all; but others wait in each step.",
@@ -93,10 +93,10 @@ def synchronous_seconds(answer, variant: Variant) -> str:
 
 def asynchronous_updates(answer, variant: Variant) -> str:
     about = "for workers that take 1, 2 and 10 s a step, in 20 s"
-    found = number(asked(answer, np.array([1.0, 2.0, 10.0]), 20.0, about=about), about)
+    found = asked_number(answer, np.array([1.0, 2.0, 10.0]), 20.0, about=about)
     expect(found == 32, f"{about} there are 20 + 10 + 2 updates, got {found:g}.")
     about = "for workers that take 3 and 7 s a step, in 20 s"
-    found = number(asked(answer, np.array([3.0, 7.0]), 20.0, about=about), about)
+    found = asked_number(answer, np.array([3.0, 7.0]), 20.0, about=about)
     expect(found == 8, f"{about}: only whole steps end in an update, so not {found:g}.")
     return "right: a straggler holds up nobody but itself."
 
@@ -105,7 +105,7 @@ def backup_seconds(answer, variant: Variant) -> str:
     seconds = np.array([[1.0, 9.0, 2.0, 3.0], [4.0, 1.0, 1.0, 8.0]])
     for needed, right in ((4, 17.0), (3, 7.0), (1, 2.0)):
         about = f"for two steps of four workers, of which {needed} are needed,"
-        found = number(asked(answer, seconds, needed, about=about), about)
+        found = asked_number(answer, seconds, needed, about=about)
         expect(
             np.isclose(found, right),
             f"{about} it takes {right:g} s, got {found:g}: the step ends when {needed} have arrived.",

@@ -15,5 +15,6 @@ __getattr__, __dir__, __all__ = hand_on(
         "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
         "masking_widget": "CompressionSweep CompressionTaste",
         "distributed_widget": "DistributedSweep",
+        "published_tables": "PUBLISHED_STEPS SINGLE_NODE TWO_NODE single_node_rows two_node_rows",
     },
 )

@@ -78,7 +78,7 @@ def hostile(outside, port):
     code = nbformat.v4.new_code_cell
     notebook.cells[4:4] = [
         code(f"import pathlib; pathlib.Path({str(outside / 'written')!r}).write_text('here')"),
-        code(f"print(open({str(EXERCISES / 'source' / FIRST / f'{FIRST}.md')!r}).read())"),
+        code(f"print(open({str(EXERCISES / 'source' / FIRST / 'text' / f'{FIRST}.md')!r}).read())"),
         code(f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"),
         code(f"import subprocess; subprocess.Popen(['sleep', '{outside.stat().st_ino}12345'], start_new_session=True)"),
         code("import numpy as np; np.ones(10**10)"),
@@ -325,7 +325,7 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
     assert "it shows tests" in pages["cunning"]
-    source = (EXERCISES / "source" / FIRST / f"{FIRST}.md").read_text()
+    source = sources.text_half(EXERCISES / "source", FIRST).read_text()
     blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
     shown = re.sub(blocks, "", source)
     tests = {line.strip() for block in re.findall(blocks, source) for line in block.splitlines()}

@@ -17,7 +17,7 @@ import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:
     %pip install --quiet "dgc_lab @ git+https://github.com/(address)"
-from dgc_lab.install.colab import prepare
+from dgc_lab.install import prepare
 prepare((needs))"""
 pytestmark = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
@@ -109,7 +109,7 @@ def test_text_pair_is_in_step(path):
     def body(document):
         return re.sub(r"\A---\n.*?\n---\n", "", document, flags=re.DOTALL).strip()
 
-    assert body(done.stdout) == body(path.with_suffix(".md").read_text())
+    assert body(done.stdout) == body((FOLDER / "text" / f"{path.stem}.md").read_text())
 
 
 def test_no_helper_code(path):

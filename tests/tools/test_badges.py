@@ -56,7 +56,7 @@ def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):
     monkeypatch.chdir(copy)
     assert main(["--ref", "v2"]) == 0
     assert "ada/lab" in capsys.readouterr().out
-    assert "github.com/ada/lab@v2" in (copy / "notebooks" / "04_dgc_masking.md").read_text()
+    assert "github.com/ada/lab@v2" in (copy / "notebooks" / "text" / "04_dgc_masking.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def step_bytes(shapes, ratio, whole_below, entry_bytes):
 my_factor = 1 / my_ratio
 
 
-# %% merge-rows costs mean-rows, merge-rows
+# %% sum-duplicate-rows costs mean-rows, sum-duplicate-rows
 def sum_duplicate_rows(indices, values):
     once, place = np.unique(indices, return_inverse=True)
     merged = np.zeros((len(once), values.shape[1]))
@@ -36,7 +36,7 @@ def sum_duplicate_rows(indices, values):
     return once, merged
 
 
-# %% merge-rows costs mean-rows, merge-rows
+# %% sum-duplicate-rows costs mean-rows, sum-duplicate-rows
 def sum_duplicate_rows(indices, values):
     order = np.argsort(indices)
     return indices[order], values[order]

@@ -1,0 +1,89 @@
+"""A notebook and its text are in two folders, and Jupyter keeps them in step: what is saved in one is in the other.
+
+Students see each lesson once in the file browser. `make lab` serves the folder of the lessons, Binder the whole copy.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from browser import TOKEN, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSON, EXERCISE = "00_start_here", "04_masking"
+PAIRS = {
+    f"{LESSON}.ipynb": f"text/{LESSON}.md",
+    f"exercises/source/{EXERCISE}/{EXERCISE}.ipynb": f"exercises/source/{EXERCISE}/text/{EXERCISE}.md",
+}
+
+
+@pytest.fixture(scope="module", params=["notebooks", "."])
+def server(request, tmp_path_factory):
+    """A Jupyter server on one of the two folders of a copy; gives the folder of the lessons, and its contents API."""
+    copy, port = tmp_path_factory.mktemp("copy"), free_port()
+    for file in [file for pair in PAIRS.items() for file in pair]:
+        (copy / "notebooks" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "notebooks" / file, copy / "notebooks" / file)
+    before = "" if request.param == "notebooks" else "notebooks/"
+
+    def ask(file, **content):
+        address = f"http://127.0.0.1:{port}/api/contents/{before}{file}?token={TOKEN}&content=1"
+        body = json.dumps(content).encode() if content else None
+        asked = urllib.request.Request(address, body, method="PUT" if content else "GET")
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return json.load(answer)
+
+    command = [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
+    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
+    command += [f"--ServerApp.root_dir={copy / request.param}"]
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(copy / "config")}
+    with (copy / "server.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    end = time.monotonic() + 60
+    while True:
+        try:
+            ask("")
+            break
+        except OSError:
+            assert process.poll() is None, (copy / "server.log").read_text()
+            assert time.monotonic() < end, "the Jupyter server did not start"
+            time.sleep(0.2)
+    yield copy / "notebooks", ask
+    process.terminate()
+    process.wait(20)
+
+
+@pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE])
+def test_what_is_saved_in_one_half_is_in_the_other(server, notebook, text):
+    folder, ask = server
+    before = (folder / text).read_text()
+    model = ask(notebook)
+    cells = model["content"]["cells"]
+    place = next(number for number, cell in enumerate(cells) if cell["source"].startswith("## "))
+    _, *rest = cells[place]["source"].split("\n")
+    cells[place]["source"] = "\n".join(["## Written in the notebook", *rest])
+    ask(notebook, type="notebook", format="json", content=model["content"])
+    lines = (folder / text).read_text().splitlines()
+    assert "## Written in the notebook" in lines
+    assert len(set(before.splitlines()) - set(lines)) <= 2, "the line that was written, and jupytext's version"
+
+    written = (folder / text).read_text().replace("## Written in the notebook", "## Written in the text")
+    (folder / text).write_text(written)
+    later = time.time() + 60  # than the notebook, by more than what a file system can tell
+    os.utime(folder / text, (later, later))
+    assert ask(notebook)["content"]["cells"][place]["source"].split("\n") == ["## Written in the text", *rest]
+
+
+def test_a_student_sees_each_lesson_once(server):
+    _, ask = server
+    assert [entry["name"] for entry in ask("")["content"] if re.match(r"\d", entry["name"])] == [f"{LESSON}.ipynb"]
+    files = {file.name for file in (ROOT / "notebooks").iterdir() if file.is_file()}
+    assert all(name.endswith(".ipynb") for name in files)
+    assert {Path(name).stem for name in files} == {file.stem for file in (ROOT / "notebooks" / "text").glob("*.md")}
