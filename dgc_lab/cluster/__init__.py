@@ -9,9 +9,7 @@ from dgc_lab.common import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "calls": "FunctionFailed ProcessDied",
-        "engine_calls": "RankFailed",
-        "engines": "RankDied",
+        "calls": "FunctionFailed ProcessDied RankDied RankFailed",
         "horovod_ranks": "HorovodRanks",
         "rank": "stop_requested",
         "tensorflow_clusters": "MultiWorkerMirrored ParameterServers",

@@ -1,6 +1,6 @@
 """One function that runs on the processes of a cluster, seen from the notebook: results, stream, and what went wrong.
 
-`dgc_lab.cluster.engine_calls` and `dgc_lab.cluster.member_calls` say how a function travels.
+`dgc_lab.cluster.member_calls` and `dgc_lab.cluster.engines` say how a function travels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FunctionFailed(LabError):
     """A function raised on a process, or the processes did not do what they were asked to.
 
     Attributes:
-        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError` with the exception's class, message, traceback.
+        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError`: class, message and traceback.
     """
 
     def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
@@ -42,19 +42,33 @@ class FunctionFailed(LabError):
         self.problems = problems or {}
 
 
+class RankDied(ProcessDied):
+    """The process of a rank is gone.
+
+    Attributes:
+        ranks: which ones, at least one.
+    """
+
+    def __init__(self, names: list[str]):
+        super().__init__(names)
+        self.ranks = [int(name.split()[-1]) for name in names]
+
+
+class RankFailed(FunctionFailed):
+    """A function raised on a rank, or the ranks did not do what they were asked to; ``problems`` are by rank."""
+
+
 class Call:
     """A function on its way through the processes of a cluster; a subclass knows how it travels.
 
     Args:
-        processes: where it runs: `dgc_lab.cluster.engines.Engines` or `dgc_lab.cluster.process_group.ProcessGroup`.
+        processes: where it runs, a `dgc_lab.cluster.processes.Processes`.
         names: how messages call those that run it, in order.
         grace: seconds that they get to follow a stop, or to come back when one of them has raised.
 
     Attributes:
         outcomes: by number, the `dgc_lab.cluster.rank.CallResult` of those that have ended.
     """
-
-    failed: type[FunctionFailed] = FunctionFailed
 
     def __init__(self, processes, names: list[str], grace: float):
         self.processes, self.names, self.grace, self.outcomes = processes, names, grace, {}
@@ -96,8 +110,8 @@ class Call:
         """
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
-            yield from self._items()
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
+            yield from self._items()
             self.processes.look_for_dead()
             now = time.monotonic()
             if finished:
@@ -119,7 +133,7 @@ class Call:
                 return
             if self._stop_since and now > self._stop_since + self.grace:
                 self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were put down")
-                raise self.failed(f"{self.processes.broken}. restart() brings them back")
+                raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
                 last_signal = now
@@ -151,7 +165,7 @@ class Call:
         """
         if problems := self.problems():
             after = f"\n{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
-            raise self.failed(explain(problems, self.names) + after, problems)
+            raise self.processes.failed(explain(problems, self.names) + after, problems)
         return [self.outcomes[number].value for number in range(len(self.names))]
 
 

@@ -14,7 +14,7 @@ import struct
 import subprocess
 
 # For any user; and for root, where user namespaces are forbidden.
-WAYS = (("unshare", "--user", "--net", "--map-root-user"), ("unshare", "--net"))
+WAYS = (("unshare", "--user", "--net", "--uts", "--map-root-user"), ("unshare", "--net", "--uts"))
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
@@ -50,6 +50,15 @@ def why_not() -> str | None:
 def entrance() -> tuple[str, ...]:
     """What to put before a command so that it runs in a private network; only where `why_not` gives None."""
     return first_way(WAYS)[0]
+
+
+def settle() -> None:
+    """In the new network: switch its loopback interface on, and take a host name that leads there.
+
+    The machine's own name often leads to an address that only its other interfaces have. Gloo looks it up.
+    """
+    raise_loopback()
+    socket.sethostname("localhost")
 
 
 def raise_loopback() -> None:

@@ -18,12 +18,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.base import Cluster, show_line
-from dgc_lab.cluster.member_calls import MemberCall
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
@@ -49,7 +46,6 @@ class TensorFlowCluster(Cluster):
         if port is not None:
             check_whole("port", port, 1024, 65536 - self._number)
         self._port, self._reachable = port, reachable
-        self._callers = []
 
     def _prepare(self) -> dict[str, Callable[[], None]]:
         """By name of the process, what it does first."""
@@ -84,8 +80,7 @@ class TensorFlowCluster(Cluster):
         # Children of one process cannot share its GPU; they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
         variables["no_grpc_proxy"] = LOOPBACK  # with http_proxy set, gRPC would look for the servers behind the proxy
-        self._processes = ProcessGroup(variables, private)
-        self._processes.what = self.what
+        self._processes = ProcessGroup(self.what, variables, private)
         resources.callback(self._processes.close)
         self._say("importing TensorFlow, once for all processes")
         self._processes.start(began + self.timeout)
@@ -111,13 +106,6 @@ class TensorFlowCluster(Cluster):
     def _vital(self) -> set[str]:
         """Names of the processes without which the others cannot go on."""
         return set(self._prepare())
-
-    def _arguments(self, args):
-        return [args] * len(self._callers)
-
-    def _new_call(self, streamed, function, arguments, kwargs):
-        payloads = [cloudpickle.dumps((function, args, kwargs)) for args in arguments]
-        return MemberCall(self._processes, self._callers, self.grace, payloads, streamed)
 
 
 def task(name: str) -> tuple[str, str]:
