@@ -26,16 +26,7 @@ def show_line(text: str) -> None:
 
 
 class Cluster:
-    """Processes that stay warm beside the notebook; the base of `dgc_lab.cluster`.
-
-    Args:
-        timeout: seconds that a start may take, above 0.
-        grace: seconds that the processes get to follow a stop, or to come back when one of them has raised; 0 or more.
-        progress: gets a line of text at each stage of the start; None for silence.
-
-    Raises:
-        ValueError: an argument is not as said above.
-    """
+    """Processes that stay warm beside the notebook; `HorovodRanks` says what the arguments are."""
 
     what = "processes"  # how messages call them
     _yielding: tuple[str, ...] | None = None  # names of those whose items a stream yields; None: of all

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dgc_lab.cluster.rank import STOP_SIGNAL, RemoteError
+from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
 from dgc_lab.common import LabError
 
 TRACEBACK_LINES = 8
@@ -61,37 +61,20 @@ class RankFailed(FunctionFailed):
 class Call:
     """A function on its way through the processes of a cluster; a subclass knows how it travels.
 
+    It says whether the function has ended everywhere (``finished``), what was yielded since the last look (``_items``)
+    and how much of that is still under way at the end (``_missing``), waits for something to happen (``_wait``), and
+    clears up (``end``).
+
     Args:
         processes: where it runs, a `dgc_lab.cluster.processes.Processes`.
         names: how messages call those that run it, in order.
         grace: seconds that they get to follow a stop, or to come back when one of them has raised.
-
-    Attributes:
-        outcomes: by number, the `dgc_lab.cluster.rank.CallResult` of those that have ended.
     """
 
     def __init__(self, processes, names: list[str], grace: float):
-        self.processes, self.names, self.grace, self.outcomes = processes, names, grace, {}
+        self.processes, self.names, self.grace = processes, names, grace
+        self.outcomes: dict[int, CallResult] = {}  # by number, of those that have ended
         self._stop_since = None
-
-    def finished(self) -> bool:
-        """Whether the function has ended everywhere."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Clear up behind the function."""
-
-    def _items(self) -> Iterator[Any]:
-        """What has been yielded since the last look."""
-        raise NotImplementedError
-
-    def _missing(self) -> int:
-        """How many batches of items are still under way when the function has ended."""
-        return 0
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for something to happen, no longer than that."""
-        raise NotImplementedError
 
     def problems(self) -> dict[int, RemoteError]:
         """What was raised, by number of the process."""
@@ -171,10 +154,6 @@ class Call:
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
     """Say which process raised what, with the last lines of the first one's traceback.
-
-    Args:
-        problems: by number of the process, at least one.
-        names: of all processes.
 
     Example:
         >>> same = RemoteError("ValueError", "steps must be at least 1, got 0", "...")

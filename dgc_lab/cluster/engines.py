@@ -28,24 +28,19 @@ class ForeignEngines(Processes):
         cluster: an ``ipyparallel.Cluster`` to start and, in the end, to stop; or None.
         client: an ``ipyparallel.Client`` of running engines, which are left running; or None.
 
-    Attributes:
-        client: ipyparallel's client, after `start`.
-        ids: by name of the rank, its engine's number in the client, in rank order.
-        lost: ranks whose call ended with ipyparallel's word that the engine died; it can come before its client knows.
     """
 
     what, died, failed = "ranks", RankDied, RankFailed
 
     def __init__(self, size: int, cluster=None, client=None):
         self._size, self._cluster, self._given = size, cluster, client
-        self.client, self.ids, self.lost = None, {}, set()
+        self.client, self.ids = None, {}  # by name of the rank, its engine's number in the client
+        self.lost = (
+            set()
+        )  # ranks whose call ended with ipyparallel's word that they died: it can come before `client.ids`
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
-        """Start the cluster, where there is one to start, and wait for its engines.
-
-        Args:
-            deadline: on the clock of ``time.monotonic``.
-            say: gets a line for each stage.
+        """Start the cluster, where there is one to start, and wait for its engines until the deadline.
 
         Raises:
             LabError: the deadline passed, or there are too few engines.
@@ -163,51 +158,36 @@ def stream(payload: bytes) -> bytes:
 
 
 def publish_items(outcome: CallResult, function: Callable, args: tuple, kwargs: dict) -> None:
-    """Publish what a generator function yields; the outcome says how many batches the notebook has to wait for."""
-    items, publisher = rank_side.items_of(function, args, kwargs), Publisher()
-    try:
-        for item in items:
-            publisher.waiting.append(item)
-    finally:
-        outcome.batches = publisher.finish()
-    if publisher.error:
-        raise publisher.error
-
-
-class Publisher:
-    """Sends what lies in ``waiting`` to the notebook, 25 times a second, from a thread of its own.
+    """Publish what a generator function yields, 25 times a second, from a thread; one of the ways for `outcome_of`.
 
     A batch at a time, because a message costs about a millisecond, and a rank may yield thousands of items a second.
     """
+    from ipyparallel.engine.datapub import publish_data
 
-    def __init__(self):
-        self.waiting, self.error = [], None
-        self._sent = 0
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
-        self._thread.start()
+    waiting, ended, errors = [], threading.Event(), []
 
-    def _work(self):
+    def publish():
         try:
-            while not self._finished.wait(SECONDS_BETWEEN_BATCHES):
-                self._publish()
-            self._publish()
+            last = False
+            while not last:
+                last = ended.wait(SECONDS_BETWEEN_BATCHES)
+                # Only the training thread appends, and only at the end: the first items can be taken without a lock.
+                if batch := waiting[:]:
+                    publish_data({f"batch {outcome.batches}": cloudpickle.dumps(batch)})
+                    del waiting[: len(batch)]
+                    outcome.batches += 1
         except Exception as error:
-            self.error = error
+            errors.append(error)
             rank_side.request_stop()  # the training loop takes this to the other ranks as it takes a stop
 
-    def _publish(self):
-        from ipyparallel.engine.datapub import publish_data
-
-        # Only the training thread appends, and only at the end: the first items can be taken without a lock.
-        batch = self.waiting[:]
-        if batch:
-            publish_data({f"batch {self._sent}": cloudpickle.dumps(batch)})
-            del self.waiting[: len(batch)]
-            self._sent += 1
-
-    def finish(self) -> int:
-        """Send the rest; returns the number of batches sent in all."""
-        self._finished.set()
-        self._thread.join()
-        return self._sent
+    items = rank_side.items_of(function, args, kwargs)
+    thread = threading.Thread(target=publish, name="publisher", daemon=True)
+    thread.start()
+    try:
+        for item in items:
+            waiting.append(item)  # one by one: the other thread takes each as it comes
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,8 +1,8 @@
 """Horovod's own launcher, ``horovodrun``, on this machine, in a network that nobody else is on.
 
 While it runs, ``horovodrun`` listens on all interfaces, without a password. In a private network
-(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use it in a
-network that you trust.
+(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use
+it in a network that you trust.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK dgc_lab.cluster.host MODULES...
 
-The notebook's side is `dgc_lab.cluster.process_group`. Forks start at once and share the memory of what was imported; they are
-sound as long as no thread of TensorFlow runs here.
+The notebook's side is `dgc_lab.cluster.process_group`. Forks start at once and share the memory of what was imported;
+they are sound as long as no thread of TensorFlow runs here.
 """
 
 from __future__ import annotations
@@ -75,13 +75,7 @@ def call_notebook(name: str) -> Connection:
 
 
 def live(name: str, variables: dict[str, str], prepare) -> None:
-    """What a forked process does: get ready, tell the notebook, run its functions one after another.
-
-    Args:
-        name: how the notebook calls this process.
-        variables: environment.
-        prepare: called first, such as to start a server.
-    """
+    """What a forked process does: get ready (``prepare``), tell the notebook, run its functions one after another."""
     os.environ.update(variables)
     sys.modules["__main__"] = types.ModuleType("__main__")  # where the notebook's cells run (`magic.run_cell`)
     connection = call_notebook(name)

@@ -22,13 +22,9 @@ DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its conn
 
 
 class MemberCall(Call):
-    """A function on its way through some processes of a group.
+    """A function on its way through some vital processes of a `dgc_lab.cluster.process_group.ProcessGroup`.
 
-    Args:
-        group: the `dgc_lab.cluster.process_group.ProcessGroup`.
-        names: of the processes that run it; they have to be vital.
-        grace: as in `Call`.
-        payloads: for each what `Processes.call` has; none where the function is under way.
+    ``payloads`` are those of `Processes.call`; there are none where the function is under way already.
     """
 
     def __init__(self, group, names, grace, payloads: Iterable[tuple[bytes, bool]] = ()):

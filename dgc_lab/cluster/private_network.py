@@ -7,6 +7,7 @@ its loopback, and nobody else is on it. The kernel makes one for any user where 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import socket
@@ -20,13 +21,10 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, lin
 
 @functools.cache
 def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
-    """The first of some commands that can run another one behind them here, and why there is none.
-
-    Args:
-        ways: commands that enter namespaces of their own, ``unshare`` with its options.
+    """The first of some commands, ``unshare`` with its options, that can run another one behind them here.
 
     Returns:
-        ``(command, None)``, or ``((), reason)``.
+        ``(command, None)``; or ``((), reason)``, where there is none.
     """
     if shutil.which("unshare") is None:
         return (), "the command unshare is not here"
@@ -73,11 +71,8 @@ def raise_loopback() -> None:
 
 def free_ports(number: int) -> list[int]:
     """Ports that nothing listens on at this moment."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:
             each.bind(("", 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -32,17 +32,11 @@ SECONDS_BETWEEN_LOOKS = 0.05
 
 @dataclass
 class Member:
-    """One of the processes.
-
-    Attributes:
-        process: psutil's handle.
-        connection: what it tells, and what it is told.
-        vital: whether the others are put down when it dies.
-    """
+    """One of the processes."""
 
     process: psutil.Process
     connection: Connection
-    vital: bool
+    vital: bool  # whether the others are put down when it dies
 
 
 class ProcessGroup(Processes):
@@ -65,10 +59,7 @@ class ProcessGroup(Processes):
         self._folder = self._host = self._orders = self._listener = None
 
     def start(self, deadline: float) -> None:
-        """Start the host.
-
-        Args:
-            deadline: on the clock of ``time.monotonic``.
+        """Start the host, before the deadline on the clock of ``time.monotonic``.
 
         Raises:
             LabError: the deadline passed, or the host ended; the message holds what it printed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,47 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 
 from dgc_lab.cluster import private_network
-from dgc_lab.cluster.calls import Call, FunctionFailed, ProcessDied
+from dgc_lab.cluster.calls import FunctionFailed, ProcessDied
 from dgc_lab.common import LabError
 
 
 class Processes:
-    """Those of one cluster; `dgc_lab.cluster.process_group` and `dgc_lab.cluster.engines` say what they are.
+    """Those of one cluster: a `ProcessGroup` on this machine, or the `ForeignEngines` of the user's.
 
-    Attributes:
-        what: how messages call them.
-        died, failed: the errors that tell of a death, and of a function that raised.
-        broken: why all were put down; None as long as they were not.
+    Both have ``closed`` (all was stopped), ``dead()`` (names of those that are gone and without which the others cannot
+    go on), ``signal(number)``, ``kill()``, ``close()``, and ``call(payloads, grace)``, which sends functions on their
+    way: by name the cloudpickle of ``(function, args, kwargs)``, and whether the function yields items.
     """
 
-    what, died, failed = "processes", ProcessDied, FunctionFailed
-    broken: str | None = None
-
-    @property
-    def closed(self) -> bool:
-        """Whether all was stopped."""
-        raise NotImplementedError
-
-    def dead(self) -> list[str]:
-        """Names of those that are gone and without which the others cannot go on."""
-        raise NotImplementedError
-
-    def signal(self, number: int) -> None:
-        """Send a signal to every process that lives; does not wait."""
-        raise NotImplementedError
-
-    def kill(self) -> None:
-        """End all at once, whatever they do."""
-        raise NotImplementedError
-
-    def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> Call:
-        """Send functions on their way.
-
-        Args:
-            payloads: by name, cloudpickle of ``(function, args, kwargs)``, and whether it yields items.
-            grace: as in `Call`.
-        """
-        raise NotImplementedError
+    what = "processes"  # how messages call them
+    died, failed = ProcessDied, FunctionFailed  # what tells of a death, and of a function that raised
+    broken: str | None = None  # why all were put down
 
     def terminate(self, reason: str) -> None:
         """End all at once, and keep the reason."""
@@ -77,17 +52,10 @@ class Processes:
 
 
 def start_guarded(module: str, *arguments: str, folder: str, private: bool, variables: Mapping[str, str], **pipes):
-    """Start a Python module that ends when this process does; the folder goes with it (`dgc_lab.cluster.watchdog`).
+    """Start a Python module that ends when this process does, and its folder too (`dgc_lab.cluster.watchdog`).
 
-    Args:
-        module, arguments: what to run; it finds the modules that this process finds.
-        folder: files of its own.
-        private: whether it gets a network of its own (`dgc_lab.cluster.private_network`).
-        variables: environment, over that of this process.
-        pipes: of ``subprocess.Popen``: where it writes to, and how.
-
-    Returns:
-        psutil's ``Popen``; the process leads a group of its own.
+    It finds the modules that this process finds, leads a group of its own, and gets a private network where that is
+    asked for. Returns psutil's ``Popen``; ``pipes`` are of ``subprocess.Popen``.
     """
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]
@@ -105,21 +73,15 @@ def start_guarded(module: str, *arguments: str, folder: str, private: bool, vari
 def kill(leader: psutil.Process) -> None:
     """Kill a process that leads a group of its own, with its group and all its children, and wait for them."""
     family = [leader]
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         family += leader.children(recursive=True)
-    except psutil.NoSuchProcess:
-        pass
     # A group outlives its leader, and its number is not given away before it is empty.
     if leader.is_running() or not psutil.pid_exists(leader.pid):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     for process in family:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     end = time.monotonic() + 5
     while any(map(is_running, family)) and time.monotonic() < end:
         time.sleep(0.01)
@@ -134,7 +96,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def run_in_thread(function: Callable):
-    """Run a function that must not be interrupted; beside a running event loop, as a notebook's, in a thread of its own.
+    """Run a function; beside a running event loop, as in a notebook, in a thread, where no interrupt reaches it.
 
     Beside such a loop, ipyparallel's blocking functions would start a thread for themselves, which never ends.
     """

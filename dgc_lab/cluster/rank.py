@@ -29,32 +29,20 @@ _kept = contextlib.ExitStack()  # what lives as long as the process
 
 @dataclass(frozen=True)
 class RemoteError:
-    """An exception in a process, in a form that every notebook can read, whatever its class was.
+    """An exception in a process, in a form that every notebook can read, whatever its class was."""
 
-    Attributes:
-        kind: name of its class.
-        message: its text.
-        trace: its traceback, as Python prints it.
-    """
-
-    kind: str
+    kind: str  # name of its class
     message: str
-    trace: str
+    trace: str  # its traceback, as Python prints it
 
 
 @dataclass
 class CallResult:
-    """How a call ended in a process.
-
-    Attributes:
-        value: what the function returned.
-        problem: what it raised, or None.
-        batches: how many batches of a stream were published, where items travel apart from the result.
-    """
+    """How a call ended in a process."""
 
     value: Any = None
     problem: RemoteError | None = None
-    batches: int = 0
+    batches: int = 0  # of a stream that were published, where items travel apart from the result
 
 
 def stop_requested() -> bool:
@@ -87,11 +75,7 @@ def serve_rendezvous() -> int:
 
 
 def join(variables: dict[str, str], path: list[str]) -> int:
-    """Become a rank: set the variables, import Horovod, meet the others.
-
-    Args:
-        variables: environment of this rank (`dgc_lab.install.launch_env`).
-        path: the notebook's ``sys.path``, so that a rank finds the same modules.
+    """Become a rank: set its variables, find the modules that the notebook finds, meet the others.
 
     Returns:
         Number of GPUs that it sees.
@@ -120,7 +104,7 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
 
     Args:
         payload: cloudpickle of ``(function, args, kwargs)``.
-        run: gets the outcome to fill, the function, its arguments and its keywords; returns the function's value.
+        run: gets the `CallResult` to fill and these three; returns the function's value.
 
     Returns:
         cloudpickle of the `CallResult`.

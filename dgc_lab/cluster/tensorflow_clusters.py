@@ -30,13 +30,9 @@ MOST = 64  # processes of one kind
 
 
 class TensorFlowCluster(Cluster):
-    """What `ParameterServers` and `MultiWorkerMirrored` have in common.
+    """What `ParameterServers`, whose arguments these are, and `MultiWorkerMirrored` have in common.
 
-    Args:
-        jobs: number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
-        port: as in `ParameterServers`.
-        reachable: as in `ParameterServers`.
-        timeout, grace, progress: as in `dgc_lab.cluster.base.Cluster`.
+    ``jobs`` is the number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
     """
 
     def __init__(self, jobs: dict[str, int], port, reachable, timeout, grace, progress):

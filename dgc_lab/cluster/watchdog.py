@@ -1,4 +1,6 @@
-"""Run a Python module for as long as its parent lives: ``python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ...``.
+"""Run a Python module for as long as its parent lives.
+
+    python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ARGUMENTS...
 
 A notebook's kernel can be killed at any moment, and then nobody is left to stop what it had started. So each process
 watches the kernel: when the kernel is gone, it removes the folder that they shared, and ends with its own children.

@@ -16,9 +16,8 @@ import outside
 import psutil
 import pytest
 from kernels import there, until
-from outside import neighbour  # noqa: F401, a fixture
 
-from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, private_network, stop_requested
+from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
 from dgc_lab.cluster.processes import is_running
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
@@ -164,6 +163,39 @@ def test_a_second_call_is_told_that_the_ranks_are_busy(two_ranks):
         two_ranks.run(total)
     steps.close()
     assert two_ranks.run(total) == [3.0, 3.0]
+
+
+def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
+    two_ranks.run_cell("kept = 'here'\nprint('hello')\nkept")
+    assert capsys.readouterr().out == "[rank 0] hello\n[rank 0] 'here'\n[rank 1] hello\n[rank 1] 'here'\n"
+    two_ranks.run_cell("kept = 'changed'", [1])
+    two_ranks.run_cell("kept")
+    assert capsys.readouterr().out == "[rank 0] 'here'\n[rank 1] 'changed'\n"
+    with pytest.raises(RankFailed, match=r"^rank 1 raised NameError: name 'lost' is not defined") as caught:
+        two_ranks.run_cell("lost", [1])
+    assert list(caught.value.problems) == [1]
+    with pytest.raises(SyntaxError):
+        two_ranks.run_cell("1 +")
+    two_ranks.run_cell("def whole(n):\n    while n < 9:\n        n += 1\n    return n")
+    two_ranks.run_cell("import tensorflow as tf\nint(tf.function(whole)(tf.constant(0)))", [0])  # AutoGraph reads it
+    assert capsys.readouterr().out == "[rank 0] 9\n"
+
+
+def test_the_magics_do_not_hold_the_ranks():
+    class Ranks:
+        cells = []
+
+        def run_cell(self, *cell):
+            self.cells.append(cell)
+
+    magics, ranks = {}, Ranks()
+    shell = type("Shell", (), {"register_magic_function": lambda _, run, kind: magics.update({run.__name__: run})})()
+    magic.register(shell, ranks)
+    magics["px"]("", "a"), magics["px"]("--rank=1", "b"), magics["rank"]("[0, 2]", "c"), magics["px"]("d")
+    assert ranks.cells == [("a", None), ("b", [1]), ("c", [0, 2]), ("d", None)]
+    del ranks
+    with pytest.raises(LabError, match=r"the ranks are gone. HorovodRanks\(2\).start\(\) starts new ones"):
+        magics["px"]("1")
 
 
 # What goes wrong on a rank

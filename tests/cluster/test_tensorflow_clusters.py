@@ -11,10 +11,9 @@ import threading
 import time
 import warnings
 
-import psutil
 import outside
+import psutil
 import pytest
-from outside import neighbour  # noqa: F401, a fixture
 
 from dgc_lab.cluster import (
     FunctionFailed,
