@@ -46,8 +46,12 @@ class Cluster:
     def _check(self) -> None:
         """Raise where a start cannot succeed; nothing is started yet."""
 
-    def _start(self, began: float, resources: contextlib.ExitStack) -> None:
-        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens."""
+    def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
+        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens.
+
+        Returns:
+            Who is ready, and what else is to be said of them.
+        """
         raise NotImplementedError
 
     def _leave(self) -> None:
@@ -74,15 +78,18 @@ class Cluster:
         with self._changing:
             if self._processes is None:
                 self._check()
-                resources = contextlib.ExitStack()
+                resources, began = contextlib.ExitStack(), time.monotonic()
                 # Runs when this object is forgotten and when the kernel ends; it must not hold this object.
                 self._finalizer = weakref.finalize(self, resources.close)
                 try:
-                    self._start(time.monotonic(), resources)
+                    who, more = self._start(began + self.timeout, resources)
                     self._started = True
+                    self._say(f"{who} ready after {time.monotonic() - began:.1f} s{more}")
                 except BaseException:  # KeyboardInterrupt too: leave nothing half started
                     self.stop()
                     raise
+                if self.progress is show_line:
+                    print()
             return self
 
     def stop(self) -> None:

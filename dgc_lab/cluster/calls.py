@@ -19,11 +19,7 @@ SECONDS_FOR_LAST_ITEMS = 30
 
 
 class ProcessDied(LabError):
-    """A process of a cluster is gone, and the cluster with it.
-
-    Attributes:
-        names: which ones, at least one, such as ``"rank 1"``.
-    """
+    """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``."""
 
     def __init__(self, names: list[str]):
         super().__init__(f"{', '.join(names)} died; the others were put down. restart() brings all back")
@@ -43,15 +39,11 @@ class FunctionFailed(LabError):
 
 
 class RankDied(ProcessDied):
-    """The process of a rank is gone.
-
-    Attributes:
-        ranks: which ones, at least one.
-    """
+    """The process of a rank is gone; ``ranks`` has the numbers of those that are."""
 
     def __init__(self, names: list[str]):
         super().__init__(names)
-        self.ranks = [int(name.split()[-1]) for name in names]
+        self.ranks = [int(number) for number in (name.rpartition(" ")[2] for name in names) if number.isdigit()]
 
 
 class RankFailed(FunctionFailed):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable
 
@@ -49,7 +48,7 @@ class HorovodRanks(Cluster):
         progress: gets a line of text at each stage of the start; None for silence.
         cluster: an ``ipyparallel.Cluster`` to start in place of ranks on this machine.
         client: an ``ipyparallel.Client`` whose engines run already; they are left running.
-        address: IP address of this machine at which ranks on other machines reach Horovod's rendezvous server.
+        address: of this machine, an IP address at which ranks on other machines reach Horovod's rendezvous server.
         interface: network interface of those ranks' traffic, such as ``"eth0"``; goes with ``address``.
 
     Raises:
@@ -100,9 +99,8 @@ class HorovodRanks(Cluster):
             RankFailed: it raised on a rank.
             LabError: as `run`.
         """
-        numbers = [
-            check_whole("rank", rank, 0, self.size - 1) for rank in (range(self.size) if ranks is None else ranks)
-        ]
+        wanted = range(self.size) if ranks is None else ranks
+        numbers = [check_whole("rank", rank, 0, self.size - 1) for rank in wanted]
         self._cells += 1
         name = f"<px {self._cells}>"
         ast.parse(source, name)
@@ -129,23 +127,18 @@ class HorovodRanks(Cluster):
     def _foreign(self):
         return self._cluster is not None or self._client is not None
 
-    def _start(self, began, resources):
-        deadline = began + self.timeout
-        start = self._start_engines if self._foreign else self._start_here
-        hosts, port = start(deadline, resources)
+    def _start(self, deadline, resources):
+        hosts, meeting = (self._start_engines if self._foreign else self._start_here)(deadline, resources)
         self._say("ranks join Horovod")
-        meeting = meeting_variables(port, self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE)
         places = [(place | meeting, sys.path) for place in rank_variables(hosts)]
         gpus = max(self._results(rank_side.join, dict(zip(self._callers, places, strict=True)), {}, deadline))
         shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
         if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
             magic.register(shell, self)  # %px, %%px and %%rank
-        self._say(f"{self.size} ranks ready after {time.monotonic() - began:.1f} s{shared}")
-        if self.progress is show_line:
-            print()
+        return f"{self.size} ranks", shared
 
-    def _start_here(self, deadline, resources) -> tuple[list[str], int]:
-        """Start ranks on this machine; gives their hosts, and the port where they meet."""
+    def _start_here(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
+        """Start ranks on this machine; gives their hosts, and the variables that say where they meet."""
         private = private_network.why_not() is None
         group = self._processes = ProcessGroup(self.what, thread_variables(self.size), private, MODULES)
         group.died, group.failed = RankDied, RankFailed
@@ -157,10 +150,10 @@ class HorovodRanks(Cluster):
         first = dict.fromkeys(self._callers, int) | {self._callers[0]: rank_side.serve_rendezvous}
         port, *_ = group.add(first, deadline, vital=self._callers)
         group.add_no_more()
-        return [LOOPBACK] * self.size, port
+        return [LOOPBACK] * self.size, meeting_variables(port)
 
-    def _start_engines(self, deadline, resources) -> tuple[list[str], int]:
-        """Start ranks on the user's cluster; gives their hosts, and the port where they meet."""
+    def _start_engines(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
+        """Start ranks on the user's cluster; gives the same."""
         engines = self._processes = ForeignEngines(self.size, self._cluster, self._client)
         resources.callback(engines.close)
         engines.start(deadline, self._say)
@@ -168,7 +161,8 @@ class HorovodRanks(Cluster):
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
         if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
-        return hosts, resources.enter_context(rendezvous(self._address or LOOPBACK))
+        address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
+        return hosts, meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
 
     def _leave(self):
         if self._client is not None and self.ready:

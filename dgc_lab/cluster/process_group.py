@@ -21,7 +21,6 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from dgc_lab.cluster.calls import explain
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
 from dgc_lab.cluster.member_calls import MemberCall
 from dgc_lab.cluster.processes import Processes, is_running, kill, start_guarded
@@ -91,13 +90,9 @@ class ProcessGroup(Processes):
         """Fork processes, all at once, and wait until they are ready; names that were in use are replaced.
 
         Args:
-            prepare: by name, what each does first, such as to start a server.
-            deadline: as in `start`.
+            prepare: by name, what each does first, such as to start a server; what it returns comes back.
             variables: by name, environment of its own.
             vital: names of those without which the others cannot go on.
-
-        Returns:
-            What they gave as they got ready.
 
         Raises:
             LabError: one could not get ready, or not in time.
@@ -119,12 +114,9 @@ class ProcessGroup(Processes):
         except BaseException:  # one that comes later would be taken for one that is added next
             self.terminate(f"{' and '.join(prepare)} did not come, and all were put down")
             raise
-        names = list(prepare)
-        ready = MemberCall(self, names, grace=0)
+        ready = MemberCall(self, list(prepare), grace=0)
         for _ in ready.follow(deadline):
             pass
-        if problems := ready.problems():
-            raise LabError(explain(problems, names))
         return ready.results()
 
     def add_no_more(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import socket
 import time
 import warnings
@@ -60,18 +61,15 @@ class TensorFlowCluster(Cluster):
                 "machine, with no password",
                 stacklevel=4,
             )
-        if reason and self._port is not None:
-            for port in range(self._port, self._port + self._number):
-                with socket.socket() as attempt:
-                    attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    try:
-                        attempt.bind(("", port))
-                    except OSError as error:
-                        raise LabError(f"port {port} is taken ({error.strerror}); port says which to use") from None
+        for port in range(self._port, self._port + self._number) if reason and self._port is not None else ():
+            try:
+                socket.create_server(("", port)).close()
+            except OSError as error:
+                raise LabError(f"port {port} is taken ({os.strerror(error.errno)}); port says which to use") from None
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores: expect slow steps", stacklevel=4)
 
-    def _start(self, began, resources):
+    def _start(self, deadline, resources):
         private = private_network.why_not() is None
         # Children of one process cannot share its GPU; they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
@@ -79,7 +77,7 @@ class TensorFlowCluster(Cluster):
         self._processes = ProcessGroup(self.what, variables, private)
         resources.callback(self._processes.close)
         self._say("importing TensorFlow, once for all processes")
-        self._processes.start(began + self.timeout)
+        self._processes.start(deadline)
         self._say("starting servers")
         if private or self._port is not None:
             ports = range(first := self._port or FIRST_PORT, first + self._number)
@@ -87,10 +85,8 @@ class TensorFlowCluster(Cluster):
             ports = private_network.free_ports(self._number)
         addresses = iter(f"{LOOPBACK}:{port}" for port in ports)
         self._addresses = {job: [next(addresses) for _ in range(number)] for job, number in self._jobs.items()}
-        self._add(self._prepare(), began + self.timeout)
-        self._say(f"{self.what} ready after {time.monotonic() - began:.1f} s")
-        if self.progress is show_line:
-            print()
+        self._add(self._prepare(), deadline)
+        return self.what, ""
 
     def _add(self, prepare, deadline):
         configs = {

@@ -1,4 +1,4 @@
-"""Who tries to reach a cluster from outside its network: another network beside this machine's, and another user here."""
+"""Who tries to reach a cluster from outside its network: a network beside this machine's, and another user here."""
 
 import ipaddress
 import os

@@ -182,17 +182,17 @@ def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
 
 
 def test_the_magics_do_not_hold_the_ranks():
-    class Ranks:
-        cells = []
+    cells = []
 
+    class Ranks:
         def run_cell(self, *cell):
-            self.cells.append(cell)
+            cells.append(cell)
 
     magics, ranks = {}, Ranks()
     shell = type("Shell", (), {"register_magic_function": lambda _, run, kind: magics.update({run.__name__: run})})()
     magic.register(shell, ranks)
     magics["px"]("", "a"), magics["px"]("--rank=1", "b"), magics["rank"]("[0, 2]", "c"), magics["px"]("d")
-    assert ranks.cells == [("a", None), ("b", [1]), ("c", [0, 2]), ("d", None)]
+    assert cells == [("a", None), ("b", [1]), ("c", [0, 2]), ("d", None)]
     del ranks
     with pytest.raises(LabError, match=r"the ranks are gone. HorovodRanks\(2\).start\(\) starts new ones"):
         magics["px"]("1")
