@@ -22,7 +22,7 @@ from pathlib import Path
 import cloudpickle
 
 from dgc_lab.cluster import watchdog as guard
-from dgc_lab.cluster.magic import TELLING
+from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
 from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
@@ -104,6 +104,7 @@ class ResultChannel(io.TextIOBase):
 
     def write(self, text: str) -> int:
         self.tell("text", text)
+        raise_if_interrupted()
         return len(text)
 
     def stream(self, outcome, function, args, kwargs):

@@ -20,7 +20,7 @@ import threading
 import weakref
 
 from dgc_lab.cluster.calls import RankFailed
-from dgc_lab.cluster.rank import STOP_SIGNAL, listen_for_stop, request_stop
+from dgc_lab.cluster.rank import STOP_SIGNAL, listen_for_stop, request_stop, stop_requested
 from dgc_lab.common import LabError
 
 # Held while a process sends a message to the notebook: an interrupt must not tear it apart.
@@ -90,6 +90,13 @@ def run_cell(source: str, name: str) -> None:
 
 def _interrupt(*_):
     request_stop()
-    if not TELLING.locked():  # the notebook asks again
+    if not TELLING.locked():
+        raise_if_interrupted()
+
+
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt, once, in a cell that was interrupted; also after a message that it must not tear."""
+    of_a_cell = threading.current_thread() is threading.main_thread() and signal.getsignal(STOP_SIGNAL) is _interrupt
+    if of_a_cell and stop_requested():
         listen_for_stop()
         raise KeyboardInterrupt

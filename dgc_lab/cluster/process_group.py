@@ -23,7 +23,7 @@ import psutil
 
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
 from dgc_lab.cluster.member_calls import MemberCall
-from dgc_lab.cluster.processes import Processes, is_running, kill, start_guarded
+from dgc_lab.cluster.processes import Processes, is_running, kill, run_in_thread, start_guarded
 from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -74,14 +74,12 @@ class ProcessGroup(Processes):
         # What TensorFlow and others leave behind where they are killed goes with the folder.
         variables = self._variables | {"TMPDIR": self._folder, FOLDER: self._folder}
         with open(f"{self._folder}/log", "wb") as log:
-            self._host = start_guarded(
-                "dgc_lab.cluster.host",
-                *self._modules,
-                folder=self._folder,
-                private=self._private,
-                variables=variables,
-                stdout=log,
-            )
+            how = {"folder": self._folder, "private": self._private, "variables": variables, "stdout": log}
+
+            def start():  # where no interrupt can come between the start and the note of what was started
+                self._host = start_guarded("dgc_lab.cluster.host", *self._modules, **how)
+
+            run_in_thread(start)
         _, self._orders = self._accept([self._host], deadline)
 
     def add(
