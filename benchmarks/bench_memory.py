@@ -61,12 +61,13 @@ def kind(command: list[str]) -> str:
     """What a process under the kernel is called in the table.
 
     Example:
-        >>> watched = ["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "ipyparallel.engine"]
-        >>> kind(watched), kind(["/bin/sh", "-c", "ls"])
-        ('ipyparallel.engine', 'sh')
+        >>> kind(["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "open", "dgc_lab.cluster.host", "keras"])
+        'dgc_lab.cluster.host'
+        >>> kind(["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x"]), kind(["/bin/sh", "-c", "ls"])
+        ('dgc_lab.cluster.watchdog', 'sh')
     """
-    if "dgc_lab.cluster.watchdog" in command[:-3]:
-        return command[command.index("dgc_lab.cluster.watchdog") + 3]
+    if "dgc_lab.cluster.watchdog" in command[:-4]:
+        return command[command.index("dgc_lab.cluster.watchdog") + 4]
     if "-m" in command[:-1]:
         return command[command.index("-m") + 1]
     return Path(command[0]).name if command else "ended"

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from dgc_lab.cluster.engines import is_running
+from dgc_lab.cluster.processes import is_running
 
 
 class Kernel:
@@ -23,7 +23,7 @@ class Kernel:
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
-        self.seen = {}
+        self.seen, self.traceback = {}, ""
 
     def run(self, code, on_text=None):
         """Run a cell; returns what it printed, and (class, message) of its error or None."""
@@ -38,6 +38,7 @@ class Kernel:
                     on_text(message["content"]["text"])
             elif message["msg_type"] == "error":
                 errors.append((message["content"]["ename"], message["content"]["evalue"]))
+                self.traceback = "\n".join(message["content"]["traceback"])
 
         # Without stop_on_error=False, ipykernel drops cells that come right after one that failed.
         self.client.execute_interactive(code, output_hook=hook, timeout=120, stop_on_error=False)

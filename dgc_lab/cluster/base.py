@@ -1,6 +1,6 @@
 """What all clusters beside the notebook have in common: they start, stay warm, run one function at a time, and end.
 
-`dgc_lab.cluster.horovod_ranks` and `dgc_lab.cluster.tensorflow_clusters` say what their processes are and how a function reaches them.
+`dgc_lab.cluster.horovod_ranks` and `dgc_lab.cluster.tensorflow_clusters` say what their processes are.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cloudpickle
+
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.engines import run_in_thread
+from dgc_lab.cluster.processes import Processes, run_in_thread
+from dgc_lab.cluster.rank import exhaust
 from dgc_lab.common import LabError
 
 
@@ -23,18 +26,10 @@ def show_line(text: str) -> None:
 
 
 class Cluster:
-    """Processes that stay warm beside the notebook; the base of `dgc_lab.cluster`.
-
-    Args:
-        timeout: seconds that a start may take, above 0.
-        grace: seconds that the processes get to follow a stop, or to come back when one of them has raised; 0 or more.
-        progress: gets a line of text at each stage of the start; None for silence.
-
-    Raises:
-        ValueError: an argument is not as said above.
-    """
+    """Processes that stay warm beside the notebook; `HorovodRanks` says what the arguments are."""
 
     what = "processes"  # how messages call them
+    _yielding: tuple[str, ...] | None = None  # names of those whose items a stream yields; None: of all
 
     def __init__(self, timeout: float, grace: float, progress: Callable[[str], None] | None):
         if not timeout > 0:
@@ -42,22 +37,21 @@ class Cluster:
         if not grace >= 0:
             raise ValueError(f"grace must be at least 0, got {grace!r}")
         self.timeout, self.grace, self.progress = timeout, grace, progress
-        self._processes = self._call = self._finalizer = None
+        self._callers: list[str] = []  # names of the processes that run functions
+        self._processes: Processes | None = None
+        self._call = self._finalizer = None
+        self._started = False
         self._changing, self._beginning = threading.RLock(), threading.Lock()
 
     def _check(self) -> None:
         """Raise where a start cannot succeed; nothing is started yet."""
 
-    def _start(self, began: float, resources: contextlib.ExitStack) -> None:
-        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens."""
-        raise NotImplementedError
+    def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
+        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens.
 
-    def _new_call(self, streamed: bool, function, arguments: list, kwargs: dict) -> Call:
-        """Send a function to the processes, to each with its own arguments."""
-        raise NotImplementedError
-
-    def _arguments(self, args: tuple) -> list:
-        """The same arguments for each process that runs functions."""
+        Returns:
+            Who is ready, and what else is to be said of them.
+        """
         raise NotImplementedError
 
     def _leave(self) -> None:
@@ -67,7 +61,7 @@ class Cluster:
     def ready(self) -> bool:
         """Whether all are started and alive."""
         processes = self._processes
-        return processes is not None and not processes.broken and not processes.dead()
+        return self._started and processes is not None and not processes.broken and not processes.dead()
 
     def __enter__(self):
         return self.start()
@@ -84,14 +78,18 @@ class Cluster:
         with self._changing:
             if self._processes is None:
                 self._check()
-                resources = contextlib.ExitStack()
+                resources, began = contextlib.ExitStack(), time.monotonic()
                 # Runs when this object is forgotten and when the kernel ends; it must not hold this object.
                 self._finalizer = weakref.finalize(self, resources.close)
                 try:
-                    self._start(time.monotonic(), resources)
+                    who, more = self._start(began + self.timeout, resources)
+                    self._started = True
+                    self._say(f"{who} ready after {time.monotonic() - began:.1f} s{more}")
                 except BaseException:  # KeyboardInterrupt too: leave nothing half started
                     self.stop()
                     raise
+                if self.progress is show_line:
+                    print()
             return self
 
     def stop(self) -> None:
@@ -109,6 +107,7 @@ class Cluster:
                 self._leave()
             finally:
                 self._processes = self._call = None
+                self._started = False
                 run_in_thread(self._finalizer)  # in a notebook, an interrupt does not reach it there
 
     def restart(self):
@@ -132,7 +131,7 @@ class Cluster:
             ProcessDied: a process ended.
             LabError: the processes are not running, or busy.
         """
-        return self._results(function, self._arguments(args), kwargs)
+        return self._results(function, dict.fromkeys(self._callers, args), kwargs)
 
     def stream(self, function: Callable[..., Iterator], *args, **kwargs) -> Iterator[Any]:
         """Run a generator function on every process, and yield here what it yields there, while it runs.
@@ -149,7 +148,7 @@ class Cluster:
         Raises:
             As `run`.
         """
-        call = self._begin(True, function, self._arguments(args), kwargs)
+        call = self._begin(True, function, dict.fromkeys(self._callers, args), kwargs)
         try:
             yield from call.follow()
         except (GeneratorExit, KeyboardInterrupt):
@@ -165,7 +164,8 @@ class Cluster:
         if call := self._call:
             call.request_stop()
 
-    def _results(self, function, arguments, kwargs, deadline=None):
+    def _results(self, function, arguments: dict[str, tuple], kwargs, deadline=None) -> list[Any]:
+        """Run a function in the processes of these names, in each with its own arguments."""
         call = self._begin(False, function, arguments, kwargs)
         try:
             for _ in call.follow(deadline):
@@ -187,7 +187,12 @@ class Cluster:
             if self._call and not self._call.finished():
                 raise LabError(f"the {self.what} are busy with another call. request_stop() asks them to end it")
             self._processes.look_for_dead()
-            self._call = self._new_call(streamed, function, arguments, kwargs)
+            payloads = {}
+            for name, args in arguments.items():
+                yields = streamed and (self._yielding is None or name in self._yielding)
+                sent = (function, args) if yields or not streamed else (exhaust, (function, *args))
+                payloads[name] = cloudpickle.dumps((*sent, kwargs)), yields
+            self._call = self._processes.call(payloads, self.grace)
             return self._call
 
     def _end(self, call):

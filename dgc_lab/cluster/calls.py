@@ -1,6 +1,6 @@
 """One function that runs on the processes of a cluster, seen from the notebook: results, stream, and what went wrong.
 
-`dgc_lab.cluster.engine_calls` and `dgc_lab.cluster.member_calls` say how a function travels.
+`dgc_lab.cluster.member_calls` and `dgc_lab.cluster.engines` say how a function travels.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dgc_lab.cluster.rank import STOP_SIGNAL, RemoteError
+from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
 from dgc_lab.common import LabError
 
 TRACEBACK_LINES = 8
@@ -19,11 +19,7 @@ SECONDS_FOR_LAST_ITEMS = 30
 
 
 class ProcessDied(LabError):
-    """A process of a cluster is gone, and the cluster with it.
-
-    Attributes:
-        names: which ones, at least one, such as ``"rank 1"``.
-    """
+    """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``."""
 
     def __init__(self, names: list[str]):
         super().__init__(f"{', '.join(names)} died; the others were put down. restart() brings all back")
@@ -34,7 +30,7 @@ class FunctionFailed(LabError):
     """A function raised on a process, or the processes did not do what they were asked to.
 
     Attributes:
-        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError` with the exception's class, message, traceback.
+        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError`: class, message and traceback.
     """
 
     def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
@@ -42,42 +38,35 @@ class FunctionFailed(LabError):
         self.problems = problems or {}
 
 
+class RankDied(ProcessDied):
+    """The process of a rank is gone; ``ranks`` has the numbers of those that are."""
+
+    def __init__(self, names: list[str]):
+        super().__init__(names)
+        self.ranks = [int(number) for number in (name.rpartition(" ")[2] for name in names) if number.isdigit()]
+
+
+class RankFailed(FunctionFailed):
+    """A function raised on a rank, or the ranks did not do what they were asked to; ``problems`` are by rank."""
+
+
 class Call:
     """A function on its way through the processes of a cluster; a subclass knows how it travels.
 
+    It says whether the function has ended everywhere (``finished``), what was yielded since the last look (``_items``)
+    and how much of that is still under way at the end (``_missing``), waits for something to happen (``_wait``), and
+    clears up (``end``).
+
     Args:
-        processes: where it runs: `dgc_lab.cluster.engines.Engines` or `dgc_lab.cluster.process_group.ProcessGroup`.
+        processes: where it runs, a `dgc_lab.cluster.processes.Processes`.
         names: how messages call those that run it, in order.
         grace: seconds that they get to follow a stop, or to come back when one of them has raised.
-
-    Attributes:
-        outcomes: by number, the `dgc_lab.cluster.rank.CallResult` of those that have ended.
     """
 
-    failed: type[FunctionFailed] = FunctionFailed
-
     def __init__(self, processes, names: list[str], grace: float):
-        self.processes, self.names, self.grace, self.outcomes = processes, names, grace, {}
+        self.processes, self.names, self.grace = processes, names, grace
+        self.outcomes: dict[int, CallResult] = {}  # by number, of those that have ended
         self._stop_since = None
-
-    def finished(self) -> bool:
-        """Whether the function has ended everywhere."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Clear up behind the function."""
-
-    def _items(self) -> Iterator[Any]:
-        """What has been yielded since the last look."""
-        raise NotImplementedError
-
-    def _missing(self) -> int:
-        """How many batches of items are still under way when the function has ended."""
-        return 0
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for something to happen, no longer than that."""
-        raise NotImplementedError
 
     def problems(self) -> dict[int, RemoteError]:
         """What was raised, by number of the process."""
@@ -96,8 +85,8 @@ class Call:
         """
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
-            yield from self._items()
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
+            yield from self._items()
             self.processes.look_for_dead()
             now = time.monotonic()
             if finished:
@@ -119,7 +108,7 @@ class Call:
                 return
             if self._stop_since and now > self._stop_since + self.grace:
                 self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were put down")
-                raise self.failed(f"{self.processes.broken}. restart() brings them back")
+                raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
                 last_signal = now
@@ -151,16 +140,12 @@ class Call:
         """
         if problems := self.problems():
             after = f"\n{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
-            raise self.failed(explain(problems, self.names) + after, problems)
+            raise self.processes.failed(explain(problems, self.names) + after, problems)
         return [self.outcomes[number].value for number in range(len(self.names))]
 
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
     """Say which process raised what, with the last lines of the first one's traceback.
-
-    Args:
-        problems: by number of the process, at least one.
-        names: of all processes.
 
     Example:
         >>> same = RemoteError("ValueError", "steps must be at least 1, got 0", "...")

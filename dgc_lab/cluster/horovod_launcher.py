@@ -1,19 +1,19 @@
 """Horovod's own launcher, ``horovodrun``, on this machine, in a network that nobody else is on.
 
 While it runs, ``horovodrun`` listens on all interfaces, without a password. In a private network
-(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use it in a
-network that you trust.
+(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use
+it in a network that you trust.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 
 from dgc_lab.cluster import private_network
+from dgc_lab.cluster.processes import kill, start_guarded
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
@@ -52,29 +52,21 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             "with no password. reachable=True runs it so"
         )
     with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
-        guarded = [
-            sys.executable,
-            "-m",
-            "dgc_lab.cluster.watchdog",
-            str(os.getpid()),
-            folder,
-            "dgc_lab.cluster.horovod_launcher",
-        ]
-        whole = [*guarded, "open" if reason else "private", "-np", str(size), *command]
         paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-        process = subprocess.Popen(
-            whole if reason else [*private_network.entrance(), *whole],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.pathsep.join(paths)},
-            stdin=subprocess.DEVNULL,
+        process = start_guarded(
+            "dgc_lab.cluster.horovod_launcher",
+            *([] if reason else ["--network-interfaces", "lo"]),
+            *["-np", str(size), *command],
+            folder=folder,
+            private=not reason,
+            variables={"PATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
         try:
             said, _ = process.communicate(timeout=timeout)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
@@ -87,14 +79,10 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
 
 
 def main() -> None:
-    """In the process beside the notebook: switch the private network on, then be horovodrun."""
+    """In the process beside the notebook: be horovodrun."""
     from horovod.runner.launch import run_commandline
 
-    _, network, *arguments = sys.argv
-    if network == "private":
-        private_network.raise_loopback()
-        arguments = ["--network-interfaces", "lo", *arguments]
-    sys.argv = ["horovodrun", *arguments]
+    sys.argv[0] = "horovodrun"
     run_commandline()
 
 

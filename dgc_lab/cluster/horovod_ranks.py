@@ -1,27 +1,28 @@
-"""Horovod ranks beside the notebook: ipyparallel engines, joined into one Horovod job and kept warm.
+"""Horovod ranks beside the notebook, joined into one Horovod job and kept warm.
 
     with HorovodRanks(2) as ranks:
         ranks.run(train, steps=100)             # on all ranks; a list of results
         for step in ranks.stream(train_live):   # what rank 0 yields, while it trains
             ...
 
-What runs inside a rank is in `dgc_lab.cluster.rank`. On this machine nothing listens but on the loopback interface.
+On this machine they are forked from one process, in a network of their own where the kernel allows it: Horovod knows no
+password. Elsewhere they are ipyparallel's engines. What runs inside a rank is in `dgc_lab.cluster.rank`.
 """
 
 from __future__ import annotations
 
+import ast
 import socket
 import sys
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-import cloudpickle
-
+from dgc_lab.cluster import magic, private_network
 from dgc_lab.cluster import rank as rank_side
 from dgc_lab.cluster.base import Cluster, show_line
-from dgc_lab.cluster.engine_calls import EngineCall, RankFailed
-from dgc_lab.cluster.engines import ForeignEngines, LocalEngines
+from dgc_lab.cluster.calls import RankDied, RankFailed
+from dgc_lab.cluster.engines import ForeignEngines
+from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 from dgc_lab.install.launch_env import (
@@ -34,7 +35,7 @@ from dgc_lab.install.launch_env import (
     thread_variables,
 )
 
-__all__ = ["HorovodRanks", "RankFailed"]
+MODULES = ("horovod.tensorflow", "horovod.runner.http.http_server", "keras")  # imported once, for all ranks
 
 
 class HorovodRanks(Cluster):
@@ -45,13 +46,10 @@ class HorovodRanks(Cluster):
         timeout: seconds that a start may take, above 0.
         grace: seconds that ranks get to follow a stop, or to come back when one of them has raised; 0 or more.
         progress: gets a line of text at each stage of the start; None for silence.
-        cluster: an ``ipyparallel.Cluster`` to start in place of engines on this machine.
+        cluster: an ``ipyparallel.Cluster`` to start in place of ranks on this machine.
         client: an ``ipyparallel.Client`` whose engines run already; they are left running.
-        address: IP address of this machine at which ranks on other machines reach Horovod's rendezvous server.
+        address: of this machine, an IP address at which ranks on other machines reach Horovod's rendezvous server.
         interface: network interface of those ranks' traffic, such as ``"eth0"``; goes with ``address``.
-
-    Attributes:
-        view: ipyparallel's view of the engines in rank order, which ``%px`` uses; None when stopped.
 
     Raises:
         ValueError: an argument is not as said above.
@@ -63,6 +61,7 @@ class HorovodRanks(Cluster):
     """
 
     what = "ranks"
+    _yielding = ("rank 0",)
 
     def __init__(
         self,
@@ -82,55 +81,89 @@ class HorovodRanks(Cluster):
             raise ValueError("cluster and client must not both be given")
         if (address is None) != (interface is None):
             raise ValueError(f"address and interface go together, got {address!r} and {interface!r}")
-        self.size, self.view = size, None
+        self.size, self._cells = size, 0
+        self._callers = [f"rank {rank}" for rank in range(size)]
         self._cluster, self._client = cluster, client
         self._address, self._interface = address, interface
 
-    @property
-    def ready(self) -> bool:
-        return self.view is not None and super().ready
+    def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
+        """Run a cell on the ranks, as ``%%px`` does; what they print, and its last value, is printed here.
+
+        Args:
+            source: Python; each rank keeps the variables for its next cell.
+            ranks: numbers of those that run it; None: all.
+
+        Raises:
+            ValueError: no such rank.
+            SyntaxError: it is no Python.
+            RankFailed: it raised on a rank.
+            LabError: as `run`.
+        """
+        wanted = range(self.size) if ranks is None else ranks
+        numbers = [check_whole("rank", rank, 0, self.size - 1) for rank in wanted]
+        self._cells += 1
+        name = f"<px {self._cells}>"
+        ast.parse(source, name)
+        try:
+            self._results(magic.run_cell, {f"rank {number}": (source, name) for number in numbers}, {})
+        except RankFailed as error:
+            problems = {numbers[place]: problem for place, problem in error.problems.items()}
+            raise magic.CellFailed(str(error), problems) from None
 
     def _check(self):
         require_horovod()
-        if self._cluster is None and self._client is None and self.size > cores():
+        if self._foreign:
+            return
+        if self.size > cores():
             warnings.warn(f"{self.size} ranks share {cores()} cores: expect slow steps", stacklevel=4)
+        if reason := private_network.why_not():
+            warnings.warn(
+                f"no private network ({reason}): until stop(), other users of this machine can reach the ranks on "
+                f"{LOOPBACK}, with no password",
+                stacklevel=4,
+            )
 
-    def _start(self, began, resources):
-        if self._cluster is None and self._client is None:
-            self._processes = LocalEngines(self.size, thread_variables(self.size))
-        else:
-            self._processes = ForeignEngines(self.size, self._cluster, self._client)
-        resources.callback(self._processes.close)
-        self._processes.start(began + self.timeout, self._say)
-        hosts = self._processes.hosts()
+    @property
+    def _foreign(self):
+        return self._cluster is not None or self._client is not None
+
+    def _start(self, deadline, resources):
+        hosts, meeting = (self._start_engines if self._foreign else self._start_here)(deadline, resources)
+        self._say("ranks join Horovod")
+        places = [(place | meeting, sys.path) for place in rank_variables(hosts)]
+        gpus = max(self._results(rank_side.join, dict(zip(self._callers, places, strict=True)), {}, deadline))
+        shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
+        if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
+            magic.register(shell, self)  # %px, %%px and %%rank
+        return f"{self.size} ranks", shared
+
+    def _start_here(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
+        """Start ranks on this machine; gives their hosts, and the variables that say where they meet."""
+        private = private_network.why_not() is None
+        group = self._processes = ProcessGroup(self.what, thread_variables(self.size), private, MODULES)
+        group.died, group.failed = RankDied, RankFailed
+        resources.callback(group.close)
+        self._say("importing TensorFlow and Horovod, once for all ranks")
+        group.start(deadline)
+        self._say("starting ranks")
+        # Horovod's server knows no password: rank 0 runs it, in the ranks' own network.
+        first = dict.fromkeys(self._callers, int) | {self._callers[0]: rank_side.serve_rendezvous}
+        port, *_ = group.add(first, deadline, vital=self._callers)
+        group.add_no_more()
+        return [LOOPBACK] * self.size, meeting_variables(port)
+
+    def _start_engines(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
+        """Start ranks on the user's cluster; gives the same."""
+        engines = self._processes = ForeignEngines(self.size, self._cluster, self._client)
+        resources.callback(engines.close)
+        engines.start(deadline, self._say)
+        hosts = engines.hosts()
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
         if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
-        self._say("ranks join Horovod")
-        meeting = meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
-        arguments = [(place | meeting, sys.path) for place in rank_variables(hosts)]
-        gpus = max(self._results(rank_side.join, arguments, {}, deadline=began + self.timeout))
-        shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
-        self.view = self._processes.client[self._processes.ids]
-        self.view.block = True
-        if "IPython" in sys.modules and sys.modules["IPython"].get_ipython():
-            self.view.activate()  # %px and %%px
-        self._say(f"{self.size} ranks ready after {time.monotonic() - began:.1f} s{shared}")
-        if self.progress is show_line:
-            print()
+        return hosts, meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
 
     def _leave(self):
-        try:
-            if self._client is not None and self.ready:
-                self.run(rank_side.leave)  # the user's engines may join another job
-        finally:
-            self.view = None
-
-    def _arguments(self, args):
-        return [args] * self.size
-
-    def _new_call(self, streamed, function, arguments, kwargs):
-        payloads = [cloudpickle.dumps((function, args, kwargs)) for args in arguments]
-        how = rank_side.stream if streamed else rank_side.call
-        return EngineCall(self._processes, how, payloads, self.grace)
+        if self._client is not None and self.ready:
+            self.run(rank_side.leave)  # the user's engines may join another job

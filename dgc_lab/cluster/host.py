@@ -1,37 +1,39 @@
-"""The process that those of a TensorFlow cluster are forked from: it has imported TensorFlow, and never runs it.
+"""The process that those of a cluster are forked from: it has imported TensorFlow, and never runs it.
 
-    python -m dgc_lab.cluster.watchdog PARENT FOLDER dgc_lab.cluster.host NETWORK
+    python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK dgc_lab.cluster.host MODULES...
 
-The notebook's side is `dgc_lab.cluster.process_group`. Forks start at once and share the memory of what was imported; they are
-sound as long as no thread of TensorFlow runs here.
+The notebook's side is `dgc_lab.cluster.process_group`. Forks start at once and share the memory of what was imported;
+they are sound as long as no thread of TensorFlow runs here.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import os
 import signal
 import sys
 import threading
+import types
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 import cloudpickle
 
 from dgc_lab.cluster import watchdog as guard
-from dgc_lab.cluster.private_network import raise_loopback
-from dgc_lab.cluster.rank import listen_for_stop, outcome_of
+from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
+from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
 FOLDER = "DGC_LAB_FOLDER"  # the variable that names it
 
 
 def main() -> None:
-    """Import TensorFlow, then fork a process for each order of the notebook, until the notebook is gone."""
-    if sys.argv[1] == "private":
-        raise_loopback()
-    import keras  # noqa: F401 - imported here once, for all
+    """Import the modules, then fork a process for each order of the notebook, until no more orders come."""
+    notebook = os.getppid()
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
@@ -45,9 +47,12 @@ def main() -> None:
         try:
             name, variables, prepare = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
-            while True:  # the notebook is gone, or about to end all: the guard clears up, or the notebook does
-                signal.pause()
-        if os.fork() == 0:
+            # The notebook wants no more processes, or is gone. Those that are there keep what was imported; here a
+            # program that only watches takes its place.
+            arguments = ["-m", guard.__name__, str(notebook), os.environ[FOLDER]]
+            os.execv(sys.executable, [sys.executable, *arguments])
+        child = os.fork()
+        if child == 0:
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             threading.Thread(target=guard.watch, args=(host, os.environ[FOLDER]), name="guard", daemon=True).start()
@@ -55,6 +60,7 @@ def main() -> None:
                 live(name, variables, prepare)
             finally:
                 os._exit(0)
+        connection.send_bytes(cloudpickle.dumps(child))
 
 
 def call_notebook(name: str) -> Connection:
@@ -64,57 +70,46 @@ def call_notebook(name: str) -> Connection:
     partly = Path(folder, PIDS, f"{name}.part")
     partly.write_text(str(os.getpid()))
     partly.replace(Path(folder, PIDS, name))  # others may read it at this moment, in `alive`
-    connection.send_bytes(cloudpickle.dumps((name, os.getpid())))
+    connection.send_bytes(cloudpickle.dumps(name))
     return connection
 
 
 def live(name: str, variables: dict[str, str], prepare) -> None:
-    """What a forked process does: get ready, tell the notebook, run its functions one after another.
-
-    Args:
-        name: how the notebook calls this process.
-        variables: environment.
-        prepare: called first, such as to start a server.
-    """
+    """What a forked process does: get ready (``prepare``), tell the notebook, run its functions one after another."""
     os.environ.update(variables)
+    sys.modules["__main__"] = types.ModuleType("__main__")  # where the notebook's cells run (`magic.run_cell`)
     connection = call_notebook(name)
-    teller = ResultChannel(connection)
-    teller.tell("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), teller.call))
-    sys.stdout = teller
+    channel = ResultChannel(connection)
+    channel.tell("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), plainly))
+    sys.stdout = channel
     while True:
         try:
-            payload, streamed = cloudpickle.loads(connection.recv_bytes())
+            payload, yields = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        teller.tell("outcome", outcome_of(payload, teller.stream if streamed else teller.call))
+        channel.tell("outcome", outcome_of(payload, channel.stream if yields else plainly))
 
 
 class ResultChannel(io.TextIOBase):
     """Tells the notebook what a function prints, yields and returns; any thread may print."""
 
     def __init__(self, connection: Connection):
-        self._connection, self._lock = connection, threading.Lock()
+        self._connection = connection
 
     def tell(self, kind: str, content) -> None:
         """Send a message: ``"item"``, ``"text"`` or ``"outcome"`` (pickled itself), and its content."""
         message = cloudpickle.dumps((kind, content))
-        with self._lock:
+        with TELLING:
             self._connection.send_bytes(message)
 
     def write(self, text: str) -> int:
         self.tell("text", text)
+        raise_if_interrupted()
         return len(text)
 
-    def call(self, outcome, function, args, kwargs):
-        """Run a function."""
-        return function(*args, **kwargs)
-
     def stream(self, outcome, function, args, kwargs):
-        """Run a generator function, and send what it yields."""
-        items = function(*args, **kwargs)
-        if not hasattr(items, "__next__"):
-            raise TypeError(f"stream needs a generator function, {function.__name__} returned {type(items).__name__}")
-        for item in items:
+        """Run a generator function, and send what it yields; one of the ways for `outcome_of`."""
+        for item in items_of(function, args, kwargs):
             self.tell("item", item)
 
 

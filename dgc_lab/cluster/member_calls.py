@@ -22,25 +22,20 @@ DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its conn
 
 
 class MemberCall(Call):
-    """A function on its way through some processes of a group.
+    """A function on its way through some vital processes of a `dgc_lab.cluster.process_group.ProcessGroup`.
 
-    Args:
-        group: the `dgc_lab.cluster.process_group.ProcessGroup`.
-        names: of the processes that run it; they have to be vital.
-        grace: as in `Call`.
-        payloads: for each, cloudpickle of ``(function, args, kwargs)``; None where the function is under way.
-        streamed: whether it is a generator function.
+    ``payloads`` are those of `Processes.call`; there are none where the function is under way already.
     """
 
-    def __init__(self, group, names, grace, payloads: Iterable[bytes] = (), streamed: bool = False):
+    def __init__(self, group, names, grace, payloads: Iterable[tuple[bytes, bool]] = ()):
         super().__init__(group, names, grace)
         self._connections = [group.members[name].connection for name in names]
-        self._lines = [""] * len(names)
+        self._texts, self._ended = [""] * len(names), set()  # what is still to print, and whose end was told
         self._news, self._receiving = deque(), threading.Lock()
         try:
             for connection, payload in zip(self._connections, payloads, strict=False):
                 with contextlib.suppress(OSError):  # its process is gone: `follow` tells of it
-                    connection.send_bytes(cloudpickle.dumps((payload, streamed)))
+                    connection.send_bytes(cloudpickle.dumps(payload))
         except BaseException:  # an interrupt, with half a message sent
             group.terminate("a call was interrupted on its way, and all were put down")
             raise
@@ -55,8 +50,12 @@ class MemberCall(Call):
             number, kind, content = self._news.popleft()
             if kind == "item":
                 yield content
+                continue
+            if kind == "text":
+                self._texts[number] += content
             else:
-                self._print(number, content)
+                self._ended.add(number)
+            self._print(self._ended)
 
     def _missing(self):
         return len(self._news)
@@ -81,24 +80,28 @@ class MemberCall(Call):
                         if self.processes.members[self.names[number]].vital:
                             break  # `look_for_dead` tells of it
                         kind, content = "outcome", DIED
+                    self._news.append((number, kind, content))
                     if kind == "outcome":
                         self.outcomes[number] = cloudpickle.loads(content)
-                    else:
-                        self._news.append((number, kind, content))
 
     def end(self) -> None:
-        """Print the last line of what the function printed."""
-        for number, line in enumerate(self._lines):
-            if line:
-                self._print(number, "\n")
+        """Print the rest of what the function printed."""
+        self._print(range(len(self.names)))
         if len(self.outcomes) < len(self.names) and not self.processes.broken:
             # What it still tells would be taken for the next call's.
             self.processes.terminate("a call was left before its end, and all were put down")
 
-    def _print(self, number, text):
-        *lines, self._lines[number] = (self._lines[number] + text).split("\n")
-        for line in lines:
-            print(f"[{self.names[number]}] {line}")
+    def _print(self, ended):
+        """Print what the first process says as it says it; the others' lines wait until those before have ended."""
+        for number, name in enumerate(self.names):
+            *lines, rest = self._texts[number].split("\n")
+            if number in ended and rest:
+                lines, rest = [*lines, rest], ""
+            for line in lines:
+                print(f"[{name}] {line}")
+            self._texts[number] = rest
+            if number not in ended:
+                return
 
     def _wait(self, seconds):
         self._ready(seconds)

@@ -7,6 +7,7 @@ its loopback, and nobody else is on it. The kernel makes one for any user where 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import socket
@@ -14,19 +15,16 @@ import struct
 import subprocess
 
 # For any user; and for root, where user namespaces are forbidden.
-WAYS = (("unshare", "--user", "--net", "--map-root-user"), ("unshare", "--net"))
+WAYS = (("unshare", "--user", "--net", "--uts", "--map-root-user"), ("unshare", "--net", "--uts"))
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 @functools.cache
 def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
-    """The first of some commands that can run another one behind them here, and why there is none.
-
-    Args:
-        ways: commands that enter namespaces of their own, ``unshare`` with its options.
+    """The first of some commands, ``unshare`` with its options, that can run another one behind them here.
 
     Returns:
-        ``(command, None)``, or ``((), reason)``.
+        ``(command, None)``; or ``((), reason)``, where there is none.
     """
     if shutil.which("unshare") is None:
         return (), "the command unshare is not here"
@@ -52,6 +50,15 @@ def entrance() -> tuple[str, ...]:
     return first_way(WAYS)[0]
 
 
+def settle() -> None:
+    """In the new network: switch its loopback interface on, and take a host name that leads there.
+
+    The machine's own name often leads to an address that only its other interfaces have. Gloo looks it up.
+    """
+    raise_loopback()
+    socket.sethostname("localhost")
+
+
 def raise_loopback() -> None:
     """Switch on the loopback interface of a new network, which begins switched off."""
     import fcntl
@@ -64,11 +71,8 @@ def raise_loopback() -> None:
 
 def free_ports(number: int) -> list[int]:
     """Ports that nothing listens on at this moment."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:
             each.bind(("", 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -10,23 +10,20 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import psutil
 
-from dgc_lab.cluster import private_network
-from dgc_lab.cluster.calls import ProcessDied, explain
-from dgc_lab.cluster.engines import is_running, kill
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
 from dgc_lab.cluster.member_calls import MemberCall
+from dgc_lab.cluster.processes import Processes, is_running, kill, run_in_thread, start_guarded
 from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -34,45 +31,34 @@ SECONDS_BETWEEN_LOOKS = 0.05
 
 @dataclass
 class Member:
-    """One of the processes.
+    """One of the processes."""
 
-    Attributes:
-        name: such as ``"worker 1"``.
-        process: psutil's handle.
-        connection: what it tells, and what it is told.
-        vital: whether the others are put down when it dies.
-    """
-
-    name: str
     process: psutil.Process
     connection: Connection
-    vital: bool
+    vital: bool  # whether the others are put down when it dies
 
 
-class ProcessGroup:
+class ProcessGroup(Processes):
     """A host and the processes forked from it.
 
     Args:
+        what: how messages call them.
         variables: environment of all, over that of this process.
         private: whether they have a network of their own.
+        modules: what the host imports, once for all.
 
     Attributes:
-        members: by name, the `Member` of each process that was added.
-        broken: why all were put down; None as long as they were not.
+        members: by name, such as ``"worker 1"``, the `Member` of each process that was added.
     """
 
-    what = "processes"
-
-    def __init__(self, variables: Mapping[str, str], private: bool):
-        self.members, self.broken = {}, None
-        self._variables, self._private, self._owner = dict(variables), private, os.getpid()
+    def __init__(self, what: str, variables: Mapping[str, str], private: bool, modules: Iterable[str] = ("keras",)):
+        self.what, self.members = what, {}
+        self._variables, self._private, self._modules = dict(variables), private, modules
+        self._owner = os.getpid()
         self._folder = self._host = self._orders = self._listener = None
 
     def start(self, deadline: float) -> None:
-        """Start the host.
-
-        Args:
-            deadline: on the clock of ``time.monotonic``.
+        """Start the host, before the deadline on the clock of ``time.monotonic``.
 
         Raises:
             LabError: the deadline passed, or the host ended; the message holds what it printed.
@@ -85,88 +71,75 @@ class ProcessGroup:
         except OSError as error:
             raise LabError(f"no socket in {self._folder}: {error}. TMPDIR says where another folder can be") from None
         self._listener.listen()
-        guarded = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), self._folder]
-        command = [*guarded, "dgc_lab.cluster.host", "private" if self._private else "open"]
-        # The processes find what the notebook finds; what TensorFlow leaves behind goes with the folder.
-        paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": self._folder, FOLDER: self._folder}
+        # What TensorFlow and others leave behind where they are killed goes with the folder.
+        variables = self._variables | {"TMPDIR": self._folder, FOLDER: self._folder}
         with open(f"{self._folder}/log", "wb") as log:
-            self._host = psutil.Popen(
-                [*private_network.entrance(), *command] if self._private else command,
-                env=os.environ | self._variables | paths,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        _, _, self._orders = self._accept(deadline)
+            how = {"folder": self._folder, "private": self._private, "variables": variables, "stdout": log}
 
-    def add(self, prepare: Mapping[str, Callable], deadline: float, variables=None, vital: Iterable[str] = ()) -> None:
+            def start():  # where no interrupt can come between the start and the note of what was started
+                self._host = start_guarded("dgc_lab.cluster.host", *self._modules, **how)
+
+            run_in_thread(start)
+        _, self._orders = self._accept([self._host], deadline)
+
+    def add(
+        self, prepare: Mapping[str, Callable], deadline: float, variables=None, vital: Iterable[str] = ()
+    ) -> list[Any]:
         """Fork processes, all at once, and wait until they are ready; names that were in use are replaced.
 
         Args:
-            prepare: by name, what each does first, such as to start a server.
-            deadline: as in `start`.
+            prepare: by name, what each does first, such as to start a server; what it returns comes back.
             variables: by name, environment of its own.
             vital: names of those without which the others cannot go on.
 
         Raises:
             LabError: one could not get ready, or not in time.
         """
+        forked = {}
         try:
             for name, first in prepare.items():
                 own = (variables or {}).get(name, {})
-                with contextlib.suppress(OSError):  # the host is gone: the next lines tell of it
+                try:
                     self._orders.send_bytes(cloudpickle.dumps((name, own, first)))
+                    forked[name] = psutil.Process(cloudpickle.loads(self._orders.recv_bytes()))
+                except (OSError, EOFError, psutil.NoSuchProcess):
+                    raise LabError(f"the host or {name} ended as it was started.\n{self._printed()}") from None
             for _ in prepare:
-                name, number, connection = self._accept(deadline)
+                name, connection = self._accept([self._host, *forked.values()], deadline)
                 if name in self.members:
                     self.members[name].connection.close()
-                self.members[name] = Member(name, psutil.Process(number), connection, name in vital)
+                self.members[name] = Member(forked[name], connection, name in vital)
         except BaseException:  # one that comes later would be taken for one that is added next
             self.terminate(f"{' and '.join(prepare)} did not come, and all were put down")
             raise
-        names = list(prepare)
-        ready = MemberCall(self, names, grace=0)
+        ready = MemberCall(self, list(prepare), grace=0)
         for _ in ready.follow(deadline):
             pass
-        if problems := ready.problems():
-            raise LabError(explain(problems, names))
+        return ready.results()
+
+    def add_no_more(self) -> None:
+        """Let the host give back the memory of what it has imported; the processes that are there keep theirs."""
+        self._orders.close()
 
     @property
     def closed(self) -> bool:
-        """Whether all was stopped."""
         return self._folder is None
 
     def dead(self) -> list[str]:
-        """Names of the vital processes that are gone; the host is one."""
-        gone = [member.name for member in self.members.values() if member.vital and not is_running(member.process)]
-        return gone or ([] if self._host and is_running(self._host) else ["the host"])
-
-    def look_for_dead(self) -> None:
-        """Put all processes down when a vital one is gone.
-
-        Raises:
-            ProcessDied: a vital process is gone.
-            LabError: all were stopped.
-        """
-        if self._folder is None:
-            raise LabError(f"the {self.what} were stopped. start() starts them")
-        if dead := self.dead():
-            error = ProcessDied(dead)
-            self.terminate(str(error).split(";")[0])
-            raise error
+        """Names of the vital processes that are gone; without the host all are about to end."""
+        host = self._host and is_running(self._host)
+        vital = {name: member.process for name, member in self.members.items() if member.vital}
+        gone = [name for name, process in vital.items() if not is_running(process)]
+        return gone or ([] if host else list(vital) or ["the host"])
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process that lives."""
         for member in self.members.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.send_signal(number)
 
-    def terminate(self, reason: str) -> None:
-        """End all processes at once, whatever they do, and keep the reason."""
-        self.broken = reason
+    def kill(self) -> None:
         if self._host is not None and self._folder is not None:
-            kill([self._host])
+            kill(self._host)
             # Now: with the host its guard is gone, and nobody would do it should this process be killed.
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -177,7 +150,7 @@ class ProcessGroup:
         folder, self._folder = self._folder, None  # who still follows a call is told that all were stopped
         try:
             if self._host is not None:
-                kill([self._host])
+                kill(self._host)
                 self._host.wait(5)
         finally:
             for open_end in [self._listener, self._orders, *(member.connection for member in self.members.values())]:
@@ -185,16 +158,19 @@ class ProcessGroup:
                     open_end.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _accept(self, deadline):
-        """Wait for a process to call: its name, its number, and the connection to it."""
+    def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> MemberCall:
+        return MemberCall(self, list(payloads), grace, payloads.values())
+
+    def _accept(self, processes, deadline) -> tuple[str, Connection]:
+        """Wait until a process calls: its name, and the connection to it. None of those given may end meanwhile."""
         self._listener.settimeout(SECONDS_BETWEEN_LOOKS)
         while True:
             with contextlib.suppress(TimeoutError, EOFError):  # an end: it died while it told its name
                 caller, _ = self._listener.accept()
                 caller.setblocking(True)
                 connection = Connection(caller.detach())
-                return *cloudpickle.loads(connection.recv_bytes()), connection
-            ended = not is_running(self._host)
+                return cloudpickle.loads(connection.recv_bytes()), connection
+            ended = not all(map(is_running, processes))
             if ended or time.monotonic() > deadline:
                 what = "a process ended" if ended else "the time limit passed"
                 raise LabError(f"{what} before all were there.\n{self._printed()}")

@@ -1,58 +1,48 @@
-"""What runs inside a rank: it joins the Horovod job, runs the notebook's functions, and hands their results back.
+"""What runs inside the processes beside the notebook: its functions, whose end is told; and how a rank joins Horovod.
 
-The notebook's side is `dgc_lab.cluster.horovod_ranks`.
+The notebook's side is `dgc_lab.cluster.calls` and `dgc_lab.cluster.horovod_ranks`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from dgc_lab.common import free_memory
-from dgc_lab.install.launch_env import thread_variables
+from dgc_lab.install.launch_env import rendezvous, thread_variables
 
-SECONDS_BETWEEN_BATCHES = 0.04
 STOP_SIGNAL = signal.SIGUSR1
+OWN_FOLDER = os.path.dirname(__file__)
 
 _stop = threading.Event()
+_kept = contextlib.ExitStack()  # what lives as long as the process
 
 
 @dataclass(frozen=True)
 class RemoteError:
-    """An exception in a rank, in a form that every notebook can read, whatever its class was.
+    """An exception in a process, in a form that every notebook can read, whatever its class was."""
 
-    Attributes:
-        kind: name of its class.
-        message: its text.
-        trace: its traceback, as Python prints it.
-    """
-
-    kind: str
+    kind: str  # name of its class
     message: str
-    trace: str
+    trace: str  # its traceback, as Python prints it
 
 
 @dataclass
 class CallResult:
-    """How a call ended on a rank.
-
-    Attributes:
-        value: what the function returned.
-        problem: what it raised, or None.
-        batches: how many batches of a stream the rank has published.
-    """
+    """How a call ended in a process."""
 
     value: Any = None
     problem: RemoteError | None = None
-    batches: int = 0
+    batches: int = 0  # of a stream that were published, where items travel apart from the result
 
 
 def stop_requested() -> bool:
@@ -68,18 +58,24 @@ def stop_requested() -> bool:
     return _stop.is_set()
 
 
+def request_stop(*_) -> None:
+    """Make `stop_requested` true in this process; as a signal's handler too."""
+    _stop.set()
+
+
 def listen_for_stop() -> None:
     """Let the stop signal make `stop_requested` true; to be called in the main thread."""
     # Python runs a signal's handler between two steps of the main thread, where the functions run too.
-    signal.signal(STOP_SIGNAL, lambda *_: _stop.set())
+    signal.signal(STOP_SIGNAL, request_stop)
+
+
+def serve_rendezvous() -> int:
+    """Run Horovod's rendezvous server on this process's loopback interface for as long as it lives; gives its port."""
+    return _kept.enter_context(rendezvous())
 
 
 def join(variables: dict[str, str], path: list[str]) -> int:
-    """Become a rank: set the variables, import Horovod, meet the others.
-
-    Args:
-        variables: environment of this rank (`dgc_lab.install.launch_env`).
-        path: the notebook's ``sys.path``, so that a rank finds the same modules.
+    """Become a rank: set its variables, find the modules that the notebook finds, meet the others.
 
     Returns:
         Number of GPUs that it sees.
@@ -103,32 +99,12 @@ def leave() -> None:
     hvd.shutdown()
 
 
-def call(payload: bytes) -> bytes:
-    """Run a function of the notebook.
-
-    Args:
-        payload: cloudpickle of ``(function, args, kwargs)``; it came over ipyparallel's signed channel.
-
-    Returns:
-        cloudpickle of the `CallResult`.
-    """
-    return outcome_of(payload, lambda outcome, function, args, kwargs: function(*args, **kwargs))
-
-
-def stream(payload: bytes) -> bytes:
-    """Run a generator function of the notebook; rank 0 publishes what it yields, batch by batch, while it runs.
-
-    Args and result are those of `call`; the outcome says how many batches the notebook has to wait for.
-    """
-    return outcome_of(payload, _stream)
-
-
 def outcome_of(payload: bytes, run: Callable) -> bytes:
     """Run a function that came from the notebook, and say how it ended, whatever it raised.
 
     Args:
-        payload: as in `call`.
-        run: gets the outcome to fill, the function, its arguments and its keywords; returns the function's value.
+        payload: cloudpickle of ``(function, args, kwargs)``.
+        run: gets the `CallResult` to fill and these three; returns the function's value.
 
     Returns:
         cloudpickle of the `CallResult`.
@@ -142,65 +118,27 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
         return cloudpickle.dumps(outcome)
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: the notebook waits for an answer
         trace = error.__traceback__
-        while trace.tb_next and trace.tb_frame.f_code.co_filename in (__file__, run.__code__.co_filename):
+        while trace.tb_next and os.path.dirname(trace.tb_frame.f_code.co_filename) == OWN_FOLDER:
             trace = trace.tb_next  # begin in the notebook's function, not in the lab's
         printed = "".join(traceback.format_exception(type(error), error, trace))
         problem = RemoteError(type(error).__name__, str(error), printed)
         return cloudpickle.dumps(CallResult(None, problem, outcome.batches))
 
 
-def _stream(outcome, function, args, kwargs):
+def plainly(outcome: CallResult, function: Callable, args: tuple, kwargs: dict):
+    """Run a function; one of the ways for `outcome_of`."""
+    return function(*args, **kwargs)
+
+
+def items_of(function: Callable, args: tuple, kwargs: dict) -> Iterator:
+    """What a generator function yields; a TypeError where it is none."""
     items = function(*args, **kwargs)
     if not hasattr(items, "__next__"):
         raise TypeError(f"stream needs a generator function, {function.__name__} returned {type(items).__name__}")
-    if os.environ["HOROVOD_RANK"] != "0":
-        for _ in items:
-            pass
-        return
-    publisher = Publisher()
-    try:
-        for item in items:
-            publisher.waiting.append(item)
-    finally:
-        outcome.batches = publisher.finish()
-    if publisher.error:
-        raise publisher.error
+    return items
 
 
-class Publisher:
-    """Sends what lies in ``waiting`` to the notebook, 25 times a second, from a thread of its own.
-
-    A batch at a time, because a message costs about a millisecond, and a rank may yield thousands of items a second.
-    """
-
-    def __init__(self):
-        self.waiting, self.error = [], None
-        self._sent = 0
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
-        self._thread.start()
-
-    def _work(self):
-        try:
-            while not self._finished.wait(SECONDS_BETWEEN_BATCHES):
-                self._publish()
-            self._publish()
-        except Exception as error:
-            self.error = error
-            _stop.set()  # the training loop takes this to the other ranks as it takes a stop
-
-    def _publish(self):
-        from ipyparallel.engine.datapub import publish_data
-
-        # Only the training thread appends, and only at the end: the first items can be taken without a lock.
-        batch = self.waiting[:]
-        if batch:
-            publish_data({f"batch {self._sent}": cloudpickle.dumps(batch)})
-            del self.waiting[: len(batch)]
-            self._sent += 1
-
-    def finish(self) -> int:
-        """Send the rest; returns the number of batches sent in all."""
-        self._finished.set()
-        self._thread.join()
-        return self._sent
+def exhaust(function: Callable, /, *args, **kwargs) -> None:
+    """Run a generator function whose items nobody wants, as those of all ranks but the first."""
+    for _ in items_of(function, args, kwargs):
+        pass

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import socket
 import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.base import Cluster, show_line
-from dgc_lab.cluster.member_calls import MemberCall
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
@@ -33,13 +31,9 @@ MOST = 64  # processes of one kind
 
 
 class TensorFlowCluster(Cluster):
-    """What `ParameterServers` and `MultiWorkerMirrored` have in common.
+    """What `ParameterServers`, whose arguments these are, and `MultiWorkerMirrored` have in common.
 
-    Args:
-        jobs: number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
-        port: as in `ParameterServers`.
-        reachable: as in `ParameterServers`.
-        timeout, grace, progress: as in `dgc_lab.cluster.base.Cluster`.
+    ``jobs`` is the number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
     """
 
     def __init__(self, jobs: dict[str, int], port, reachable, timeout, grace, progress):
@@ -49,7 +43,6 @@ class TensorFlowCluster(Cluster):
         if port is not None:
             check_whole("port", port, 1024, 65536 - self._number)
         self._port, self._reachable = port, reachable
-        self._callers = []
 
     def _prepare(self) -> dict[str, Callable[[], None]]:
         """By name of the process, what it does first."""
@@ -68,27 +61,23 @@ class TensorFlowCluster(Cluster):
                 "machine, with no password",
                 stacklevel=4,
             )
-        if reason and self._port is not None:
-            for port in range(self._port, self._port + self._number):
-                with socket.socket() as attempt:
-                    attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    try:
-                        attempt.bind(("", port))
-                    except OSError as error:
-                        raise LabError(f"port {port} is taken ({error.strerror}); port says which to use") from None
+        for port in range(self._port, self._port + self._number) if reason and self._port is not None else ():
+            try:
+                socket.create_server(("", port)).close()
+            except OSError as error:
+                raise LabError(f"port {port} is taken ({os.strerror(error.errno)}); port says which to use") from None
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores: expect slow steps", stacklevel=4)
 
-    def _start(self, began, resources):
+    def _start(self, deadline, resources):
         private = private_network.why_not() is None
         # Children of one process cannot share its GPU; they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
         variables["no_grpc_proxy"] = LOOPBACK  # with http_proxy set, gRPC would look for the servers behind the proxy
-        self._processes = ProcessGroup(variables, private)
-        self._processes.what = self.what
+        self._processes = ProcessGroup(self.what, variables, private)
         resources.callback(self._processes.close)
         self._say("importing TensorFlow, once for all processes")
-        self._processes.start(began + self.timeout)
+        self._processes.start(deadline)
         self._say("starting servers")
         if private or self._port is not None:
             ports = range(first := self._port or FIRST_PORT, first + self._number)
@@ -96,10 +85,8 @@ class TensorFlowCluster(Cluster):
             ports = private_network.free_ports(self._number)
         addresses = iter(f"{LOOPBACK}:{port}" for port in ports)
         self._addresses = {job: [next(addresses) for _ in range(number)] for job, number in self._jobs.items()}
-        self._add(self._prepare(), began + self.timeout)
-        self._say(f"{self.what} ready after {time.monotonic() - began:.1f} s")
-        if self.progress is show_line:
-            print()
+        self._add(self._prepare(), deadline)
+        return self.what, ""
 
     def _add(self, prepare, deadline):
         configs = {
@@ -111,13 +98,6 @@ class TensorFlowCluster(Cluster):
     def _vital(self) -> set[str]:
         """Names of the processes without which the others cannot go on."""
         return set(self._prepare())
-
-    def _arguments(self, args):
-        return [args] * len(self._callers)
-
-    def _new_call(self, streamed, function, arguments, kwargs):
-        payloads = [cloudpickle.dumps((function, args, kwargs)) for args in arguments]
-        return MemberCall(self._processes, self._callers, self.grace, payloads, streamed)
 
 
 def task(name: str) -> tuple[str, str]:

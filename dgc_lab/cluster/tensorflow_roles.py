@@ -25,11 +25,9 @@ def set_threads(inter: int, intra: int) -> None:
 
 
 def serve(inter: int, intra: int) -> None:
-    """Start the server that ``TF_CONFIG`` tells of: a parameter server or a worker.
+    """Start the server that ``TF_CONFIG`` tells of, a parameter server or a worker, with threads as in `set_threads`.
 
-    Args:
-        inter: operations at a time; with no more of them than workers, servers on few cores wait for ever.
-        intra: threads for one operation.
+    With no more operations at a time than workers, servers on few cores wait for ever.
     """
     import tensorflow as tf
 

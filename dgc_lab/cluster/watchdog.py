@@ -1,4 +1,6 @@
-"""Run a Python module for as long as its parent lives: ``python -m dgc_lab.cluster.watchdog PARENT FOLDER MODULE ARGUMENTS...``.
+"""Run a Python module for as long as its parent lives.
+
+    python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ARGUMENTS...
 
 A notebook's kernel can be killed at any moment, and then nobody is left to stop what it had started. So each process
 watches the kernel: when the kernel is gone, it removes the folder that they shared, and ends with its own children.
@@ -14,34 +16,36 @@ import sys
 import threading
 import time
 
+from dgc_lab.cluster.private_network import settle
+
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
-def watch(parent: int, folder: str | None) -> None:
+def watch(parent: int, folder: str) -> None:
     """Look for the parent twice a second; when it is gone, remove ``folder`` and kill this process and its group.
-
-    Args:
-        parent: its process number.
-        folder: None where it is needed longer than the parent.
 
     ``PR_SET_PDEATHSIG`` would be simpler, but it strikes when the *thread* ends that started the process, and in a
     notebook that is often a widget's.
     """
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Start the watch, then become the module."""
-    parent, folder, module, *arguments = sys.argv[1:]
+    """Start the watch, then become the module; without one, only watch."""
+    parent, folder, *module = sys.argv[1:]
+    if not module:
+        watch(int(parent), folder)
     threading.Thread(target=watch, args=(int(parent), folder), name="guard", daemon=True).start()
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    network, name, *arguments = module
+    if network == "private":
+        settle()
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

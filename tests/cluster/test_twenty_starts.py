@@ -12,8 +12,8 @@ def test_twenty_starts_and_stops_of_ranks_leave_nothing(horovod, tmp_path, monke
     program = """
 import gc, os, psutil, tempfile
 from dgc_lab.cluster import HorovodRanks
-from dgc_lab.cluster.engines import runs
-import ipyparallel, numpy  # numpy keeps a thread of its own once it is loaded
+from dgc_lab.cluster.processes import is_running
+import numpy  # numpy keeps a thread of its own once it is loaded
 
 me = psutil.Process()
 
@@ -31,11 +31,11 @@ started = set()
 for _ in range(20):
     with HorovodRanks(2, progress=None) as ranks:
         pids = ranks.run(os.getpid)
-        engines = [psutil.Process(pid) for pid in pids]
+        processes = [psutil.Process(pid) for pid in pids]
         ranks.run(lambda: __import__("tempfile").mkstemp())
         started |= {child.pid for child in me.children(recursive=True)}
         assert set(pids) < started
-    assert not any(map(runs, engines))
+    assert not any(map(is_running, processes))
 after = state()
 assert before == after, (before, after)
 assert len(started) >= 20 * 3
@@ -50,7 +50,7 @@ def test_twenty_starts_and_stops_of_parameter_servers_leave_nothing(tmp_path, mo
     program = """
 import gc, os, psutil, tempfile
 from dgc_lab.cluster import ParameterServers
-from dgc_lab.cluster.engines import runs
+from dgc_lab.cluster.processes import is_running
 
 me = psutil.Process()
 
@@ -67,7 +67,7 @@ for _ in range(20):
         running = me.children(recursive=True)
         assert len(running) == 4, "host, server, worker and coordinator"
         started |= {child.pid for child in running}
-    assert not any(map(runs, running))  # a zombie without a parent is the system's to take away
+    assert not any(map(is_running, running))  # a zombie without a parent is the system's to take away
 after = state()
 assert before == after, (before, after)
 assert len(started) == 20 * 4

@@ -1,0 +1,108 @@
+"""Processes beside the notebook: how they are started so that nothing of them is left, watched, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+
+from dgc_lab.cluster import private_network
+from dgc_lab.cluster.calls import FunctionFailed, ProcessDied
+from dgc_lab.common import LabError
+
+
+class Processes:
+    """Those of one cluster: a `ProcessGroup` on this machine, or the `ForeignEngines` of the user's.
+
+    Both have ``closed`` (all was stopped), ``dead()`` (names of those that are gone and without which the others cannot
+    go on), ``signal(number)``, ``kill()``, ``close()``, and ``call(payloads, grace)``, which sends functions on their
+    way: by name the cloudpickle of ``(function, args, kwargs)``, and whether the function yields items.
+    """
+
+    what = "processes"  # how messages call them
+    died, failed = ProcessDied, FunctionFailed  # what tells of a death, and of a function that raised
+    broken: str | None = None  # why all were put down
+
+    def terminate(self, reason: str) -> None:
+        """End all at once, and keep the reason."""
+        self.broken = reason
+        self.kill()
+
+    def look_for_dead(self) -> None:
+        """Put all down when one is gone.
+
+        Raises:
+            ProcessDied: one is gone.
+            LabError: all were stopped.
+        """
+        if self.closed:
+            raise LabError(f"the {self.what} were stopped. start() starts them")
+        if dead := self.dead():
+            error = self.died(dead)
+            self.terminate(str(error).split(";")[0])
+            raise error
+
+
+def start_guarded(module: str, *arguments: str, folder: str, private: bool, variables: Mapping[str, str], **pipes):
+    """Start a Python module that ends when this process does, and its folder too (`dgc_lab.cluster.watchdog`).
+
+    It finds the modules that this process finds, leads a group of its own, and gets a private network where that is
+    asked for. Returns psutil's ``Popen``; ``pipes`` are of ``subprocess.Popen``.
+    """
+    network = "private" if private else "open"
+    command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return psutil.Popen(
+        [*private_network.entrance(), *command] if private else command,
+        env=os.environ | path | variables,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **pipes,
+    )
+
+
+def kill(leader: psutil.Process) -> None:
+    """Kill a process that leads a group of its own, with its group and all its children, and wait for them."""
+    family = [leader]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family += leader.children(recursive=True)
+    # A group outlives its leader, and its number is not given away before it is empty.
+    if leader.is_running() or not psutil.pid_exists(leader.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    end = time.monotonic() + 5
+    while any(map(is_running, family)) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def run_in_thread(function: Callable):
+    """Run a function; beside a running event loop, as in a notebook, in a thread, where no interrupt reaches it.
+
+    Beside such a loop, ipyparallel's blocking functions would start a thread for themselves, which never ends.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return function()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
