@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dgc_lab.aggregation.figures import MARKERS
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
-from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, lines, style
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
@@ -102,22 +101,22 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
         raise ValueError("frame must hold at least one row, got none")
     if set(frame["source"]) - {"modelled", "measured"}:
         raise ValueError(f"source must be modelled or measured, got {sorted(set(frame['source']))}")
-    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
-    axes, said = figure.subplots(), []
+    curves, said, looks = {}, {}, {}
     for number, (curve, rows) in enumerate(frame.groupby("curve", sort=False)):
         for source, points in rows.sort_values("x").groupby("source", sort=False):
-            look = {"color": PALETTE[number % len(PALETTE)]}
+            label = f"{curve}, {source}"
+            curves[label] = points["x"], points["y"]
+            said[label] = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(*curves[label], strict=True))
+            looks[label] = {"color": PALETTE[number % len(PALETTE)]}
             if source == "measured":
-                look |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
-            axes.plot(points["x"], points["y"], label=f"{curve}, {source}", **look)
-            told = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(points["x"], points["y"], strict=True))
-            said.append(f"{curve}, {source}: {told}")
+                looks[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
+    log = {"xscale": "log", "yscale": "log"}
+    picture = lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, looks=looks, **log)
+    [axes] = picture.figure.axes
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
+    return picture
 
 
 def errors_by_workers(frame) -> Picture:
@@ -131,25 +130,22 @@ def errors_by_workers(frame) -> Picture:
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
-    figure = Figure(figsize=(8, 3.4), dpi=90, layout="constrained")
-    axes, said = figure.subplots(), []
-    for number, ((ratio, clipping), rows) in enumerate(frame.groupby(["ratio", "clipping"], sort=False)):
+    curves, said = {}, {}
+    for (ratio, clipping), rows in frame.groupby(["ratio", "clipping"], sort=False):
         error = 1 - rows.groupby("workers")["accuracy"].mean()
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
-        # No error at all has no place on a logarithmic axis.
-        axes.plot(
-            error.index, error.clip(lower=1e-3), marker=MARKERS[number % len(MARKERS)], label=label, **style(number)
-        )
-        said.append(f"{label}: " + ", ".join(f"{share:.3f} with {n}" for n, share in error.items()))
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (1 - accuracy)")
+        curves[label] = error.index, error.clip(lower=1e-3)  # no error at all has no place on a logarithmic axis
+        said[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
+    log = {"xscale": "log", "yscale": "log"}
+    title = "Test error by number of workers, measured"
+    picture = lines(title, curves, said, "workers", "test error (1 - accuracy)", **log)
+    [axes] = picture.figure.axes
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
     shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if share >= 0.8 * axes.get_ylim()[0]]
     axes.set_yticks(shares, [f"{share:g}" for share in shares])
     axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, "Test error by number of workers, measured. " + "; ".join(said) + ".")
+    return picture
 
 
 def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
@@ -186,7 +182,7 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(f"share of what {'was sent' if kind == 'sent' else 'still waits'}", fontsize=9)
     panels[0].set_ylim(0, None)
-    panels[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    panels[-1].legend(**BESIDE)
     return Picture(figure, f"Ages of what {'was sent' if kind == 'sent' else 'waits'}, measured. {'; '.join(said)}.")
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import ipywidgets
 
+from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
-from dgc_lab.ui.charts import Curves
 from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
 
 REDRAW_SHARE = 0.012  # of one core's time goes into drawing frames

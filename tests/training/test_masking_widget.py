@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.masking_trainer import TrainingDiverged
 from dgc_lab.training.masking_widget import CompressionSweep
 from dgc_lab.training.sweeps import read_rows
-from dgc_lab.ui.charts import Curves, Picture
+from dgc_lab.ui.charts import Picture
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
 
