@@ -6,7 +6,6 @@ import textwrap
 
 from matplotlib.figure import Figure
 
-from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, Picture, style
 from dgc_lab.ui.live_figure import LiveFigure
 
 LONGEST_LINE = 30  # letters in the legend
@@ -14,8 +13,6 @@ LONGEST_LINE = 30  # letters in the legend
 
 class Curves(LiveFigure):
     """Two panels that grow while training runs: loss by step, accuracy on the test set by step.
-
-    Finished runs are part of the background; a frame adds the current run's two lines to it.
 
     Example:
         >>> curves = Curves(steps=2)
@@ -30,76 +27,41 @@ class Curves(LiveFigure):
         self.loss_axes, self.accuracy_axes = self.figure.subplots(1, 2)
         self.loss_axes.set(xlabel="step", ylabel="training loss", ylim=(0, 2.5))
         self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
-        for axes in (self.loss_axes, self.accuracy_axes):
+        for axes in self.figure.axes:
             axes.grid(alpha=0.3)
         # Laying out costs as much as drawing and comes out the same every time: do it once.
         self.figure.get_layout_engine().set(w_pad=0.16)  # inches; room for longer numbers at the right ends
         self.canvas.draw()
         self.figure.set_layout_engine("none")
-        self.runs = []
         self.steps = 0
         self.fit(steps)
 
     def fit(self, steps: int) -> None:
         """Make room for runs of that many steps."""
         self.steps = max(self.steps, steps)
-        for axes in (self.loss_axes, self.accuracy_axes):
+        for axes in self.figure.axes:
             axes.set_xlim(0, self.steps)
             axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps run into each other
         self.background = None
 
     def begin(self, label: str) -> None:
         """A new run starts; the ones before become thinner."""
-        self._restyle(linewidth=0.9)
-        look = style(len(self.runs))
-        lines = (
-            self.loss_axes.plot([], [], linewidth=1.2, **look)[0],
-            self.accuracy_axes.plot([], [], linewidth=2, marker="o", markersize=3.5, **look)[0],
-        )
-        self.runs.append({"label": label, "lines": lines, "loss": ([], []), "accuracy": ([], [])})
-        self.rename(label)
+        thick = {"linewidth": 2, "marker": "o", "markersize": 3.5}
+        self._begin(label, loss=(self.loss_axes, {"linewidth": 1.2}), accuracy=(self.accuracy_axes, thick))
 
-    def rename(self, label: str) -> None:
-        """Give the current run another name in the legend."""
-        self.runs[-1]["label"] = label
+    def _named(self):
         # Names that list settings are longer than a panel is wide.
-        self.runs[-1]["lines"][1].set_label(textwrap.fill(label, LONGEST_LINE))
-        self._legend()
-
-    def _restyle(self, **looks) -> None:
-        """Bring every run's lines up to its last point and give them all the same looks."""
-        for run in self.runs:
-            for line, name in zip(run["lines"], ("loss", "accuracy"), strict=True):
-                line.set_data(*run[name])
-                line.set(**looks)
-
-    def _legend(self) -> None:
-        if self.runs:
-            self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
-        self.background = None
+        self.runs[-1]["lines"]["accuracy"].set_label(textwrap.fill(self.runs[-1]["label"], LONGEST_LINE))
+        self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
 
     def add_loss(self, step: int, loss: float) -> None:
         """One more point of the current run's loss."""
-        steps, values = self.runs[-1]["loss"]
-        steps.append(step)
-        values.append(loss)
-        if self.loss_axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
-            self.loss_axes.set_ylim(0, 1.2 * loss)
-            self.background = None
+        self._add("loss", step, loss)
+        self._make_room(self.loss_axes, loss)
 
     def add_accuracy(self, step: int, accuracy: float) -> None:
         """One more point of the current run's accuracy on the test set."""
-        steps, values = self.runs[-1]["accuracy"]
-        steps.append(step)
-        values.append(accuracy)
-
-    def _moving(self):
-        if not self.runs:
-            return []
-        current = self.runs[-1]
-        for line, name in zip(current["lines"], ("loss", "accuracy"), strict=True):
-            line.set_data(*current[name])
-        return current["lines"]
+        self._add("accuracy", step, accuracy)
 
     def alt(self) -> str:
         """What the two panels show, in words."""
@@ -110,9 +72,3 @@ class Curves(LiveFigure):
             words += [f"test accuracy {accuracies[-1]:.3f}"] if accuracies else []
             said.append(f"{run['label']}: {', '.join(words) or 'starting'}")
         return "Training loss (left) and test accuracy (right) by step. " + ("; ".join(said) or "No run yet") + "."
-
-    def picture(self) -> Picture:
-        """The whole figure, every run as thick as the others."""
-        self._restyle(linewidth=1.4)
-        self._legend()
-        return Picture(self.figure, self.alt())

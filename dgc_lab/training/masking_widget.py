@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import ipywidgets
+from ipywidgets import Dropdown
 
 from dgc_lab.training.live_sweep import LiveSweep
 from dgc_lab.training.published_tables import SINGLE_NODE, beside_published
-from dgc_lab.ui.live_run import wide
+from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
 
 PUBLISHED_RECIPE = (
@@ -46,13 +46,13 @@ class CompressionSweep(LiveSweep):
     }
 
     def __init__(self, out=None, **settings):
-        self._last_trainer = self._data = None
+        self._last_trainer = None
         super().__init__(out, **settings)
 
     def _columns(self):
         rules = ["sampled", "hierarchical", "exact", "off"]
-        self.rule = wide(ipywidgets.Dropdown, options=rules, description="Threshold")
-        self.scope = wide(ipywidgets.Dropdown, options=SCOPE_NAMES, description="Whose")
+        self.rule = wide(Dropdown, "Threshold", options=rules)
+        self.scope = wide(Dropdown, "Whose", options=SCOPE_NAMES)
         return [
             [self.dataset, self.ratio, self.ratios, self.preset],
             [self.rule, self.scope, self.learning_rate, self.momentum],

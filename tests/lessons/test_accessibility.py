@@ -16,7 +16,7 @@ from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.training import figures as pictures
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.ui.charts import GREY, PALETTE, png
-from dgc_lab.ui.widget_html import message_line
+from dgc_lab.ui.widget import message_line
 
 LESSON = "00_start_here.ipynb"
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # all cells in the page, not those in the window

@@ -239,8 +239,8 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(lab, "_draw", interrupt)
-    monkeypatch.setattr("dgc_lab.training.live_sweep.SHORTEST_REDRAW", 0)
-    monkeypatch.setattr("dgc_lab.training.live_sweep.REDRAW_SHARE", 1e9)
+    monkeypatch.setattr("dgc_lab.ui.live_run.SHORTEST_REDRAW", 0)
+    monkeypatch.setattr(lab, "redraw_share", 1e9)
     with pytest.raises(KeyboardInterrupt):
         lab.run()
     assert [row["ratio"] for row in lab.rows] == [0.1]
@@ -339,7 +339,7 @@ def test_earlier_runs_keep_their_last_point():
         for step in (1, 2, 3):
             curves.add_loss(step, 1.0)
             curves.add_accuracy(step, 0.5)
-    for line in curves.runs[0]["lines"]:
+    for line in curves.runs[0]["lines"].values():
         assert line.get_xdata()[-1] == 3
 
 
