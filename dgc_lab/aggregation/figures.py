@@ -22,8 +22,7 @@ def sum_graphs(graphs: dict) -> Picture:
     Args:
         graphs: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
     """
-    figure = Figure(figsize=(9, 3.1), dpi=90, layout="constrained")
-    panels = figure.subplots(1, len(graphs), squeeze=False)[0]
+    figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
     for axes, (title, nodes) in zip(panels, graphs.items(), strict=True):
         axes.set_title(title, fontsize=9)
@@ -122,8 +121,7 @@ def links(exchanges: dict, workers: int) -> Picture:
     """
     from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
 
-    figure = Figure(figsize=(3.1 * len(exchanges), 3.3), dpi=90, layout="constrained")
-    panels = figure.subplots(1, len(exchanges), squeeze=False)[0]
+    figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     said = []
@@ -150,15 +148,11 @@ def links(exchanges: dict, workers: int) -> Picture:
 
 
 def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
-    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms.
+    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms; of `rounding_error.measure`.
 
-    Args:
-        rows: as `dgc_lab.aggregation.rounding_error.measure` returns them.
-        chosen: the method to draw in full colour; None for all.
+    With a method chosen it alone is in full colour.
     """
-    figure = Figure(figsize=(9, 2.7), dpi=84, layout="constrained")
-    error_axes, time_axes = figure.subplots(1, 2)
-    names = [row["method"] for row in rows]
+    figure, (error_axes, time_axes) = charts.grid(2, 2, 4.5, 2.7)
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
     said = []
@@ -176,6 +170,6 @@ def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
     error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
     time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))
     for axes in (error_axes, time_axes):
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
         axes.invert_yaxis()
     return Picture(figure, "Relative error (left) and time (right) by method. " + "; ".join(said) + ".")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator
@@ -19,6 +18,7 @@ from dgc_lab.ui.charts import (
     MARKERS,
     PALETTE,
     Picture,
+    grid,
     lines,
     short,
     stacked_rows,
@@ -118,7 +118,7 @@ def staleness_histograms(runs: dict) -> Picture:
     """A panel per run: which share of the gradients in its updates has which staleness.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name.
 
     Raises:
         ValueError: no run, or a run without records.
@@ -132,11 +132,9 @@ def staleness_histograms(runs: dict) -> Picture:
     width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
     edges = np.arange(0, most + 1 + width, width) - 0.5
     columns = min(len(runs), 2)
-    lines = math.ceil(len(runs) / columns)
-    figure = Figure(figsize=(9, 0.5 + 1.5 * lines), dpi=90, layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    figure, panels = grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
     said = []
-    for axes, (name, values) in zip(panels, stale.items(), strict=False):
+    for axes, (name, values) in zip(panels, stale.items(), strict=True):
         shares = np.histogram(values, edges)[0] / max(len(values), 1)
         axes.bar(edges[:-1] + width / 2, shares, width * 0.9, color=PALETTE[0])
         words = f"mean {values.mean():.2f}, at most {values.max()}" if len(values) else "no update"
@@ -145,10 +143,8 @@ def staleness_histograms(runs: dict) -> Picture:
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.xaxis.get_major_locator().set_params(integer=True)
         said.append(f"{name}: {words}, {shares[0]:.0%} {'are 0' if width == 1 else f'below {width}'}")
-    for axes in panels[len(runs) - columns : len(runs)]:
+    for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)
-    for axes in panels[len(runs) :]:
-        axes.set_axis_off()
     figure.supxlabel("staleness: updates between reading and own update", fontsize=9)
     return Picture(figure, "Staleness of the gradients. " + "; ".join(said) + ".")
 
@@ -157,7 +153,7 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
     """Training loss of each run by time or by gradients computed, a running mean over the last gradients.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name, measured: simulated ones have no loss.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name, measured: simulated ones have no loss.
         by: ``"seconds"`` or ``"gradients"``.
         smooth: over how many gradients to take the mean.
 
@@ -200,8 +196,8 @@ def by_workers(frame) -> Picture:
     """
     if not frame.size:
         raise ValueError("frame must hold at least one row, got none")
-    figure = Figure(figsize=(9, 3.3), dpi=90, layout="constrained")
-    panels = dict(zip(("gradients/s", "mean staleness", "idle share"), figure.subplots(1, 3), strict=True))
+    figure, (speed, staleness, idle) = grid(3, 3, 3, 3.3)
+    panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
     schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
     looks, handles, said = thinning(schedules), [], []
     for number, (name, rows) in enumerate(schedules.items()):
@@ -222,11 +218,11 @@ def by_workers(frame) -> Picture:
         axes.set_title(column, fontsize=9)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
-    panels["gradients/s"].set_yscale("log")
-    panels["gradients/s"].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panels["mean staleness"].set_yscale("symlog", linthresh=1)
-    panels["mean staleness"].set_ylim(-0.2, None)
-    panels["idle share"].set_ylim(0, 1)
+    speed.set_yscale("log")
+    speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    staleness.set_yscale("symlog", linthresh=1)
+    staleness.set_ylim(-0.2, None)
+    idle.set_ylim(0, 1)
     for axes in panels.values():
         axes.minorticks_off()
         axes.yaxis.set_major_formatter("{x:,.5g}")
@@ -261,24 +257,19 @@ def samples_beside_real(samples: dict) -> Picture:
     """
     if not samples:
         raise ValueError("samples must hold at least one run, got none")
-    panels = {"real points": ring_points(COMPARED_WITH), **samples}
-    scores = {label: quality(points) for label, points in panels.items()}
-    rows = -(-len(panels) // COLUMNS)
-    columns = min(COLUMNS, len(panels))
-    figure = Figure(figsize=(2.4 * columns, 2.8 * rows), dpi=90, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    shown = {"real points": ring_points(COMPARED_WITH), **samples}
+    figure, panels = grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
     said = []
-    for number, (axes, (label, points)) in enumerate(zip(grid, panels.items(), strict=False)):
-        axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, color=PALETTE[0 if number else 2], linewidths=0)
+    for axes, (label, points) in zip(panels, shown.items(), strict=True):
+        colour = PALETTE[0 if said else 2]
+        axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, color=colour, linewidths=0)
         for centre in centres():  # points inside a circle are good
             axes.add_artist(Circle(centre, GOOD_WITHIN, fill=False, color="0.4", linewidth=0.6))
         outside = int((~(abs(points) <= EDGE).all(axis=1)).sum())
-        modes, good, apart = scores[label].values()
+        modes, good, apart = quality(points).values()
         words = f"{modes:.0f} of {MODES_OF_RING} modes covered, {good:.0%} good samples, energy distance {apart:.3f}"
         words += f", {outside} points outside the panel" if outside else ""
         axes.set_title(f"{label}\n" + words.replace(" covered, ", "\n").replace(", ", "\n"), fontsize=8)
         axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
         said.append(f"{label}: {words}")
-    for axes in grid[len(panels) :]:
-        axes.set_axis_off()
     return Picture(figure, "Points on the plane. " + "; ".join(said) + ".")

@@ -9,6 +9,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from dgc_lab.parameter_server.figures import LOOKS, spans
+from dgc_lab.parameter_server.metrics import updates
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
@@ -20,6 +21,7 @@ LEAST_STALENESS = 8  # where the histogram ends at first; doubled until its last
 MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not squeeze all others
 GRADIENTS_FOR_SHARES = 25
 NAMES_IN_LEGEND = 12
+CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar, in its length and in rows
 
 
 class StragglerPicture(LiveFigure):
@@ -126,29 +128,22 @@ class StragglerPicture(LiveFigure):
         end = max((record.done for record in self._recent), default=0.0)
         start = end - self.window
         self._recent = deque(record for record in self._recent if record.done > start)
-        updates = {}
-        for record in self._recent:
-            if record.update != DROPPED:
-                updates[record.update] = max(record.done, updates.get(record.update, 0.0))
-        return end, spans(self._recent, range(self.workers), start, end), sorted(updates.values())
+        moments = [moment for moment, _ in updates(self._recent)]
+        return end, spans(self._recent, range(self.workers), start, end), moments
 
     def _moving(self):
         if not self.runs:
             return []
         self._stairs.set_data(self.shares(), np.arange(self.shown + 2) - 0.5)
-        end, bars, updates = self._last_seconds()
+        end, bars, moments = self._last_seconds()
         for look, collection in self._bars.items():
-            edges = [
-                (worker, begin - end, begin + length - end)
+            corners = [
+                [(begin - end + side * length, worker + height) for side, height in CORNERS]
                 for worker in range(self.workers)
                 for begin, length in bars[worker, look]
             ]
-            corners = [
-                ((left, row - 0.4), (left, row + 0.4), (right, row + 0.4), (right, row - 0.4))
-                for row, left, right in edges
-            ]
-            collection.set_verts(np.array(corners).reshape(-1, 4, 2))
-        self._marks.set_data([moment - end for moment in updates], [-1] * len(updates))
+            collection.set_verts(np.reshape(corners, (-1, 4, 2)))
+        self._marks.set_data([moment - end for moment in moments], [-1] * len(moments))
         return [*super()._moving(), self._stairs, *self._bars.values(), self._marks]
 
     def alt(self) -> str:
@@ -163,7 +158,7 @@ class StragglerPicture(LiveFigure):
             return words
         total = self.counts.total()
         mean = sum(staleness * count for staleness, count in self.counts.items()) / total
-        _, bars, updates = self._last_seconds()
+        _, bars, moments = self._last_seconds()
         doing = []
         for worker in range(self.workers):
             shares = {look: sum(length for _, length in bars[worker, look]) / self.window for look in LOOKS}
@@ -171,6 +166,6 @@ class StragglerPicture(LiveFigure):
             doing.append(f"worker {worker} " + (", ".join(named) or "nothing"))
         return (
             f"{words} Staleness of {self.runs[-1]['label']}: mean {mean:.2f}, at most {max(self.counts)}, "
-            f"{self.counts[0] / total:.0%} are 0. Its last {self.window:g} seconds: {len(updates)} updates; "
+            f"{self.counts[0] / total:.0%} are 0. Its last {self.window:g} seconds: {len(moments)} updates; "
             f"{'; '.join(doing)}."
         )

@@ -187,18 +187,15 @@ class StragglerLab(LiveRun):
             training.take(event)
             if isinstance(event, GradientEvent):
                 self.curves.add(event)
-        records = training.records
-        if not records:
-            self.curves.rename(f"{label} (stopped)")
-            return "Stopped before the first gradient."
-        stopped = len(records) < settings.gradients
+        told, stopped = tell(), len(training.records) < settings.gradients
         if stopped:
             label += " (stopped)"
             self.curves.rename(label)
-        self.progress.value = len(records) / settings.gradients
-        self.records[label] = records
+        if not told:
+            return "Stopped before the first gradient."
+        self.records[label] = training.records
         self.rows.append(self._row(label, settings, workers, training))
-        return f"{'Stopped' if stopped else 'Done'}: {who}: {in_words(training, settings.gradients)}"
+        return f"{'Stopped' if stopped else 'Done'}: {told}"
 
     def _row(self, label, settings, workers, training) -> dict:
         from dgc_lab.parameter_server.metrics import figures
@@ -218,8 +215,7 @@ class StragglerLab(LiveRun):
             "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
-            "loss": training.scores[-1].values["loss"],
-            "accuracy": training.scores[-1].values["accuracy"],
+            **{name: training.scores[-1].values[name] for name in ("loss", "accuracy")},
         }
 
     def close(self):
@@ -232,11 +228,7 @@ class StragglerLab(LiveRun):
 
 
 def in_words(training, total: int) -> str:
-    """How far a training is, how quick, how stale its gradients are, and who died.
-
-    Args:
-        training: `dgc_lab.parameter_server.training_loop.Training` with at least one record.
-        total: gradients that it is to have.
+    """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
 
     Example:
         >>> from dgc_lab.parameter_server.training_loop import Training, WorkerDied

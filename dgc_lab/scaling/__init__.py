@@ -9,5 +9,6 @@ __getattr__, __dir__, __all__ = hand_on(
         "cost_model": "break_even_bandwidth",
         "named_shapes": "SHAPES resnet_50",
         "widget": "ScaleExplorer",
+        "figures": "age_histograms bandwidth_label errors_by_workers lines_and_marks",
     },
 )

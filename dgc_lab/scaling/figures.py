@@ -6,12 +6,11 @@ What a model computed is drawn as a line and called modelled, what was timed as 
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
-from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, lines, style
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, lines, style
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
@@ -34,17 +33,19 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         workers, ratio: where the user stands.
         entry_bytes: bytes of an entry.
     """
-    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
-    speed, size, plane = figure.subplots(1, 3)
+    figure, (speed, size, plane) = grid(3, 3, 3, 3.6)
     for method, estimates in curves.items():
         numbers = [estimate.workers for estimate in estimates]
         speed.plot(numbers, [estimate.speed_up for estimate in estimates], **LOOKS[method])
         sent = [(estimate.workers, estimate.passed / 1e6) for estimate in estimates if estimate.passed > 0]
         if sent:
             size.plot(*zip(*sent, strict=True), **LOOKS[method])
+    marks = {
+        method: {"color": LOOKS[method]["color"], "marker": marker, "markeredgecolor": "black", "linestyle": ""}
+        for method, marker in MARKS.items()
+    }
     for point in points:
-        look = {"color": LOOKS[point.method]["color"], "marker": MARKS[point.method], "markeredgecolor": "black"}
-        speed.plot([point.workers], [point.speed_up], linestyle="", markersize=7, zorder=3, **look)
+        speed.plot([point.workers], [point.speed_up], markersize=7, zorder=3, **marks[point.method])
     numbers = [estimate.workers for estimate in next(iter(curves.values()))]
     ratios = [break_even_ratio(number, entry_bytes) for number in numbers]
     plane.plot(numbers, ratios, color="black", linewidth=1.5)
@@ -56,7 +57,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     titles = ("speed-up over one worker", "MB past a link a step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
     for axes, title in zip((speed, size, plane), titles, strict=True):
         axes.set(xscale="log", yscale="log")
-        axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"], fontsize=8)
+        axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2, fontsize=8)
         axes.minorticks_off()
         axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
         axes.set_title(title, fontsize=9)
@@ -65,9 +66,8 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         axes.grid(alpha=0.3)
     plane.set_ylim(1e-5, 1)
     handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
-    for method in dict.fromkeys(point.method for point in points):
-        look = {"color": LOOKS[method]["color"], "marker": MARKS[method], "markeredgecolor": "black"}
-        handles.append(Line2D([], [], linestyle="", label=f"{method}, measured", **look))
+    measured = dict.fromkeys(point.method for point in points)
+    handles += [Line2D([], [], label=f"{method}, measured", **marks[method]) for method in measured]
     handles.append(Line2D([], [], label="where you are", **POINT))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
     return Picture(figure, f"Speed-up, bytes and break-even by workers. {scale_in_words(curves, points, workers)}")
@@ -163,8 +163,8 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
     if not rows:
         raise ValueError("rows must hold at least one row, got none")
     ratios = sorted({row["ratio"] for row in rows}, reverse=True)
-    figure = Figure(figsize=(9, 3.3), dpi=90, layout="constrained")
-    panels, said = figure.subplots(1, len(ratios), squeeze=False, sharey=True)[0], []
+    figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
+    said, what = [], "was sent" if kind == "sent" else "still waits"
     for axes, ratio in zip(panels, ratios, strict=True):
         own = sorted((row for row in rows if row["ratio"] == ratio), key=lambda row: row["workers"])
         for number, row in enumerate(own):
@@ -173,22 +173,18 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
             shares = counts / max(counts.sum(), 1)
             label = f"{row['workers']} worker{'s' * (row['workers'] > 1)}"
             axes.plot(range(len(shares)), shares, marker=MARKERS[number % 7], label=label, **style(number))
-            mean = row["mean age"] if kind == "sent" else row["mean age waiting"]
-            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {_most(classes)}")
+            mean = row["mean age" if kind == "sent" else "mean age waiting"]
+            first, last, _ = max(classes, key=lambda each: each[2])
+            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {first} to {last}")
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
         axes.set_title(f"ratio {ratio:g}", fontsize=9)
         axes.set_xlabel("age in steps", fontsize=9)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"share of what {'was sent' if kind == 'sent' else 'still waits'}", fontsize=9)
+    panels[0].set_ylabel(f"share of what {what}", fontsize=9)
     panels[0].set_ylim(0, None)
     panels[-1].legend(**BESIDE)
-    return Picture(figure, f"Ages of what {'was sent' if kind == 'sent' else 'waits'}, measured. {'; '.join(said)}.")
-
-
-def _most(classes) -> str:
-    first, last, _ = max(classes, key=lambda each: each[2])
-    return f"{first} to {last}"
+    return Picture(figure, f"Ages of what {what.removeprefix('still ')}, measured. {'; '.join(said)}.")
 
 
 def bandwidth_label(bandwidth: float) -> str:

@@ -12,6 +12,8 @@ __getattr__, __dir__, __all__ = hand_on(
         "distributed_trainer": "DistributedConfig DistributedStep DistributedTrainer TrainerOnRanks",
         "model_trainer": "ModelTrainer make_evaluator",
         "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
+        "run_comparison": "comparison run_with_progress steps_of",
+        "figures": "accuracy_by_ratio gradient_histograms loss_and_accuracy masked_vector timelines",
         "masking_widget": "CompressionSweep CompressionTaste",
         "distributed_widget": "DistributedSweep",
     },

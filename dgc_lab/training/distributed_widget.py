@@ -7,7 +7,7 @@ from typing import ClassVar
 from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
 
 from dgc_lab.training.live_sweep import AS_TYPED, LiveSweep
-from dgc_lab.training.published_tables import TWO_NODE, beside_published
+from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.widget import wide
 
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
@@ -48,6 +48,7 @@ class DistributedSweep(LiveSweep):
         (2, 'paper')
     """
 
+    published: ClassVar = TWO_NODE
     presets: ClassVar = {
         "dense and 4 ratios": "1, 0.1, 0.01, 0.001, 0.0001",
         "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
@@ -102,11 +103,6 @@ class DistributedSweep(LiveSweep):
 
         values = self._values()
         return DistributedConfig(**{**values, "clip_norm": values["clip_norm"] or None})
-
-    def frame(self):
-        """The rows as a table; on MNIST with the published accuracy and loss of two nodes beside the measured ones."""
-        on_mnist = any(row["dataset"] == "mnist" for row in self.rows)
-        return beside_published(self.rows, TWO_NODE) if on_mnist else super().frame()
 
     def _saw_step(self, step):
         times = f", {step.dense_bytes / step.bytes_sent:.1f} times as much" if step.bytes_sent else ""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from dgc_lab.distributed.timeline import by_phase
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
-from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, lines, stacked_rows
+from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, grid, lines, stacked_rows
 
 # What Horovod's names of phases begin with, in plain words; whatever else there is, is a collective as a whole.
 KINDS = {
@@ -57,10 +57,9 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
         gradients: arrays by name; zeros have no logarithm and are counted in the title.
         limits: thresholds by the same names.
     """
-    figure = Figure(figsize=(9, 1.9 * ((len(gradients) + 1) // 2)), dpi=84, layout="constrained")
-    panels = figure.subplots((len(gradients) + 1) // 2, 2, sharex=True, squeeze=False).ravel()
+    figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
-    for axes, (name, gradient) in zip(panels, gradients.items(), strict=False):
+    for axes, (name, gradient) in zip(panels, gradients.items(), strict=True):
         sizes = np.abs(np.asarray(gradient).ravel())
         axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
         title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
@@ -70,8 +69,6 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
         axes.set_title(title, fontsize=9)
         axes.set_yticks([])
         said.append(f"{title} (median size {np.median(sizes):.1e}, largest {sizes.max():.1e})")
-    for axes in panels[len(gradients) :]:
-        axes.set_axis_off()
     figure.supxlabel("log10 of the absolute gradient", fontsize=9)
     return Picture(figure, "Histograms of gradient sizes by tensor. " + "; ".join(said) + ".")
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
 from dgc_lab.training.live_figure import Curves
+from dgc_lab.training.published_tables import beside_published
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
@@ -20,15 +21,12 @@ AS_TYPED = "as typed"
 class LiveSweep(LiveRun):
     """A widget that trains at one or several ratios and shows it live; the base of those of lessons 4 and 5.
 
-    Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the
-    finished rows. A subclass says what can be set (`_columns`, `settings`) and who trains (`_trainer`).
-
-    Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
-        settings: first values of the controls, by their names in ``controls``.
+    A subclass says what can be set (``_columns()``, ``settings()``, which raises a ValueError) and who trains
+    (``_trainer(settings)``), and shows what it has to show of the latest step now and then (``_saw_step(step)``).
     """
 
-    presets: ClassVar[dict[str, str]] = {}  # lists of ratios to choose from, by name
+    presets: ClassVar[dict[str, str]]  # lists of ratios to choose from, by name
+    published: ClassVar[dict]  # what MNIST's rows are shown beside
     beside_settings: ClassVar = ("ratio", "preset")
     redraw_share: ClassVar = 0.012
 
@@ -79,25 +77,20 @@ class LiveSweep(LiveRun):
         return Curves(max(1, self.steps.value))
 
     def frame(self):
-        """The rows as a table."""
-        return table(self.rows)
+        """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""
+        return beside_published(self.rows, self.published) if self._on_mnist() else table(self.rows)
+
+    def _on_mnist(self):
+        return any(row["dataset"] == "mnist" for row in self.rows)
 
     # The work ----------------------------------------------------------------------------------------------------
-
-    def settings(self):
-        """The controls as settings of a training; a ValueError names what is wrong."""
-        raise NotImplementedError
 
     def _values(self) -> dict:
         """The controls' values, but for the ratios."""
         return {name: value for name, value in super()._values().items() if name != "ratios"}
 
-    def _trainer(self, settings):
-        """The trainer for these settings; a LabError, OSError or ValueError says why there is none."""
-        raise NotImplementedError
-
     def _saw_step(self, step) -> None:
-        """Called now and then with the latest step, to show what a subclass has to show of it."""
+        pass
 
     def _job(self):
         """Settings and ratios that have no row yet, with the buttons set for a run; None when all rows are there."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ipywidgets import Dropdown
 
 from dgc_lab.training.live_sweep import LiveSweep
-from dgc_lab.training.published_tables import SINGLE_NODE, beside_published
+from dgc_lab.training.published_tables import SINGLE_NODE
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
 
@@ -40,6 +40,7 @@ class CompressionSweep(LiveSweep):
         (100, [])
     """
 
+    published: ClassVar = SINGLE_NODE
     presets: ClassVar = {
         "4 ratios": "1, 0.1, 0.01, 0.001",
         "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
@@ -65,15 +66,8 @@ class CompressionSweep(LiveSweep):
 
         return MaskingConfig(**self._values())
 
-    def frame(self):
-        """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""
-        return beside_published(self.rows) if self._on_mnist() else super().frame()
-
     def _below_table(self):
         return PUBLISHED_RECIPE * self._on_mnist()
-
-    def _on_mnist(self):
-        return any(row["dataset"] == "mnist" for row in self.rows)
 
     def _trainer(self, settings):
         """The last trainer when it fits, for a second trace of the step costs a second; else a new one."""

@@ -70,6 +70,16 @@ class Picture:
         return data, {"image/png": {"alt": self.alt}}
 
 
+def grid(count: int, columns: int, width: float, height: float, **options):
+    """A figure and its panels of that size in inches, in rows of so many columns; what is left over is empty."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), dpi=90, layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False, **options).ravel()
+    for axes in every[count:]:
+        axes.set_axis_off()
+    return figure, every[:count]
+
+
 def thinning(labels: Iterable[str]) -> dict[str, dict]:
     """Looks of lines, by label: each thinner than those before it, so that lines on each other can all be seen."""
     labels = list(labels)

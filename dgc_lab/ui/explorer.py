@@ -41,10 +41,6 @@ class Explorer(Panel):
         """The controls' values by name."""
         return self._values()
 
-    def result(self, **values):
-        """What to show for these values: (picture, table, sentence). Subclasses define it."""
-        raise NotImplementedError
-
     def show(self) -> None:
         """Show picture and table as ordinary output, for notebooks that are read without a kernel.
 

@@ -15,8 +15,8 @@ class LiveFigure:
     """Lines of several runs, of which the last one grows.
 
     Axes, legend and finished runs are drawn once and kept as a background; a frame adds the rest to it. A subclass
-    draws the legend (`_named`) and says what else moves (`_moving`) and what it all means (`alt`); it sets
-    ``background`` to None where something that does not move has changed.
+    draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what the figure
+    shows in words (``alt()``), and sets ``background`` to None where something that does not move has changed.
 
     Args:
         figure: made without pyplot, so that it works in threads and leaves the user's plots alone.
@@ -32,17 +32,9 @@ class LiveFigure:
         self.figure, self.canvas, self.background = figure, FigureCanvasAgg(figure), None
         self.runs = []
 
-    def _named(self) -> None:
-        """The current run has another name: bring the legend up to date."""
-        raise NotImplementedError
-
     def _moving(self) -> list:
         """The artists that change from frame to frame, brought up to date, in the order of drawing."""
         return self._up_to_date(self.runs[-1]) if self.runs else []
-
-    def alt(self) -> str:
-        """What the figure shows, in words."""
-        raise NotImplementedError
 
     def _begin(self, label: str, **lines) -> None:
         """A new run starts, with a line for each name given: its axes and looks. The runs before become thinner."""
@@ -107,5 +99,6 @@ class LiveFigure:
         """The whole figure, every run as thick as the others."""
         self._moving()
         self._restyle(linewidth=1.4)
-        self.background = None
+        if self.runs:
+            self.rename(self.runs[-1]["label"])  # the legend has the lines' new looks
         return Picture(self.figure, self.alt())

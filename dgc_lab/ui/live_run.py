@@ -21,8 +21,15 @@ MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
 class LiveRun(Panel):
     """Controls, the buttons Run, Stop and Clear, and what a training shows while it runs; a base class.
 
-    A subclass makes its controls (`_columns`) and the live picture (`_new_curves`), checks what is asked for (`_job`),
-    does it (`_train`), and says what the table shows (`frame`).
+    A subclass defines
+
+    - ``_columns()``: the controls, column by column, each an attribute too;
+    - ``_new_curves()``: an empty live picture;
+    - ``_job()``: checks the controls, says that it starts and gives the arguments of ``_train``, or None when there is
+      nothing to do; a ValueError, LabError or OSError says what is wrong;
+    - ``_train(failures, *job)``: does the job and shows it until it ends or Stop is pressed; returns the last message,
+      and adds to ``failures`` what failed without ending the job;
+    - ``frame()``: the rows as a table.
 
     Args:
         settings: first values of the controls, by their names in ``controls``.
@@ -56,18 +63,6 @@ class LiveRun(Panel):
         self.clear()
 
     # What the user sees ------------------------------------------------------------------------------------------
-
-    def _columns(self) -> list[list]:
-        """The controls, column by column, each an attribute too."""
-        raise NotImplementedError
-
-    def _new_curves(self):
-        """An empty live picture."""
-        raise NotImplementedError
-
-    def frame(self):
-        """The rows as a table."""
-        raise NotImplementedError
 
     def _draw(self):
         from IPython.display import HTML
@@ -128,35 +123,19 @@ class LiveRun(Panel):
         from IPython.display import HTML, display
 
         job = self._prepare(raise_errors=True)
-        output = None
+        show = display
         if job:
             if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
-                output = self._output = display(HTML(self.image.value), display_id=True)
+                self._output = display(HTML(self.image.value), display_id=True)
+                show = self._output.update
             try:
                 self._work(*job, raise_errors=True)
             finally:
                 self._output = None
-        if output:
-            output.update(self.curves.picture())
-        else:
-            display(self.curves.picture())
+        show(self.curves.picture())
         display(self.frame())
 
     # The work ----------------------------------------------------------------------------------------------------
-
-    def _job(self) -> tuple | None:
-        """Check the controls and say that it starts: arguments of `_train`; None when there is nothing to do.
-
-        A ValueError, LabError or OSError says what is wrong.
-        """
-        raise NotImplementedError
-
-    def _train(self, failures: list[str], *job) -> str:
-        """Do the job and show it until it ends or Stop is pressed; returns the last message.
-
-        What failed without ending the job is added to ``failures``.
-        """
-        raise NotImplementedError
 
     def _prepare(self, raise_errors=False) -> tuple | None:
         """Check the controls and take the lock: the job to do, or None when there is none (the message says why)."""
