@@ -9,13 +9,7 @@ from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
 
 
 def copies_before_and_after(outcome, values, title: str) -> Picture:
-    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
-
-    Args:
-        outcome: `dgc_lab.replicas.mirrored_variable.AssignmentResult`.
-        values: the number that each replica assigned.
-        title: what was done, such as ``"assign, MEAN, AUTO"``.
-    """
+    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives."""
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(values))

@@ -20,18 +20,17 @@ LOOKS = {
     "sparse": {"color": PALETTE[0], "linewidth": 3.2},
     "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
 }
-MARKS = {"no exchange": "v", "dense": "s", "float16": "D", "sparse": "o", "switching": "o"}
+MARKS = {
+    method: {"color": LOOKS[method]["color"], "marker": marker, "markeredgecolor": "black", "linestyle": ""}
+    for method, marker in zip(LOOKS, "vsDoo", strict=True)
+}
 POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
 
 
 def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_bytes: int) -> Picture:
     """Speed-up and bytes of a step by number of workers, and where entries are shorter than whole gradients.
 
-    Args:
-        curves: by method, a list of `dgc_lab.scaling.cost_model.Estimate` with rising numbers of workers.
-        points: estimates whose ``source`` is ``"measured"``.
-        workers, ratio: where the user stands.
-        entry_bytes: bytes of an entry.
+    Curves are lists of estimates by method, points those that were measured; workers and ratio are the user's choice.
     """
     figure, (speed, size, plane) = grid(3, 3, 3, 3.6)
     for method, estimates in curves.items():
@@ -40,12 +39,8 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         sent = [(estimate.workers, estimate.passed / 1e6) for estimate in estimates if estimate.passed > 0]
         if sent:
             size.plot(*zip(*sent, strict=True), **LOOKS[method])
-    marks = {
-        method: {"color": LOOKS[method]["color"], "marker": marker, "markeredgecolor": "black", "linestyle": ""}
-        for method, marker in MARKS.items()
-    }
     for point in points:
-        speed.plot([point.workers], [point.speed_up], markersize=7, zorder=3, **marks[point.method])
+        speed.plot([point.workers], [point.speed_up], markersize=7, zorder=3, **MARKS[point.method])
     numbers = [estimate.workers for estimate in next(iter(curves.values()))]
     ratios = [break_even_ratio(number, entry_bytes) for number in numbers]
     plane.plot(numbers, ratios, color="black", linewidth=1.5)
@@ -67,7 +62,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     plane.set_ylim(1e-5, 1)
     handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
     measured = dict.fromkeys(point.method for point in points)
-    handles += [Line2D([], [], label=f"{method}, measured", **marks[method]) for method in measured]
+    handles += [Line2D([], [], label=f"{method}, measured", **MARKS[method]) for method in measured]
     handles.append(Line2D([], [], label="where you are", **POINT))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
     return Picture(figure, f"Speed-up, bytes and break-even by workers. {scale_in_words(curves, points, workers)}")

@@ -176,18 +176,13 @@ def short(value: float) -> str:
 
 
 def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, xlabel: str, left: float, first=0):
-    """Panels under one another on one scale of time, for bars in named rows, with a legend of what bars mean.
+    """A figure with panels under one another on one scale of time, for bars in rows that are a step of 1 apart.
 
     Args:
-        rows: names of the rows, the first one on top, by the panel's title.
+        rows: by a panel's title, the names of its rows from the top, where y is ``first``; they take ``left`` inches.
         looks: how bars are drawn, by what they mean.
         mark: what a short black upright line means.
         xlabel: what x is.
-        left: inches that the rows' names take.
-        first: y of the first row's middle; the others follow in steps of 1.
-
-    Returns:
-        The figure, and its panels from top to bottom.
     """
     heights = [0.2 * len(names) for names in rows.values()]
     # Laid out by hand, in inches, since a layout engine takes longer than the drawing: a title and the numbers of an

@@ -18,14 +18,7 @@ class LiveFigure:
     draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what the figure
     shows in words (``alt()``), and sets ``background`` to None where something that does not move has changed.
 
-    Args:
-        figure: made without pyplot, so that it works in threads and leaves the user's plots alone.
-
-    Attributes:
-        figure: ``matplotlib.figure.Figure``.
-        canvas: it draws the figure.
-        background: what was drawn once; None when the next frame has to draw it.
-        runs: a dictionary for each run: its ``label``, its ``lines`` by name, and by the same names lists of x and y.
+    ``runs`` has a dictionary for each run: ``label``, ``lines`` by name, and by the same names lists of x and y.
     """
 
     def __init__(self, figure: Figure):
