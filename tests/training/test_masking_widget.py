@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
+from widgets import picture_of, press
 
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.masking_trainer import TrainingDiverged
@@ -27,13 +28,6 @@ def lab():
     assert widget.wait(30)
 
 
-def press(widget, name):
-    """Click a button as the front end does: a disabled one does not react."""
-    button = getattr(widget, f"{name}_button")
-    if not button.disabled:
-        button.click()
-
-
 def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
@@ -44,11 +38,6 @@ def wait_for(condition, seconds=60):
 def started(widget):
     """Wait until the first step of a run is on the picture."""
     wait_for(lambda: re.search(r"step \d+ of", widget.message.value))
-
-
-def picture_of(widget):
-    data = re.search(r"base64,([^\"]+)", widget.image.value).group(1)
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
 
 def test_run_button_trains_and_shows_curves_row_and_end(lab):
