@@ -12,18 +12,8 @@ from matplotlib.ticker import LogLocator
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, updates
 from dgc_lab.parameter_server.schedule import DROPPED
-from dgc_lab.ui.charts import (
-    GREY,
-    LARGEST_LOSS_SHOWN,
-    MARKERS,
-    PALETTE,
-    Picture,
-    grid,
-    lines,
-    short,
-    stacked_rows,
-    thinning,
-)
+from dgc_lab.ui import charts
+from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
 from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
 from dgc_lab.workloads.ring import MODES as MODES_OF_RING
 
@@ -58,7 +48,7 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
         count = len({record.worker for record in records})
         some = f" (the first {MOST_ROWS} of {count} workers)" * (count > MOST_ROWS)
         titles[f"{name}{some}"] = ["updates", *(f"worker {worker}" for worker in rows[name])]
-    figure, panels = stacked_rows(titles, LOOKS, "update", "seconds", left=0.81, first=-1)
+    figure, panels = charts.stacked_rows(titles, LOOKS, "update", "seconds", left=0.81, first=-1)
     said = []
     for axes, title, (name, records) in zip(panels, titles, runs.items(), strict=True):
         shares = _draw_workers(axes, records, rows[name], start, end)
@@ -132,7 +122,7 @@ def staleness_histograms(runs: dict) -> Picture:
     width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
     edges = np.arange(0, most + 1 + width, width) - 0.5
     columns = min(len(runs), 2)
-    figure, panels = grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
+    figure, panels = charts.grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
     said = []
     for axes, (name, values) in zip(panels, stale.items(), strict=True):
         shares = np.histogram(values, edges)[0] / max(len(values), 1)
@@ -176,7 +166,7 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
         said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {places[-1]:.3g} {by}"
     limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
     ylabel = f"training loss, mean of {smooth}"
-    return lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
+    return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
 
 
 def _running_mean(values, length: int):
@@ -196,7 +186,7 @@ def by_workers(frame) -> Picture:
     """
     if not frame.size:
         raise ValueError("frame must hold at least one row, got none")
-    figure, (speed, staleness, idle) = grid(3, 3, 3, 3.3)
+    figure, (speed, staleness, idle) = charts.grid(3, 3, 3, 3.3)
     panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
     schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
     looks, handles, said = thinning(schedules), [], []
@@ -214,10 +204,7 @@ def by_workers(frame) -> Picture:
     for column, axes in panels.items():
         axes.set_xscale("log")
         axes.set_xticks(*[workers[:: math.ceil(len(workers) / 5)]] * 2)
-        axes.set_xlabel("workers", fontsize=9)
-        axes.set_title(column, fontsize=9)
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
+        charts.label_panel(axes, column, "workers")
     speed.set_yscale("log")
     speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     staleness.set_yscale("symlog", linthresh=1)
@@ -258,7 +245,7 @@ def samples_beside_real(samples: dict) -> Picture:
     if not samples:
         raise ValueError("samples must hold at least one run, got none")
     shown = {"real points": ring_points(COMPARED_WITH), **samples}
-    figure, panels = grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
+    figure, panels = charts.grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
     said = []
     for axes, (label, points) in zip(panels, shown.items(), strict=True):
         colour = PALETTE[0 if said else 2]

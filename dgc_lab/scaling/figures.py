@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
-from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, lines, style
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
@@ -52,13 +52,10 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     titles = ("speed-up over one worker", "MB past a link a step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
     for axes, title in zip((speed, size, plane), titles, strict=True):
         axes.set(xscale="log", yscale="log")
-        axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2, fontsize=8)
+        axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2)
         axes.minorticks_off()
         axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("workers", fontsize=9)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
+        label_panel(axes, title, "workers")
     plane.set_ylim(1e-5, 1)
     handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
     measured = dict.fromkeys(point.method for point in points)
@@ -173,9 +170,7 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
             said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {first} to {last}")
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
-        axes.set_title(f"ratio {ratio:g}", fontsize=9)
-        axes.set_xlabel("age in steps", fontsize=9)
-        axes.grid(alpha=0.3)
+        label_panel(axes, f"ratio {ratio:g}", "age in steps")
     panels[0].set_ylabel(f"share of what {what}", fontsize=9)
     panels[0].set_ylim(0, None)
     panels[-1].legend(**BESIDE)

@@ -80,6 +80,14 @@ def grid(count: int, columns: int, width: float, height: float, **options):
     return figure, every[:count]
 
 
+def label_panel(axes, title: str, xlabel: str) -> None:
+    """What one of several panels side by side shows, in small letters, and a grid."""
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(xlabel, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+
+
 def thinning(labels: Iterable[str]) -> dict[str, dict]:
     """Looks of lines, by label: each thinner than those before it, so that lines on each other can all be seen."""
     labels = list(labels)
