@@ -2,7 +2,7 @@
 
 A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on;
 `colab/conftest.py` has the classic notebook front end instead of JupyterLab). One that needs another notebook than a
-lesson defines a ``lesson_file`` of its own.
+lesson writes its ``CELL``, or defines a ``lesson_file`` of its own.
 Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere such tests are left out.
 Screenshots go to ``artefacts/``.
 """
@@ -41,9 +41,11 @@ BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://m
 
 
 @pytest.fixture(scope="module")
-def lesson_file(request):
-    """Where the notebook lies that the tests use a copy of."""
-    return ROOT / "notebooks" / request.module.LESSON
+def lesson_file(request, tmp_path_factory):
+    """Where the notebook lies that the tests use a copy of: the lesson, or one with the module's ``CELL`` alone."""
+    if not hasattr(request.module, "CELL"):
+        return ROOT / "notebooks" / request.module.LESSON
+    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), request.module.LESSON, request.module.CELL)
 
 
 def one_cell_notebook(folder, name, source):

@@ -4,9 +4,10 @@ What the kernel then says of the control is what counts, not what the page shows
 """
 
 import ast
+import re
 import time
 
-from browser import kernel_says
+from browser import control, kernel_says
 
 # By label, the value of every control in a widget, however deep it lies.
 VALUES = """(lambda walk, top: repr(walk(walk, top)))(
@@ -21,6 +22,49 @@ LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
     const look = getComputedStyle(e), outline = look.outlineStyle == "none" ? "" : look.outline;
     return [outline, look.boxShadow, look.borderColor, look.borderWidth, look.backgroundColor];
 }))"""
+
+
+def widget_with(page, part):
+    """The first widget that holds this part (a selector), in the window."""
+    found = page.locator(f".widget-vbox:has({part})").first
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def widget(page):
+    """The first widget that trains."""
+    return widget_with(page, "button:has-text('Run')")
+
+
+def rows(page):
+    """The rows of its table."""
+    return widget(page).locator("table tbody tr")
+
+
+def press(page, name):
+    """Press one of its buttons."""
+    widget(page).get_by_role("button", name=name).click()
+
+
+def wait_for_message(page, words, seconds=120):
+    """Until it shows a text in which this pattern is found."""
+    widget(page).get_by_text(re.compile(words)).first.wait_for(timeout=1000 * seconds)
+
+
+def wait_for_pictures(page, number):
+    """Until it has shown so many pictures."""
+    seen, end = set(), time.monotonic() + 60
+    while len(seen) < number:
+        assert time.monotonic() < end, "the picture does not move"
+        seen.add(widget(page).locator("img[alt^='Training loss']").get_attribute("src"))
+        time.sleep(0.1)
+
+
+def fill(page, values):
+    """Write into fields, by label, and leave each by Tab."""
+    for label, value in values.items():
+        control(page, label).fill(value)
+        control(page, label).press("Tab")
 
 
 def kernel_values(page, name):

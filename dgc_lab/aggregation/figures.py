@@ -8,11 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
 
 KIND_COLOURS = {"AddN": PALETTE[1], "MatMul": PALETTE[0], "Tanh": PALETTE[2], "TanhGrad": PALETTE[3]}
+ARROW = {"arrowstyle": "-|>", "color": PALETTE[0], "shrinkA": 11, "shrinkB": 11, "connectionstyle": "arc3,rad=0.12"}
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def sum_graphs(graphs: dict) -> Picture:
@@ -21,8 +22,7 @@ def sum_graphs(graphs: dict) -> Picture:
     Args:
         graphs: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
     """
-    figure = Figure(figsize=(9, 3.1), dpi=90, layout="constrained")
-    panels = figure.subplots(1, len(graphs), squeeze=False)[0]
+    figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
     for axes, (title, nodes) in zip(panels, graphs.items(), strict=True):
         axes.set_title(title, fontsize=9)
@@ -58,24 +58,20 @@ def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) ->
         xlabel, ylabel: words for the axes.
         dashed: by the same labels, points of a bound.
     """
-    figure = Figure(figsize=(8, 3.3), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    said = []
-    for number, (label, points) in enumerate(tables.items()):
-        shown = [(x, y) for x, y in points if math.isfinite(y) and y > 0]
-        axes.plot(*_columns(shown), marker=MARKERS[number % len(MARKERS)], markersize=5, label=label, **style(number))
+    curves = {label: _drawable(points) for label, points in tables.items()}
+    said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
+    picture = charts.lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, xscale="log", yscale="log")
+    [axes] = picture.figure.axes
+    for number, label in enumerate(tables):
         if dashed and label in dashed:
-            bound = [(x, y) for x, y in dashed[label] if math.isfinite(y) and y > 0]
-            axes.plot(*_columns(bound), color=style(number)["color"], linestyle="--", linewidth=0.8)
-        said.append(f"{label}: " + ", ".join(f"{x:g} gives {y:.2g}" for x, y in points))
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
+            axes.plot(*_drawable(dashed[label]), color=style(number)["color"], linestyle="--", linewidth=0.8)
+    return picture
 
 
-def _columns(points):
-    return zip(*points, strict=True) if points else ([], [])
+def _drawable(points):
+    """x and y of the points that a logarithmic axis can show."""
+    shown = [(x, y) for x, y in points if math.isfinite(y) and y > 0]
+    return zip(*shown, strict=True) if shown else ([], [])
 
 
 def timeline(traces: dict) -> Picture:
@@ -125,8 +121,7 @@ def links(exchanges: dict, workers: int) -> Picture:
     """
     from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
 
-    figure = Figure(figsize=(3.1 * len(exchanges), 3.3), dpi=90, layout="constrained")
-    panels = figure.subplots(1, len(exchanges), squeeze=False)[0]
+    figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     said = []
@@ -134,22 +129,10 @@ def links(exchanges: dict, workers: int) -> Picture:
         carried = bytes_by_link(messages)
         for (sender, receiver), size in carried.items():
             start, end = places[sender], places[receiver]
-            axes.annotate(
-                "",
-                end,
-                start,
-                arrowprops={
-                    "arrowstyle": "-|>",
-                    "color": PALETTE[0],
-                    "shrinkA": 11,
-                    "shrinkB": 11,
-                    "connectionstyle": "arc3,rad=0.12",
-                },
-            )
+            axes.annotate("", end, start, arrowprops=ARROW)
             if sender > receiver or (receiver, sender) not in carried:  # both ways carry the same: say it once
-                axes.text(
-                    *(0.5 * start + 0.5 * end), f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL
-                )
+                middle = (start + end) / 2
+                axes.text(*middle, f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL)
         axes.scatter(*places.T, s=260, color="white", edgecolor="black", zorder=3)
         for worker, place in enumerate(places):
             axes.text(*place, str(worker), ha="center", va="center", zorder=4, fontsize=9)
@@ -164,59 +147,29 @@ def links(exchanges: dict, workers: int) -> Picture:
     return Picture(figure, f"{workers} workers and the bytes that their links carry. " + "; ".join(said) + ".")
 
 
-def losses(runs: dict) -> Picture:
-    """Loss by step, one line per run, each thinner than the one it may lie on.
-
-    Args:
-        runs: lists of losses by label.
-    """
-    figure = Figure(figsize=(8, 3.0), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    for number, (label, values) in enumerate(runs.items()):
-        width = 1.2 + 1.6 * (len(runs) - 1 - number)
-        axes.plot(range(1, len(values) + 1), values, linewidth=width, label=label, color=PALETTE[number])
-    axes.set(xlabel="step", ylabel="training loss", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    said = "; ".join(f"{label}: from {values[0]:.3f} to {values[-1]:.3f}" for label, values in runs.items())
-    return Picture(figure, f"Training loss by step. {said}.")
-
-
 def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
-    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms.
+    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms; of `rounding_error.measure`.
 
-    Args:
-        rows: as `dgc_lab.aggregation.rounding_error.measure` returns them.
-        chosen: the method to draw in full colour; None for all.
+    With a method chosen it alone is in full colour.
     """
-    figure = Figure(figsize=(9, 2.7), dpi=84, layout="constrained")
-    error_axes, time_axes = figure.subplots(1, 2)
-    names = [row["method"] for row in rows]
+    figure, (error_axes, time_axes) = charts.grid(2, 2, 4.5, 2.7)
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
     said = []
+    beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
     for place, row in enumerate(rows):
         colour = PALETTE[1] if row["method"] == chosen else GREY if chosen else PALETTE[0]
-        error = row["error"]
+        error, ms = row["error"], 1e3 * row["seconds"]
         words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
         error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)
         end = high / 8 if math.isinf(error) else max(error, low)
-        error_axes.annotate(
-            words, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8, bbox=LABEL
-        )
-        time_axes.barh(place, 1e3 * row["seconds"], color=colour)
-        time_axes.annotate(
-            f"{1e3 * row['seconds']:.3g}",
-            (1e3 * row["seconds"], place),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-        said.append(f"{row['method']}: error {words}, {1e3 * row['seconds']:.3g} ms")
+        error_axes.annotate(words, (end, place), bbox=LABEL, **beside)
+        time_axes.barh(place, ms, color=colour)
+        time_axes.annotate(f"{ms:.3g}", (ms, place), **beside)
+        said.append(f"{row['method']}: error {words}, {ms:.3g} ms")
     error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
     time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))
     for axes in (error_axes, time_axes):
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
         axes.invert_yaxis()
     return Picture(figure, "Relative error (left) and time (right) by method. " + "; ".join(said) + ".")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ipywidgets
+from ipywidgets import Dropdown, FloatSlider, SelectionSlider
 
-from dgc_lab.ui.explorer import WIDE, Explorer, columns
+from dgc_lab.ui.explorer import Explorer, in_columns, wider
+from dgc_lab.ui.widget import side_by_side
 
 
 class AggregationExplorer(Explorer):
@@ -26,20 +27,18 @@ class AggregationExplorer(Explorer):
     def __init__(self, **settings):
         from dgc_lab.aggregation.summation import DTYPES, METHODS, ORDERS, SIGNS
 
+        powers = [2**power for power in range(1, 13)]
+        decades = {"value": 0, "min": 0, "max": 8, "step": 0.5, "readout_format": ".1f"}
         controls = {
-            "method": ipywidgets.Dropdown(options=list(METHODS), value="add_n", description="Method", **WIDE),
-            "dtype": ipywidgets.Dropdown(options=DTYPES[:3], value="float32", description="Dtype", **WIDE),
-            "addends": ipywidgets.SelectionSlider(
-                options=[2**power for power in range(1, 13)], value=256, description="Addends", **WIDE
-            ),
-            "spread": ipywidgets.FloatSlider(
-                value=0, min=0, max=8, step=0.5, description="Spread, decades", readout_format=".1f", **WIDE
-            ),
-            "signs": ipywidgets.Dropdown(options=SIGNS, description="Signs", **WIDE),
-            "order": ipywidgets.Dropdown(options=ORDERS, description="Order", **WIDE),
+            "method": wider(Dropdown, "Method", options=list(METHODS), value="add_n"),
+            "dtype": wider(Dropdown, "Dtype", options=DTYPES[:3], value="float32"),
+            "addends": wider(SelectionSlider, "Addends", options=powers, value=256),
+            "spread": wider(FloatSlider, "Spread, decades", **decades),
+            "signs": wider(Dropdown, "Signs", options=SIGNS),
+            "order": wider(Dropdown, "Order", options=ORDERS),
         }
         self._measured = (None, None)
-        super().__init__(controls, [columns(controls, 3)], settings)
+        super().__init__(controls, [side_by_side(in_columns(controls, 3))], settings)
 
     def result(self, method, dtype, addends, spread, signs, order):
         """Measure every method on these addends; choosing another method alone measures nothing anew."""

@@ -1,20 +1,25 @@
-"""Figures of the records of lesson 3: who computed and waited when, staleness and loss, each with words for it."""
+"""The figures of lesson 3: who computed and waited when, staleness and loss, many workers, what a GAN made."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Circle
+from matplotlib.ticker import LogLocator
 
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, updates
 from dgc_lab.parameter_server.schedule import DROPPED
-from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, PALETTE, Picture, style
+from dgc_lab.ui import charts
+from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
+from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
+from dgc_lab.workloads.ring import MODES as MODES_OF_RING
 
 MOST_ROWS = 16  # workers drawn per run: more would be too thin to see
+EDGE = 1.7 * RADIUS  # of a panel of points; what lies outside is counted in the title
+COLUMNS = 4  # of such panels
 LOOKS = {
     "computing": {"facecolor": PALETTE[0]},
     "computing, then dropped": {"facecolor": "white", "edgecolor": PALETTE[1], "hatch": "//////", "linewidth": 0.6},
@@ -27,7 +32,7 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
     """One row per worker with what it did over time, and above them a mark for each update; runs below each other.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name. Of each, the first 16 workers are drawn.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. Of each, the first 16 workers are drawn.
         seconds: first and last second to show; None for as long as some gradients of the slowest worker take.
 
     Raises:
@@ -38,48 +43,30 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
     if not 0 <= start < end < math.inf:
         raise ValueError(f"seconds must be a time of at least 0 and a later one, got {seconds!r}")
     rows = {name: sorted({record.worker for record in records})[:MOST_ROWS] for name, records in runs.items()}
-    heights = [0.3 + 0.19 * (1 + len(workers)) for workers in rows.values()]
-    figure = Figure(figsize=(9, sum(heights) + 0.75), dpi=90)
-    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    # Set by hand, since a layout engine takes longer than the drawing; the legend has 0.72 inches, a title 0.25.
-    tall = figure.get_figheight()
-    figure.subplots_adjust(0.09, 0.72 / tall, 0.99, 1 - 0.25 / tall, hspace=0.32 * len(runs) / tall)
+    titles = {}
+    for name, records in runs.items():
+        count = len({record.worker for record in records})
+        some = f" (the first {MOST_ROWS} of {count} workers)" * (count > MOST_ROWS)
+        titles[f"{name}{some}"] = ["updates", *(f"worker {worker}" for worker in rows[name])]
+    figure, panels = charts.stacked_rows(titles, LOOKS, "update", "seconds", left=0.81, first=-1)
     said = []
-    for axes, (name, records) in zip(panels, runs.items(), strict=True):
-        workers = rows[name]
-        shares = _draw_workers(axes, records, workers, start, end)
+    for axes, title, (name, records) in zip(panels, titles, runs.items(), strict=True):
+        shares = _draw_workers(axes, records, rows[name], start, end)
         moments = [moment for moment, _ in updates(records) if start <= moment <= end]
         axes.plot(moments, np.full(len(moments), -1), "|", color="black", markersize=9)
-        axes.set_yticks(range(-1, len(workers)), ["updates", *(f"worker {worker}" for worker in workers)], fontsize=8)
-        axes.set(xlim=(start, end), ylim=(len(workers) - 0.5, -1.6))
-        count = len({record.worker for record in records})
-        title = name if count == len(workers) else f"{name} (the first {len(workers)} of {count} workers)"
-        axes.set_title(title, fontsize=9, pad=3)
-        axes.tick_params(axis="x", labelsize=8)
+        axes.set_xlim(start, end)
         doing = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share)
         said.append(f"{title}: {len(moments)} updates; of the workers' time {doing or 'nothing yet'}")
-    panels[-1].set_xlabel("seconds", fontsize=9, labelpad=1)
-    handles = [Patch(label=label, **look) for label, look in LOOKS.items()]
-    handles.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=9, label="update"))
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=8, frameon=False)
     return Picture(figure, f"What workers did from second {start:.3g} to {end:.3g}. " + "; ".join(said) + ".")
 
 
 def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
-    """What workers did within a window of time.
-
-    Args:
-        records: of `dgc_lab.parameter_server.schedule.GradientEvent`.
-        workers: their numbers.
-        start: first second of the window.
-        end: its last second.
-
-    Returns:
-        By worker and look (one of ``LOOKS``): second and length of each stretch of time.
+    """What workers did within a window of time: by worker and look, second and length of each stretch of time.
 
     Example:
-        >>> from dgc_lab.parameter_server.schedule import Gradient
-        >>> spans([Gradient(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)], [0], 1.0, 3.0)[0, "computing"]
+        >>> from dgc_lab.parameter_server.schedule import GradientEvent
+        >>> one = GradientEvent(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)
+        >>> spans([one], [0], 1.0, 3.0)[0, "computing"]
         [(1.0, 0.5)]
     """
     found = {(worker, look): [] for worker in workers for look in LOOKS}
@@ -121,7 +108,7 @@ def staleness_histograms(runs: dict) -> Picture:
     """A panel per run: which share of the gradients in its updates has which staleness.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name.
 
     Raises:
         ValueError: no run, or a run without records.
@@ -135,11 +122,9 @@ def staleness_histograms(runs: dict) -> Picture:
     width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
     edges = np.arange(0, most + 1 + width, width) - 0.5
     columns = min(len(runs), 2)
-    lines = math.ceil(len(runs) / columns)
-    figure = Figure(figsize=(9, 0.5 + 1.5 * lines), dpi=90, layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    figure, panels = charts.grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
     said = []
-    for axes, (name, values) in zip(panels, stale.items(), strict=False):
+    for axes, (name, values) in zip(panels, stale.items(), strict=True):
         shares = np.histogram(values, edges)[0] / max(len(values), 1)
         axes.bar(edges[:-1] + width / 2, shares, width * 0.9, color=PALETTE[0])
         words = f"mean {values.mean():.2f}, at most {values.max()}" if len(values) else "no update"
@@ -148,10 +133,8 @@ def staleness_histograms(runs: dict) -> Picture:
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.xaxis.get_major_locator().set_params(integer=True)
         said.append(f"{name}: {words}, {shares[0]:.0%} {'are 0' if width == 1 else f'below {width}'}")
-    for axes in panels[len(runs) - columns : len(runs)]:
+    for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)
-    for axes in panels[len(runs) :]:
-        axes.set_axis_off()
     figure.supxlabel("staleness: updates between reading and own update", fontsize=9)
     return Picture(figure, "Staleness of the gradients. " + "; ".join(said) + ".")
 
@@ -160,7 +143,7 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
     """Training loss of each run by time or by gradients computed, a running mean over the last gradients.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.schedule.GradientEvent` by name, measured: simulated ones have no loss.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name, measured: simulated ones have no loss.
         by: ``"seconds"`` or ``"gradients"``.
         smooth: over how many gradients to take the mean.
 
@@ -170,28 +153,110 @@ def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
     check_runs(runs)
     check_choice("by", by, ("seconds", "gradients"))
     check_whole("smooth", smooth, 1, 1_000_000)
-    figure = Figure(figsize=(8, 2.8), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    said, highest = [], 0.0
-    for number, (name, records) in enumerate(runs.items()):
+    curves, said, highest = {}, {}, 0.0
+    for name, records in runs.items():
         records = sorted(records, key=lambda record: record.done)
         losses = np.array([record.loss for record in records], float)
         if np.isnan(losses).all():
             raise ValueError(f"runs must hold losses, got none for {name!r}: a simulation computes no gradients")
         means = _running_mean(losses, smooth)
         places = [record.done for record in records] if by == "seconds" else range(1, len(records) + 1)
-        width = 1.2 + 0.8 * (len(runs) - 1 - number)  # lines that lie on each other stay visible
-        axes.plot(places, means, label=name, linewidth=width, **style(number))
+        curves[name] = places, means
         highest = max(highest, np.max(means, initial=0.0, where=np.isfinite(means)))
-        said.append(f"{name}: {means[0]:.3f} at first, {means[-1]:.3f} after {places[-1]:.3g} {by}")
-    axes.set(xlabel=by, ylabel=f"training loss, mean of {smooth}", xlim=(0, None))
-    axes.set_ylim(0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    return Picture(figure, f"Training loss by {by}. " + "; ".join(said) + ".")
+        said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {places[-1]:.3g} {by}"
+    limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
+    ylabel = f"training loss, mean of {smooth}"
+    return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
 
 
 def _running_mean(values, length: int):
     """Mean of each value and those before it, ``length`` in all where there are so many; NaN or infinite from one on
     that is for as long as it is among them."""
     return np.array([values[max(0, end - length) : end].mean() for end in range(1, len(values) + 1)])
+
+
+def by_workers(frame) -> Picture:
+    """Gradients a second, mean staleness and idle share by number of workers: lines simulated, large marks measured.
+
+    Args:
+        frame: rows of `dgc_lab.parameter_server.simulation.scale_row`, from `sweep_workers` and from measured runs.
+
+    Raises:
+        ValueError: the table is empty.
+    """
+    if not frame.size:
+        raise ValueError("frame must hold at least one row, got none")
+    figure, (speed, staleness, idle) = charts.grid(3, 3, 3, 3.3)
+    panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
+    schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
+    looks, handles, said = thinning(schedules), [], []
+    for number, (name, rows) in enumerate(schedules.items()):
+        look = {"color": looks[name]["color"], "marker": MARKERS[number % len(MARKERS)]}
+        handles.append(Line2D([], [], label=name, **look))
+        for source, points in rows.groupby("source"):
+            shape = {"linewidth": looks[name]["linewidth"], "markersize": 4}
+            if source == "measured":
+                shape = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "zorder": 3}
+            for column, axes in panels.items():
+                axes.plot(points["workers"], points[column], **look, **shape)
+            said += [f"{name}, {source}: {_scale_in_words(row)}" for _, row in points.iloc[[0, -1]].iterrows()]
+    workers = sorted(set(frame["workers"]))
+    for column, axes in panels.items():
+        axes.set_xscale("log")
+        axes.set_xticks(*[workers[:: math.ceil(len(workers) / 5)]] * 2)
+        charts.label_panel(axes, column, "workers")
+    speed.set_yscale("log")
+    speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    staleness.set_yscale("symlog", linthresh=1)
+    staleness.set_ylim(-0.2, None)
+    idle.set_ylim(0, 1)
+    for axes in panels.values():
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:,.5g}")
+    grey = {"color": GREY, "marker": "o", "markeredgecolor": "black", "markersize": 9}
+    handles.append(Line2D([], [], linestyle="", label="measured", **grey))
+    handles.append(Line2D([], [], color=GREY, label="simulated"))
+    figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=3)
+    said = "; ".join(dict.fromkeys(said))
+    return Picture(figure, f"Speed, staleness and idle share by number of workers. {said}.")
+
+
+def _scale_in_words(row) -> str:
+    return (
+        f"{row['workers']} workers {short(row['gradients/s'])} gradients/s, mean staleness "
+        f"{short(row['mean staleness'])}, idle {row['idle share']:.0%}"
+    )
+
+
+def samples_beside_real(samples: dict) -> Picture:
+    """One panel of real points, and one per run of those that its generator made, with circles around the centres.
+
+    Args:
+        samples: by label, a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives.
+
+    Raises:
+        ValueError: no run, or points of another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
+        'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
+    """
+    if not samples:
+        raise ValueError("samples must hold at least one run, got none")
+    shown = {"real points": ring_points(COMPARED_WITH), **samples}
+    figure, panels = charts.grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
+    said = []
+    for axes, (label, points) in zip(panels, shown.items(), strict=True):
+        colour = PALETTE[0 if said else 2]
+        axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, color=colour, linewidths=0)
+        for centre in centres():  # points inside a circle are good
+            axes.add_artist(Circle(centre, GOOD_WITHIN, fill=False, color="0.4", linewidth=0.6))
+        outside = int((~(abs(points) <= EDGE).all(axis=1)).sum())
+        modes, good, apart = quality(points).values()
+        words = f"{modes:.0f} of {MODES_OF_RING} modes covered, {good:.0%} good samples, energy distance {apart:.3f}"
+        words += f", {outside} points outside the panel" if outside else ""
+        axes.set_title(f"{label}\n" + words.replace(" covered, ", "\n").replace(", ", "\n"), fontsize=8)
+        axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
+        said.append(f"{label}: {words}")
+    return Picture(figure, "Points on the plane. " + "; ".join(said) + ".")

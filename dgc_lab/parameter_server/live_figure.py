@@ -7,12 +7,11 @@ from collections import Counter, deque
 import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from dgc_lab.parameter_server.figures import LOOKS, spans
+from dgc_lab.parameter_server.metrics import updates
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
-from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, PALETTE, Picture, style
+from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
 
 SMOOTH = 20  # gradients over which the loss is averaged
@@ -22,6 +21,7 @@ LEAST_STALENESS = 8  # where the histogram ends at first; doubled until its last
 MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not squeeze all others
 GRADIENTS_FOR_SHARES = 25
 NAMES_IN_LEGEND = 12
+CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar, in its length and in rows
 
 
 class StragglerPicture(LiveFigure):
@@ -58,10 +58,7 @@ class StragglerPicture(LiveFigure):
         for bars in self._bars.values():
             self.worker_axes.add_collection(bars, autolim=False)
         [self._marks] = self.worker_axes.plot([], [], "|", color="black", markersize=9)
-        handles = [Patch(label=label, **look) for label, look in LOOKS.items()]
-        handles.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=9, label="update"))
-        self.figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=8, frameon=False)
-        self.runs = []
+        legend_of_rows(self.figure, LOOKS, "update")
         self._start(0)
 
     def _start(self, workers: int):
@@ -69,8 +66,7 @@ class StragglerPicture(LiveFigure):
         self.workers, self.window, self.shown = workers, LEAST_WINDOW, LEAST_STALENESS
         self.counts, self._recent = Counter(), deque()
         self._lengths = [deque(maxlen=9) for _ in range(workers)]  # seconds of a worker's last gradients
-        self.worker_axes.set_yticks(range(-1, workers), ["updates", *(f"worker {n}" for n in range(workers))])
-        self.worker_axes.set_ylim(max(workers, 1) - 0.5, -1.6)
+        name_rows(self.worker_axes, ["updates", *(f"worker {n}" for n in range(workers))], first=-1)
         self._fit()
 
     def _fit(self):
@@ -81,49 +77,37 @@ class StragglerPicture(LiveFigure):
 
     def begin(self, label: str, workers: int) -> None:
         """A new run starts; the lines of those before become thinner."""
-        self._restyle(linewidth=0.9)
-        [line] = self.loss_axes.plot([], [], linewidth=1.8, label=label, **style(len(self.runs)))
-        self.runs.append({"label": label, "line": line, "seconds": [], "loss": [], "last": deque(maxlen=SMOOTH)})
+        self._last = deque(maxlen=SMOOTH)  # losses
+        self._begin(label, loss=(self.loss_axes, {"linewidth": 1.8}))
         self._start(workers)
-        self.rename(label)
 
-    def rename(self, label: str) -> None:
-        """Give the current run another name."""
-        self.runs[-1]["label"] = label
-        self.runs[-1]["line"].set_label(label)
-        self.staleness_axes.set_title(label, fontsize=9, pad=3)
+    def _named(self):
+        run = self.runs[-1]
+        run["lines"]["loss"].set_label(run["label"])
+        self.staleness_axes.set_title(run["label"], fontsize=9, pad=3)
         # The names of a long row of runs would hide its lines.
-        lines = [run["line"] for run in self.runs[-NAMES_IN_LEGEND:]]
+        lines = [run["lines"]["loss"] for run in self.runs[-NAMES_IN_LEGEND:]]
         self.loss_axes.legend(handles=lines, loc="upper right", fontsize=8, ncols=1 + len(lines) // 7, framealpha=0.8)
-        self.background = None
-
-    def _restyle(self, **looks):
-        """Bring every run's line up to its last point and give them all the same looks."""
-        for run in self.runs:
-            run["line"].set_data(run["seconds"], run["loss"])
-            run["line"].set(**looks)
 
     def add(self, record: GradientEvent) -> None:
         """One more gradient of the current run."""
-        run = self.runs[-1]
-        run["last"].append(record.loss)
-        # Hands that report at once are a little out of order; the line goes forward only.
-        run["seconds"].append(max([record.done, *run["seconds"][-1:]]))
-        run["loss"].append(float(np.mean(run["last"])))
+        self._last.append(record.loss)
+        # Workers that report at once are a little out of order; the line goes forward only.
+        seconds = max([record.done, *self.runs[-1]["loss"][0][-1:]])
+        loss = float(np.mean(self._last))
+        self._add("loss", seconds, loss)
         if record.update != DROPPED:
             self.counts[record.staleness] += 1
         self._recent.append(record)
         self._lengths[record.worker].append(record.done - record.read)
-        self._make_room(run["seconds"][-1], run["loss"][-1], record)
-
-    def _make_room(self, seconds, loss, record):
-        """Axes that are too short grow at once by so much that they seldom do."""
         if seconds > self.loss_axes.get_xlim()[1]:
             self.loss_axes.set_xlim(0, 1.6 * seconds)
             self.background = None
-        if self.loss_axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
-            self.loss_axes.set_ylim(0, 1.2 * loss)
-            self.background = None
+        self._make_room(self.loss_axes, loss)
+        self._fit_one_run()
+
+    def _fit_one_run(self):
+        """The panels that show one run alone grow by doubling."""
         slowest = max(float(np.median(lengths)) for lengths in self._lengths if lengths)
         before = self.shown, self.window
         while self.shares()[-1] > MOST_IN_LAST_BAR and self.counts.total() >= GRADIENTS_FOR_SHARES:
@@ -144,46 +128,37 @@ class StragglerPicture(LiveFigure):
         end = max((record.done for record in self._recent), default=0.0)
         start = end - self.window
         self._recent = deque(record for record in self._recent if record.done > start)
-        updates = {}
-        for record in self._recent:
-            if record.update != DROPPED:
-                updates[record.update] = max(record.done, updates.get(record.update, 0.0))
-        return end, spans(self._recent, range(self.workers), start, end), sorted(updates.values())
+        moments = [moment for moment, _ in updates(self._recent)]
+        return end, spans(self._recent, range(self.workers), start, end), moments
 
     def _moving(self):
         if not self.runs:
             return []
-        run = self.runs[-1]
-        run["line"].set_data(run["seconds"], run["loss"])
         self._stairs.set_data(self.shares(), np.arange(self.shown + 2) - 0.5)
-        end, bars, updates = self._last_seconds()
+        end, bars, moments = self._last_seconds()
         for look, collection in self._bars.items():
-            edges = [
-                (worker, begin - end, begin + length - end)
+            corners = [
+                [(begin - end + side * length, worker + height) for side, height in CORNERS]
                 for worker in range(self.workers)
                 for begin, length in bars[worker, look]
             ]
-            corners = [
-                ((left, row - 0.4), (left, row + 0.4), (right, row + 0.4), (right, row - 0.4))
-                for row, left, right in edges
-            ]
-            collection.set_verts(np.array(corners).reshape(-1, 4, 2))
-        self._marks.set_data([moment - end for moment in updates], [-1] * len(updates))
-        return [run["line"], self._stairs, *self._bars.values(), self._marks]
+            collection.set_verts(np.reshape(corners, (-1, 4, 2)))
+        self._marks.set_data([moment - end for moment in moments], [-1] * len(moments))
+        return [*super()._moving(), self._stairs, *self._bars.values(), self._marks]
 
     def alt(self) -> str:
         """What the three panels show, in words."""
         said = []
         for run in self.runs:
-            values = run["loss"]
-            points = f"{values[0]:.3f} at first, {values[-1]:.3f} after {run['seconds'][-1]:.3g} s" if values else ""
+            seconds, values = run["loss"]
+            points = f"{values[0]:.3f} at first, {values[-1]:.3f} after {seconds[-1]:.3g} s" if values else ""
             said.append(f"{run['label']}: {points or 'starting'}")
         words = "Training loss by seconds. " + ("; ".join(said) or "No run yet") + "."
         if not self.counts:
             return words
         total = self.counts.total()
         mean = sum(staleness * count for staleness, count in self.counts.items()) / total
-        _, bars, updates = self._last_seconds()
+        _, bars, moments = self._last_seconds()
         doing = []
         for worker in range(self.workers):
             shares = {look: sum(length for _, length in bars[worker, look]) / self.window for look in LOOKS}
@@ -191,13 +166,6 @@ class StragglerPicture(LiveFigure):
             doing.append(f"worker {worker} " + (", ".join(named) or "nothing"))
         return (
             f"{words} Staleness of {self.runs[-1]['label']}: mean {mean:.2f}, at most {max(self.counts)}, "
-            f"{self.counts[0] / total:.0%} are 0. Its last {self.window:g} seconds: {len(updates)} updates; "
+            f"{self.counts[0] / total:.0%} are 0. Its last {self.window:g} seconds: {len(moments)} updates; "
             f"{'; '.join(doing)}."
         )
-
-    def picture(self) -> Picture:
-        """The whole figure, every run's line as thick as the others."""
-        self._moving()
-        self._restyle(linewidth=1.4)
-        self.background = None
-        return Picture(self.figure, self.alt())

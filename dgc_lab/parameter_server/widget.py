@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
+from typing import ClassVar
 
-import ipywidgets
+from ipywidgets import Checkbox, Dropdown, FloatSlider, FloatText, IntSlider, IntText
 
 from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
-from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+from dgc_lab.ui.live_run import LiveRun
+from dgc_lab.ui.widget import wide
 
-REDRAW_SHARE = 0.02  # of one core's time goes into drawing frames
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
 COLUMNS = (
     *("run", "mode", "workers", "slowdown", "rate", "gradients/s", "mean staleness", "max staleness"),
@@ -28,17 +28,17 @@ class StragglerLab(LiveRun):
     what Run does and waits for the end; ``close()`` ends the servers.
 
     Args:
-        task: what is trained, as `dgc_lab.parameter_server.training_loop.train` takes it; digits by `dgc_lab.workloads.models.wide_digits_cnn` if
-            None.
+        task: what is trained, as `dgc_lab.parameter_server.train` takes it; digits by `wide_digits_cnn` if None.
         reachable: as in `dgc_lab.cluster.ParameterServers`, for machines that allow no private network.
         settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
-            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in `dgc_lab.parameter_server.training_loop.AsyncConfig` and
-            `dgc_lab.parameter_server.schedule.Schedule`.
+            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in
+            `dgc_lab.parameter_server.AsyncConfig` and `dgc_lab.parameter_server.Schedule`.
 
     Attributes:
         rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
-            of `dgc_lab.parameter_server.metrics.figures`. ``loss`` and ``accuracy`` are those on the test examples at the end.
-        records: by the name of the run, the list of its `dgc_lab.parameter_server.schedule.GradientEvent`.
+            of `dgc_lab.parameter_server.metrics.figures`. ``loss`` and ``accuracy`` are those on the test examples at
+            the end.
+        records: by the name of the run, the list of its `dgc_lab.parameter_server.GradientEvent`.
         servers: the `ParameterServers`; None before the first run.
 
     Raises:
@@ -50,26 +50,25 @@ class StragglerLab(LiveRun):
         (Straggler(worker=1, slowdown=5.0, delay=0.0, tail=None),)
     """
 
+    redraw_share: ClassVar = 0.02
+
     def __init__(self, task=None, *, reachable: bool = False, **settings):
         self.task, self.reachable, self.servers = task, reachable, None
         super().__init__(**settings)
 
     def _columns(self):
-        self.mode = wide(ipywidgets.Dropdown, options=MODES, description="Mode")
-        self.workers = wide(ipywidgets.IntSlider, value=2, min=1, max=4, description="Workers")
-        self.slowdown = wide(
-            ipywidgets.FloatSlider, value=1, min=1, max=10, step=0.5, readout_format=".1f", description="Last worker ×"
-        )
-        self.bound = wide(ipywidgets.IntText, value=2, description="Bound")
-        self.backup = wide(ipywidgets.IntText, value=1, description="Backup")
-        self.learning_rate = wide(ipywidgets.FloatText, value=0.05, description="Learning rate")
-        self.momentum = wide(ipywidgets.FloatText, value=0, description="Momentum")
-        self.staleness_aware = wide(
-            ipywidgets.Checkbox, indent=False, value=False, description="Staleness-aware learning rate"
-        )
-        self.batch = wide(ipywidgets.IntText, value=128, description="Batch")
-        self.gradients = wide(ipywidgets.IntText, value=240, description="Gradients")
-        self.seed = wide(ipywidgets.IntText, value=0, description="Seed")
+        times = {"value": 1, "min": 1, "max": 10, "step": 0.5, "readout_format": ".1f"}
+        self.mode = wide(Dropdown, "Mode", options=MODES)
+        self.workers = wide(IntSlider, "Workers", value=2, min=1, max=4)
+        self.slowdown = wide(FloatSlider, "Last worker ×", **times)
+        self.bound = wide(IntText, "Bound", value=2)
+        self.backup = wide(IntText, "Backup", value=1)
+        self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
+        self.momentum = wide(FloatText, "Momentum", value=0)
+        self.staleness_aware = wide(Checkbox, "Staleness-aware learning rate", value=False, indent=False)
+        self.batch = wide(IntText, "Batch", value=128)
+        self.gradients = wide(IntText, "Gradients", value=240)
+        self.seed = wide(IntText, "Seed", value=0)
         self.mode.observe(lambda _: self._show_what_the_mode_has(), "value")
         self._show_what_the_mode_has()
         return [
@@ -87,10 +86,10 @@ class StragglerLab(LiveRun):
         return StragglerPicture()
 
     def settings(self):
-        """The controls as `dgc_lab.parameter_server.training_loop.AsyncConfig`; a ValueError names what is wrong."""
+        """The controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names what is wrong."""
         from dgc_lab.parameter_server.training_loop import AsyncConfig
 
-        values = {name: control.value for name, control in self.controls.items()}
+        values = self._values()
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
         # What the mode does not have is not shown, and not checked.
         own = {name: values.pop(name) for name in ONLY_IN}
@@ -176,32 +175,27 @@ class StragglerLab(LiveRun):
         who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
         if settings.schedule.stragglers:
             who += f", worker {workers - 1} slowed {self._slowdown(settings):g} times"
-        next_message, redraws = 0.0, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
-        for event in events:
+
+        def tell():
+            self.progress.value = len(training.records) / settings.gradients
+            return f"{who}: {in_words(training, settings.gradients)}" if training.records else ""
+
+        for event in self._live(events, tell):
             if self._stopping.is_set() and not asked:  # a word from `stop` can come before the training hears it
                 asked = True
                 self.servers.request_stop()
             training.take(event)
             if isinstance(event, GradientEvent):
                 self.curves.add(event)
-                redraws.draw_if_due()
-            now = time.monotonic()
-            if training.records and now >= next_message:
-                self.progress.value = len(training.records) / settings.gradients
-                self._say(f"{who}: {in_words(training, settings.gradients)}")
-                next_message = now + MESSAGE_EVERY
-        records = training.records
-        if not records:
-            self.curves.rename(f"{label} (stopped)")
-            return "Stopped before the first gradient."
-        stopped = len(records) < settings.gradients
+        told, stopped = tell(), len(training.records) < settings.gradients
         if stopped:
             label += " (stopped)"
             self.curves.rename(label)
-        self.progress.value = len(records) / settings.gradients
-        self.records[label] = records
+        if not told:
+            return "Stopped before the first gradient."
+        self.records[label] = training.records
         self.rows.append(self._row(label, settings, workers, training))
-        return f"{'Stopped' if stopped else 'Done'}: {who}: {in_words(training, settings.gradients)}"
+        return f"{'Stopped' if stopped else 'Done'}: {told}"
 
     def _row(self, label, settings, workers, training) -> dict:
         from dgc_lab.parameter_server.metrics import figures
@@ -221,8 +215,7 @@ class StragglerLab(LiveRun):
             "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
-            "loss": training.scores[-1].values["loss"],
-            "accuracy": training.scores[-1].values["accuracy"],
+            **{name: training.scores[-1].values[name] for name in ("loss", "accuracy")},
         }
 
     def close(self):
@@ -235,11 +228,7 @@ class StragglerLab(LiveRun):
 
 
 def in_words(training, total: int) -> str:
-    """How far a training is, how quick, how stale its gradients are, and who died.
-
-    Args:
-        training: `dgc_lab.parameter_server.training_loop.Training` with at least one record.
-        total: gradients that it is to have.
+    """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
 
     Example:
         >>> from dgc_lab.parameter_server.training_loop import Training, WorkerDied

@@ -5,17 +5,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
 
 
 def copies_before_and_after(outcome, values, title: str) -> Picture:
-    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
-
-    Args:
-        outcome: `dgc_lab.replicas.mirrored_variable.AssignmentResult`.
-        values: the number that each replica assigned.
-        title: what was done, such as ``"assign, MEAN, AUTO"``.
-    """
+    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives."""
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(values))
@@ -34,7 +28,7 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
     axes.set_xticks(places, [f"replica {place}" for place in places], fontsize=8)
     axes.margins(y=0.15)
     axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.legend(**BESIDE)
     return Picture(figure, f"{title}. {in_words(outcome, values)}")
 
 
@@ -52,41 +46,3 @@ def in_words(outcome, values) -> str:
         doing = {"create": "make the variable", "assign": "assign", "read": "read it outside the replicas"}
         said += f"TensorFlow refused to {doing[outcome.stage]}: {outcome.error}"
     return said
-
-
-def scores(rows: dict, xlabel: str) -> Picture:
-    """Horizontal bars of one number per label, the number beside each.
-
-    Args:
-        rows: numbers by label.
-        xlabel: what the numbers are.
-    """
-    figure = Figure(figsize=(8, 0.34 * len(rows) + 0.7), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    bars = axes.barh(list(rows), list(rows.values()), color=PALETTE[0])
-    axes.bar_label(bars, [f"{value:.3g}" for value in rows.values()], fontsize=8, padding=3)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel(xlabel)
-    return Picture(figure, f"{xlabel}. " + "; ".join(f"{label}: {value:.3g}" for label, value in rows.items()) + ".")
-
-
-def loss_curves(runs: dict) -> Picture:
-    """Mean loss over the replicas by step, one line per run.
-
-    Args:
-        runs: by label, an array of losses: (steps,) or (steps, replicas).
-    """
-    figure = Figure(figsize=(8, 2.8), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    said = []
-    for number, (label, values) in enumerate(runs.items()):
-        values = np.asarray(values, float)
-        values = values.mean(axis=1) if values.ndim == 2 else values
-        width = 1.2 + 1.6 * (len(runs) - 1 - number)  # lines that lie on each other stay visible
-        axes.plot(range(1, len(values) + 1), values, label=label, linewidth=width, color=style(number)["color"])
-        said.append(f"{label}: from {values[0]:.3f} to {values[-1]:.3f}")
-    axes.set(xlabel="step", ylabel="training loss", ylim=(0, None))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    return Picture(figure, "Training loss by step. " + "; ".join(said) + ".")

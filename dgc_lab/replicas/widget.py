@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-import ipywidgets
+from ipywidgets import Dropdown, FloatText, HBox, IntSlider
 
-from dgc_lab.ui.explorer import WIDE, Explorer, columns
+from dgc_lab.ui.explorer import Explorer, in_columns, wider
+from dgc_lab.ui.widget import WRAP, side_by_side, wide
 
 
 class ReplicaExplorer(Explorer):
@@ -19,7 +20,7 @@ class ReplicaExplorer(Explorer):
     Raises:
         ValueError: a keyword is not the name of a control, or its value is none that the control takes.
 
-    Example, in a kernel in which `dgc_lab.replicas.mirrored_variable.start_devices` came before anything else of TensorFlow::
+    Example, in a kernel in which `dgc_lab.replicas.start_devices` came before anything else of TensorFlow::
 
         ReplicaExplorer(replicas=4, aggregation="MEAN")
     """
@@ -38,22 +39,17 @@ class ReplicaExplorer(Explorer):
         with contextlib.suppress(TooLate):  # with fewer devices small numbers of replicas work; others get the message
             start_devices(MOST_REPLICAS)
         controls = {
-            "replicas": ipywidgets.IntSlider(value=4, min=2, max=MOST_REPLICAS, description="Replicas", **WIDE),
-            "aggregation": ipywidgets.Dropdown(options=AGGREGATIONS, value="MEAN", description="Aggregation", **WIDE),
-            "synchronization": ipywidgets.Dropdown(options=SYNCHRONIZATIONS, description="Synchronization", **WIDE),
-            "how": ipywidgets.Dropdown(options=ASSIGNMENTS, description="Call", **WIDE),
-            "initial": ipywidgets.FloatText(value=0, description="Before", **WIDE),
+            "replicas": wider(IntSlider, "Replicas", value=4, min=2, max=MOST_REPLICAS),
+            "aggregation": wider(Dropdown, "Aggregation", options=AGGREGATIONS, value="MEAN"),
+            "synchronization": wider(Dropdown, "Synchronization", options=SYNCHRONIZATIONS),
+            "how": wider(Dropdown, "Call", options=ASSIGNMENTS),
+            "initial": wider(FloatText, "Before", value=0),
         }
+        # Fields are shown and hidden one by one.
         self.grid = [
-            ipywidgets.FloatText(
-                value=place + 1,
-                description=f"Replica {place}",
-                style={"description_width": "5em"},
-                layout=ipywidgets.Layout(width="11em"),  # one each: fields are shown and hidden one by one
-            )
-            for place in range(MOST_REPLICAS)
+            wide(FloatText, f"Replica {place}", label=5, field=6, value=place + 1) for place in range(MOST_REPLICAS)
         ]
-        rows = [columns(controls, 3), self.grid]
+        rows = [side_by_side(in_columns(controls, 3)), HBox(self.grid, layout=WRAP)]
         controls.update({f"value{place}": control for place, control in enumerate(self.grid)})
         controls["replicas"].observe(lambda _: self._show_grid(), "value")
         super().__init__(controls, rows, settings)

@@ -6,13 +6,11 @@ What a model computed is drawn as a line and called modelled, what was timed as 
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dgc_lab.aggregation.figures import MARKERS
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
-from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
@@ -22,21 +20,19 @@ LOOKS = {
     "sparse": {"color": PALETTE[0], "linewidth": 3.2},
     "switching": {"color": "black", "linewidth": 1.4, "linestyle": "--"},
 }
-MARKS = {"no exchange": "v", "dense": "s", "float16": "D", "sparse": "o", "switching": "o"}
+MARKS = {
+    method: {"color": LOOKS[method]["color"], "marker": marker, "markeredgecolor": "black", "linestyle": ""}
+    for method, marker in zip(LOOKS, "vsDoo", strict=True)
+}
 POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
 
 
 def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_bytes: int) -> Picture:
     """Speed-up and bytes of a step by number of workers, and where entries are shorter than whole gradients.
 
-    Args:
-        curves: by method, a list of `dgc_lab.scaling.cost_model.Estimate` with rising numbers of workers.
-        points: estimates whose ``source`` is ``"measured"``.
-        workers, ratio: where the user stands.
-        entry_bytes: bytes of an entry.
+    Curves are lists of estimates by method, points those that were measured; workers and ratio are the user's choice.
     """
-    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
-    speed, size, plane = figure.subplots(1, 3)
+    figure, (speed, size, plane) = grid(3, 3, 3, 3.6)
     for method, estimates in curves.items():
         numbers = [estimate.workers for estimate in estimates]
         speed.plot(numbers, [estimate.speed_up for estimate in estimates], **LOOKS[method])
@@ -44,8 +40,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
         if sent:
             size.plot(*zip(*sent, strict=True), **LOOKS[method])
     for point in points:
-        look = {"color": LOOKS[point.method]["color"], "marker": MARKS[point.method], "markeredgecolor": "black"}
-        speed.plot([point.workers], [point.speed_up], linestyle="", markersize=7, zorder=3, **look)
+        speed.plot([point.workers], [point.speed_up], markersize=7, zorder=3, **MARKS[point.method])
     numbers = [estimate.workers for estimate in next(iter(curves.values()))]
     ratios = [break_even_ratio(number, entry_bytes) for number in numbers]
     plane.plot(numbers, ratios, color="black", linewidth=1.5)
@@ -57,18 +52,14 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     titles = ("speed-up over one worker", "MB past a link a step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
     for axes, title in zip((speed, size, plane), titles, strict=True):
         axes.set(xscale="log", yscale="log")
-        axes.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"], fontsize=8)
+        axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2)
         axes.minorticks_off()
         axes.axvline(workers, color=GREY, linewidth=1, zorder=0)
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("workers", fontsize=9)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
+        label_panel(axes, title, "workers")
     plane.set_ylim(1e-5, 1)
     handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
-    for method in dict.fromkeys(point.method for point in points):
-        look = {"color": LOOKS[method]["color"], "marker": MARKS[method], "markeredgecolor": "black"}
-        handles.append(Line2D([], [], linestyle="", label=f"{method}, measured", **look))
+    measured = dict.fromkeys(point.method for point in points)
+    handles += [Line2D([], [], label=f"{method}, measured", **MARKS[method]) for method in measured]
     handles.append(Line2D([], [], label="where you are", **POINT))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
     return Picture(figure, f"Speed-up, bytes and break-even by workers. {scale_in_words(curves, points, workers)}")
@@ -102,22 +93,22 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
         raise ValueError("frame must hold at least one row, got none")
     if set(frame["source"]) - {"modelled", "measured"}:
         raise ValueError(f"source must be modelled or measured, got {sorted(set(frame['source']))}")
-    figure = Figure(figsize=(9, 3.6), dpi=90, layout="constrained")
-    axes, said = figure.subplots(), []
+    curves, said, looks = {}, {}, {}
     for number, (curve, rows) in enumerate(frame.groupby("curve", sort=False)):
         for source, points in rows.sort_values("x").groupby("source", sort=False):
-            look = {"color": PALETTE[number % len(PALETTE)]}
+            label = f"{curve}, {source}"
+            curves[label] = points["x"], points["y"]
+            said[label] = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(*curves[label], strict=True))
+            looks[label] = {"color": PALETTE[number % len(PALETTE)]}
             if source == "measured":
-                look |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
-            axes.plot(points["x"], points["y"], label=f"{curve}, {source}", **look)
-            told = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(points["x"], points["y"], strict=True))
-            said.append(f"{curve}, {source}: {told}")
+                looks[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
+    log = {"xscale": "log", "yscale": "log"}
+    picture = lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, looks=looks, **log)
+    [axes] = picture.figure.axes
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, f"{ylabel} by {xlabel}. " + "; ".join(said) + ".")
+    return picture
 
 
 def errors_by_workers(frame) -> Picture:
@@ -131,25 +122,22 @@ def errors_by_workers(frame) -> Picture:
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
-    figure = Figure(figsize=(8, 3.4), dpi=90, layout="constrained")
-    axes, said = figure.subplots(), []
-    for number, ((ratio, clipping), rows) in enumerate(frame.groupby(["ratio", "clipping"], sort=False)):
+    curves, said = {}, {}
+    for (ratio, clipping), rows in frame.groupby(["ratio", "clipping"], sort=False):
         error = 1 - rows.groupby("workers")["accuracy"].mean()
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
-        # No error at all has no place on a logarithmic axis.
-        axes.plot(
-            error.index, error.clip(lower=1e-3), marker=MARKERS[number % len(MARKERS)], label=label, **style(number)
-        )
-        said.append(f"{label}: " + ", ".join(f"{share:.3f} with {n}" for n, share in error.items()))
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (1 - accuracy)")
+        curves[label] = error.index, error.clip(lower=1e-3)  # no error at all has no place on a logarithmic axis
+        said[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
+    log = {"xscale": "log", "yscale": "log"}
+    title = "Test error by number of workers, measured"
+    picture = lines(title, curves, said, "workers", "test error (1 - accuracy)", **log)
+    [axes] = picture.figure.axes
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
     shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if share >= 0.8 * axes.get_ylim()[0]]
     axes.set_yticks(shares, [f"{share:g}" for share in shares])
     axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, "Test error by number of workers, measured. " + "; ".join(said) + ".")
+    return picture
 
 
 def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
@@ -167,8 +155,8 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
     if not rows:
         raise ValueError("rows must hold at least one row, got none")
     ratios = sorted({row["ratio"] for row in rows}, reverse=True)
-    figure = Figure(figsize=(9, 3.3), dpi=90, layout="constrained")
-    panels, said = figure.subplots(1, len(ratios), squeeze=False, sharey=True)[0], []
+    figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
+    said, what = [], "was sent" if kind == "sent" else "still waits"
     for axes, ratio in zip(panels, ratios, strict=True):
         own = sorted((row for row in rows if row["ratio"] == ratio), key=lambda row: row["workers"])
         for number, row in enumerate(own):
@@ -177,22 +165,16 @@ def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
             shares = counts / max(counts.sum(), 1)
             label = f"{row['workers']} worker{'s' * (row['workers'] > 1)}"
             axes.plot(range(len(shares)), shares, marker=MARKERS[number % 7], label=label, **style(number))
-            mean = row["mean age"] if kind == "sent" else row["mean age waiting"]
-            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {_most(classes)}")
+            mean = row["mean age" if kind == "sent" else "mean age waiting"]
+            first, last, _ = max(classes, key=lambda each: each[2])
+            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {first} to {last}")
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
-        axes.set_title(f"ratio {ratio:g}", fontsize=9)
-        axes.set_xlabel("age in steps", fontsize=9)
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"share of what {'was sent' if kind == 'sent' else 'still waits'}", fontsize=9)
+        label_panel(axes, f"ratio {ratio:g}", "age in steps")
+    panels[0].set_ylabel(f"share of what {what}", fontsize=9)
     panels[0].set_ylim(0, None)
-    panels[-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    return Picture(figure, f"Ages of what {'was sent' if kind == 'sent' else 'waits'}, measured. {'; '.join(said)}.")
-
-
-def _most(classes) -> str:
-    first, last, _ = max(classes, key=lambda each: each[2])
-    return f"{first} to {last}"
+    panels[-1].legend(**BESIDE)
+    return Picture(figure, f"Ages of what {what.removeprefix('still ')}, measured. {'; '.join(said)}.")
 
 
 def bandwidth_label(bandwidth: float) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import ipywidgets
+from ipywidgets import Dropdown, FloatText, SelectionSlider
 
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.cost_model import METHODS, Estimate, break_even_bandwidth, step
 from dgc_lab.scaling.figures import bandwidth_label, scale_curves
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.tables import timed_steps
-from dgc_lab.ui.explorer import WIDE, Explorer, columns, set_control
+from dgc_lab.ui.explorer import Explorer, in_columns, wider
+from dgc_lab.ui.widget import set_control, side_by_side
 
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
@@ -29,13 +30,13 @@ class ScaleExplorer(Explorer):
     whether it was measured, scaled, assumed, or set by the user.
 
     Args:
-        here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some seconds, if
-            None.
-        fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can cost what
-            they cost there, and payload get as much of it. Its latency is not taken over: between two ranks most of it
-            is no property of the link.
-        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`); drawn where
-            bandwidth, ratio, values and indices are theirs.
+        here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some
+            seconds, if None.
+        fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can
+            cost what they cost there, and payload get as much of it. Its latency is not taken over: between two ranks
+            most of it is no property of the link.
+        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);
+            drawn where bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
             latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).
 
@@ -58,24 +59,24 @@ class ScaleExplorer(Explorer):
         self.fit, self.link_rows = fit, list(link_rows)
         self.times = {model: times_of(model, here) for model in SHAPES}
         bandwidths = [(bandwidth_label(bandwidth), bandwidth) for bandwidth in BANDWIDTHS]
-        slider, dropdown, number = ipywidgets.SelectionSlider, ipywidgets.Dropdown, ipywidgets.FloatText
+        ratios = [(f"{ratio:.4g}", ratio) for ratio in RATIOS]
         controls = {
-            "model": dropdown(options=list(SHAPES), description="Model", **WIDE),
-            "workers": slider(options=WORKERS, value=8, description="Workers", **WIDE),
-            "bandwidth": slider(options=bandwidths, value=GBIT, description="Bandwidth", **WIDE),
-            "latency": number(value=50.0, description="Latency, µs a hop", **WIDE),
-            "ends": dropdown(options=ENDS[: 1 if fit is None else 2], description="Ends of a link", **WIDE),
-            "ratio": slider(options=[(f"{r:.4g}", r) for r in RATIOS], value=0.001, description="Ratio", **WIDE),
-            "values": dropdown(options=VALUE_TYPES, description="Values", **WIDE),
-            "indices": dropdown(options=list(INDEX_TYPES), description="Indices", **WIDE),
-            "compute": number(description="Compute, ms", **WIDE),
-            "selection": number(description="Selection, ms", **WIDE),
+            "model": wider(Dropdown, "Model", options=list(SHAPES)),
+            "workers": wider(SelectionSlider, "Workers", options=WORKERS, value=8),
+            "bandwidth": wider(SelectionSlider, "Bandwidth", options=bandwidths, value=GBIT),
+            "latency": wider(FloatText, "Latency, µs a hop", value=50.0),
+            "ends": wider(Dropdown, "Ends of a link", options=ENDS[: 1 if fit is None else 2]),
+            "ratio": wider(SelectionSlider, "Ratio", options=ratios, value=0.001),
+            "values": wider(Dropdown, "Values", options=VALUE_TYPES),
+            "indices": wider(Dropdown, "Indices", options=list(INDEX_TYPES)),
+            "compute": wider(FloatText, "Compute, ms"),
+            "selection": wider(FloatText, "Selection, ms"),
         }
         if "model" in settings:  # first, for the times go with it
             set_control("model", controls["model"], settings["model"])
         self._fill_in_times(controls)
         controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
-        super().__init__(controls, [columns(controls, 5)], settings)
+        super().__init__(controls, [side_by_side(in_columns(controls, 5))], settings)
 
     def _fill_in_times(self, controls):
         times = self.times[controls["model"].value]
@@ -89,9 +90,9 @@ class ScaleExplorer(Explorer):
         from dgc_lab.scaling.timing import workload
 
         for name, value, least in (("latency", latency, "at least 0 µs"), ("selection", selection, "at least 0 ms")):
-            if not 0 <= value < float("inf"):
+            if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be {least}, got {value:g}")
-        if not 0 < compute < float("inf"):
+        if not 0 < compute < math.inf:
             raise ValueError(f"compute must be above 0 ms, got {compute:g}")
         times = dataclasses.replace(self.times[model], compute=compute / 1e3, selection=selection / 1e3)
         work = workload(model, times, values, indices)
@@ -111,11 +112,11 @@ class ScaleExplorer(Explorer):
         """The numbers that matter most, and where the times come from."""
         switching, dense = here["switching"], here["dense"]
         turn = break_even_bandwidth(work, link, switching.workers, ratio)
-        if turn != turn:
+        if math.isnan(turn):
             faster = "sparse steps have more bytes and fewer hops: they are faster on fast links, if anywhere"
         elif turn == 0:
             faster = "sparse steps are faster on no link"
-        elif turn == float("inf"):
+        elif turn == math.inf:
             faster = "sparse steps are faster on every link"
         else:
             faster = f"sparse steps are faster than dense ones on links below {bandwidth_label(turn)}"
@@ -132,13 +133,10 @@ class ScaleExplorer(Explorer):
     def _where_from(self, model, work) -> tuple[str, str]:
         """Where compute and selection come from: as `times_of` says, unless the user has changed them."""
         times = self.times[model]
-        found = []
-        for own, now, known in (
-            (times.compute, work.compute, times.compute_is),
-            (times.selection, work.selection, times.selection_is),
-        ):
-            found.append(known if round(1e3 * own, 3) == round(1e3 * now, 3) else SET_BY_YOU)
-        return tuple(found)
+        pairs = ((times.compute, work.compute), (times.selection, work.selection))
+        changed = [round(1e3 * own, 3) != round(1e3 * now, 3) for own, now in pairs]
+        known = (times.compute_is, times.selection_is)
+        return tuple(SET_BY_YOU if moved else where for moved, where in zip(changed, known, strict=True))
 
 
 def belongs(point: Estimate, bandwidth: float, ratio: float) -> bool:

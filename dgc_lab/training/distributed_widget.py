@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import ipywidgets
+from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
 
 from dgc_lab.training.live_sweep import AS_TYPED, LiveSweep
-from dgc_lab.training.published_tables import TWO_NODE, beside_published
-from dgc_lab.ui.live_run import wide
+from dgc_lab.training.published_tables import TWO_NODE
+from dgc_lab.ui.widget import wide
 
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
 # Each switch off by itself, and masking alone as in lesson 4.
@@ -33,7 +33,7 @@ class DistributedSweep(LiveSweep):
         out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
         settings: first values of the controls: dataset, ratios (text), workers, learning_rate, momentum, batch, steps,
             seed, rule, clip_norm (0 for none), warm_up, warm_up_steps, values, accumulate, momentum_correction,
-            factor_masking, nesterov, as in `dgc_lab.training.distributed_trainer.DistributedConfig`.
+            factor_masking, nesterov, as in `dgc_lab.training.DistributedConfig`.
 
     Attributes:
         rows: the finished rows, in the order in which they were made.
@@ -48,6 +48,7 @@ class DistributedSweep(LiveSweep):
         (2, 'paper')
     """
 
+    published: ClassVar = TWO_NODE
     presets: ClassVar = {
         "dense and 4 ratios": "1, 0.1, 0.01, 0.001, 0.0001",
         "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
@@ -55,31 +56,28 @@ class DistributedSweep(LiveSweep):
     beside_settings: ClassVar = (*LiveSweep.beside_settings, "method")
 
     def __init__(self, ranks=None, out=None, **settings):
-        self.ranks, self._own_ranks, self._data = ranks, ranks is None, None
+        self.ranks, self._own_ranks = ranks, ranks is None
         if ranks is not None:
             settings.setdefault("workers", ranks.size)
         super().__init__(out, **settings)
         self.workers.disabled = not self._own_ranks
+        self.traffic = HTML()
+        *above, image, table = self.children
+        self.children = [*above, self.traffic, image, table]
 
     def _columns(self):
-        self.workers = wide(ipywidgets.IntText, value=2, description="Ranks")
-        self.method = wide(
-            ipywidgets.Dropdown, options=[AS_TYPED, *METHODS], value="complete DGC", description="Method"
-        )
-        self.accumulate = wide(ipywidgets.Checkbox, indent=False, value=True, description="Accumulate what is not sent")
-        self.momentum_correction = wide(
-            ipywidgets.Checkbox, indent=False, value=True, description="Momentum correction"
-        )
-        self.factor_masking = wide(ipywidgets.Checkbox, indent=False, value=True, description="Momentum factor masking")
-        self.nesterov = wide(ipywidgets.Checkbox, indent=False, value=False, description="Nesterov's momentum")
-        self.clip_norm = wide(ipywidgets.FloatText, value=0, description="Clip norm")
-        warm_ups = ["none", "paper", "geometric", "dense"]
-        self.warm_up = wide(ipywidgets.Dropdown, options=warm_ups, description="Warm-up")
-        self.warm_up_steps = wide(ipywidgets.IntText, value=20, description="Steps a stage")
-        self.values = wide(ipywidgets.Dropdown, options=["float32", "float16"], description="Values")
-        rules = ["sampled", "hierarchical", "exact"]
-        self.rule = wide(ipywidgets.Dropdown, options=rules, description="Threshold")
-        self.traffic = ipywidgets.HTML()
+        warm_ups, rules = ["none", "paper", "geometric", "dense"], ["sampled", "hierarchical", "exact"]
+        self.workers = wide(IntText, "Ranks", value=2)
+        self.method = wide(Dropdown, "Method", options=[AS_TYPED, *METHODS], value="complete DGC")
+        self.accumulate = wide(Checkbox, "Accumulate what is not sent", value=True, indent=False)
+        self.momentum_correction = wide(Checkbox, "Momentum correction", value=True, indent=False)
+        self.factor_masking = wide(Checkbox, "Momentum factor masking", value=True, indent=False)
+        self.nesterov = wide(Checkbox, "Nesterov's momentum", value=False, indent=False)
+        self.clip_norm = wide(FloatText, "Clip norm", value=0)
+        self.warm_up = wide(Dropdown, "Warm-up", options=warm_ups)
+        self.warm_up_steps = wide(IntText, "Steps a stage", value=20)
+        self.values = wide(Dropdown, "Values", options=["float32", "float16"])
+        self.rule = wide(Dropdown, "Threshold", options=rules)
         self.method.observe(self._method_chosen, "value")
         for name in COMPLETE:
             getattr(self, name).observe(self._switch_moved, "value")
@@ -89,10 +87,6 @@ class DistributedSweep(LiveSweep):
             [*methods, self.clip_norm, self.values],
             [self.rule, self.learning_rate, self.momentum, self.batch, self.steps, self.seed],
         ]
-
-    def _layout(self, columns):
-        controls, buttons, message, image, table = super()._layout(columns)
-        return [controls, buttons, message, self.traffic, image, table]
 
     def _method_chosen(self, change):
         for name, on in METHODS.get(change["new"], {}).items():
@@ -104,16 +98,11 @@ class DistributedSweep(LiveSweep):
             self.method.value = next((name for name, switches in METHODS.items() if switches == now), AS_TYPED)
 
     def settings(self):
-        """The controls as `dgc_lab.training.distributed_trainer.DistributedConfig`; a ValueError names what is wrong."""
+        """The controls as `dgc_lab.training.DistributedConfig`; a ValueError names what is wrong."""
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
         values = self._values()
         return DistributedConfig(**{**values, "clip_norm": values["clip_norm"] or None})
-
-    def frame(self):
-        """The rows as a table; on MNIST with the published accuracy and loss of two nodes beside the measured ones."""
-        on_mnist = any(row["dataset"] == "mnist" for row in self.rows)
-        return beside_published(self.rows, TWO_NODE) if on_mnist else super().frame()
 
     def _saw_step(self, step):
         times = f", {step.dense_bytes / step.bytes_sent:.1f} times as much" if step.bytes_sent else ""

@@ -7,63 +7,47 @@ import dataclasses
 import time
 from typing import ClassVar
 
-import ipywidgets
+from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
+from dgc_lab.training.live_figure import Curves
+from dgc_lab.training.published_tables import beside_published
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
-from dgc_lab.ui.charts import Curves
-from dgc_lab.ui.live_run import MESSAGE_EVERY, SHORTEST_REDRAW, LiveRun, Redraws, wide
+from dgc_lab.ui.live_run import LiveRun
+from dgc_lab.ui.widget import wide
 
-REDRAW_SHARE = 0.012  # of one core's time goes into drawing frames
 AS_TYPED = "as typed"
 
 
 class LiveSweep(LiveRun):
-    """A widget that trains at one or several ratios and shows it live; the base of `dgc_lab.training.masking_widget`.
+    """A widget that trains at one or several ratios and shows it live; the base of those of lessons 4 and 5.
 
-    Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the
-    finished rows, Clear empties picture and table. ``run()`` does what Run does and waits for the end.
-
-    A subclass says what can be set (`_columns`, `settings`) and who trains (`_trainer`).
-
-    Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
-        settings: first values of the controls, by their names in ``controls``.
-
-    Attributes:
-        rows: the finished rows, in the order in which they were made.
-        controls: by name, the widgets that make the settings, and ``ratios``.
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+    A subclass says what can be set (``_columns()``, ``settings()``, which raises a ValueError) and who trains
+    (``_trainer(settings)``), and shows what it has to show of the latest step now and then (``_saw_step(step)``).
     """
 
-    presets: ClassVar[dict[str, str]] = {}  # lists of ratios to choose from, by name
+    presets: ClassVar[dict[str, str]]  # lists of ratios to choose from, by name
+    published: ClassVar[dict]  # what MNIST's rows are shown beside
     beside_settings: ClassVar = ("ratio", "preset")
+    redraw_share: ClassVar = 0.012
 
     def __init__(self, out=None, **settings):
-        self.out = out
-        self._build_controls()
-        super().__init__(**settings)
-
-    # What the user sees ------------------------------------------------------------------------------------------
-
-    def _build_controls(self):
-        self.dataset = wide(ipywidgets.Dropdown, options=["digits", "mnist"], description="Data set")
-        self.ratio = wide(
-            ipywidgets.FloatLogSlider,
-            **{"value": 0.01, "base": 10, "min": -4, "max": 0, "step": 0.1, "readout_format": ".2g"},
-            description="Ratio",
-        )
-        self.ratios = wide(ipywidgets.Text, value="0.01", description="Ratios", placeholder="0.01 or 1, 10%, 1%")
-        self.preset = wide(ipywidgets.Dropdown, options=[AS_TYPED, *self.presets], description="Sweep")
-        self.learning_rate = wide(ipywidgets.FloatText, value=0.05, description="Learning rate")
-        self.momentum = wide(ipywidgets.FloatText, value=0.9, description="Momentum")
-        self.batch = wide(ipywidgets.IntText, value=64, description="Batch")
-        self.steps = wide(ipywidgets.IntText, value=300, description="Steps")
-        self.seed = wide(ipywidgets.IntText, value=0, description="Seed")
+        self.out, self._data = out, None
+        ratios = {"value": 0.01, "base": 10, "min": -4, "max": 0, "step": 0.1, "readout_format": ".2g"}
+        self.dataset = wide(Dropdown, "Data set", options=["digits", "mnist"])
+        self.ratio = wide(FloatLogSlider, "Ratio", **ratios)
+        self.ratios = wide(Text, "Ratios", value="0.01", placeholder="0.01 or 1, 10%, 1%")
+        self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])
+        self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
+        self.momentum = wide(FloatText, "Momentum", value=0.9)
+        self.batch = wide(IntText, "Batch", value=64)
+        self.steps = wide(IntText, "Steps", value=300)
+        self.seed = wide(IntText, "Seed", value=0)
         self.ratio.observe(self._slider_moved, "value")
         self.ratios.observe(self._text_changed, "value")
         self.preset.observe(self._preset_chosen, "value")
+        super().__init__(**settings)
+
+    # What the user sees ------------------------------------------------------------------------------------------
 
     def _slider_moved(self, change):
         if self._single_ratio() != change["new"]:
@@ -92,43 +76,21 @@ class LiveSweep(LiveRun):
         self._first = None
         return Curves(max(1, self.steps.value))
 
-    def clear(self) -> None:
-        """Clear: forget rows and curves (a file of rows is left as it is). Ignored while a run is under way."""
-        super().clear()
-
-    def run(self) -> None:
-        """Train as Run does, in the cell: a live picture in its output, and at the end an ordinary figure and table.
-
-        For notebooks that are read without a kernel, nbval, and scripts, which get figure and table alone. An interrupt
-        keeps the finished rows.
-
-        Raises:
-            RuntimeError: a run is under way already.
-            TrainingDiverged: a ratio's training diverged; raised after the other ratios, whose rows are kept.
-            ValueError, DataError: what the widget would show in its message line.
-        """
-        super().run()
-
     def frame(self):
-        """The rows as a table."""
-        return table(self.rows)
+        """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""
+        return beside_published(self.rows, self.published) if self._on_mnist() else table(self.rows)
+
+    def _on_mnist(self):
+        return any(row["dataset"] == "mnist" for row in self.rows)
 
     # The work ----------------------------------------------------------------------------------------------------
 
-    def settings(self):
-        """The controls as settings of a training; a ValueError names what is wrong."""
-        raise NotImplementedError
-
     def _values(self) -> dict:
         """The controls' values, but for the ratios."""
-        return {name: control.value for name, control in self.controls.items() if name != "ratios"}
-
-    def _trainer(self, settings):
-        """The trainer for these settings; a LabError, OSError or ValueError says why there is none."""
-        raise NotImplementedError
+        return {name: value for name, value in super()._values().items() if name != "ratios"}
 
     def _saw_step(self, step) -> None:
-        """Called now and then with the latest step, to show what a subclass has to show of it."""
+        pass
 
     def _job(self):
         """Settings and ratios that have no row yet, with the buttons set for a run; None when all rows are there."""
@@ -138,9 +100,8 @@ class LiveSweep(LiveRun):
         if not ratios:
             self._say("The table has these rows already. Change a control, or press Clear to make them again.")
             return None
-        source = (
-            "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)" if settings.dataset == "mnist" else "digits"
-        )
+        mnist = "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)"
+        source = mnist if settings.dataset == "mnist" else "digits"
         self._say(f"Starting: loading {source} and tracing the training step.")
         return settings, ratios
 
@@ -162,15 +123,20 @@ class LiveSweep(LiveRun):
             return self._follow(events, settings, ratios, failures)
 
     def _follow(self, events, settings, ratios, failures) -> str:
-        """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message.
-
-        What failed is added to ``failures``.
-        """
+        """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message."""
         from dgc_lab.training.events import Evaluation, Step
 
         done, total, start = 0, len(ratios) * settings.steps, time.monotonic()
-        next_message, redraws = start, Redraws(self.curves, self._draw, SHORTEST_REDRAW, REDRAW_SHARE)
-        for event in events:
+
+        def tell():
+            if not done:
+                return ""
+            self.progress.value = done / total
+            self._saw_step(last)
+            left = (time.monotonic() - start) * (total - done) / done
+            return f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left."
+
+        for event in self._live(events, tell):
             if isinstance(event, RowStarted):
                 ratio = event.ratio
                 self.curves.begin(self._label(settings, ratio))
@@ -188,15 +154,6 @@ class LiveSweep(LiveRun):
                 if event.from_file:
                     total -= settings.steps
                     self.curves.add_accuracy(settings.steps, event.row["accuracy"])
-            now = time.monotonic()
-            if done and now >= next_message:
-                self.progress.value = done / total
-                left = (now - start) * (total - done) / done
-                self._say(f"Ratio {ratio:g}: step {done} of {total}, about {left:.0f} s left.")
-                self._saw_step(last)
-                next_message = now + MESSAGE_EVERY
-            if done:
-                redraws.draw_if_due()
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."

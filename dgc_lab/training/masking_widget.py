@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import ipywidgets
+from ipywidgets import Dropdown
 
 from dgc_lab.training.live_sweep import LiveSweep
-from dgc_lab.training.published_tables import SINGLE_NODE, beside_published
-from dgc_lab.ui.live_run import wide
+from dgc_lab.training.published_tables import SINGLE_NODE
+from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
 
 PUBLISHED_RECIPE = (
@@ -40,19 +40,20 @@ class CompressionSweep(LiveSweep):
         (100, [])
     """
 
+    published: ClassVar = SINGLE_NODE
     presets: ClassVar = {
         "4 ratios": "1, 0.1, 0.01, 0.001",
         "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
     }
 
     def __init__(self, out=None, **settings):
-        self._last_trainer = self._data = None
+        self._last_trainer = None
         super().__init__(out, **settings)
 
     def _columns(self):
         rules = ["sampled", "hierarchical", "exact", "off"]
-        self.rule = wide(ipywidgets.Dropdown, options=rules, description="Threshold")
-        self.scope = wide(ipywidgets.Dropdown, options=SCOPE_NAMES, description="Whose")
+        self.rule = wide(Dropdown, "Threshold", options=rules)
+        self.scope = wide(Dropdown, "Whose", options=SCOPE_NAMES)
         return [
             [self.dataset, self.ratio, self.ratios, self.preset],
             [self.rule, self.scope, self.learning_rate, self.momentum],
@@ -65,15 +66,8 @@ class CompressionSweep(LiveSweep):
 
         return MaskingConfig(**self._values())
 
-    def frame(self):
-        """The rows as a table; on MNIST with the published accuracy and loss beside the measured ones."""
-        return beside_published(self.rows) if self._on_mnist() else super().frame()
-
     def _below_table(self):
         return PUBLISHED_RECIPE * self._on_mnist()
-
-    def _on_mnist(self):
-        return any(row["dataset"] == "mnist" for row in self.rows)
 
     def _trainer(self, settings):
         """The last trainer when it fits, for a second trace of the step costs a second; else a new one."""

@@ -1,4 +1,4 @@
-"""Runs of `dgc_lab.training.model_trainer.ModelTrainer` side by side: what they reached and what they sent, as table and picture."""
+"""Runs of `dgc_lab.training.ModelTrainer`: watched by a bar while they train, then side by side in a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pandas as pd
 
 from dgc_lab.common import free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
-from dgc_lab.ui.charts import Curves, Picture
 
 
 def run_with_progress(run, steps: int, label: str = "") -> list:
@@ -64,28 +63,6 @@ def comparison(runs: dict) -> pd.DataFrame:
             "times fewer at the end": steps[-1].dense_bytes / steps[-1].bytes_sent,
         }
     return pd.DataFrame(rows).T
-
-
-def curves(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run.
-
-    Args:
-        runs: as in `comparison`.
-
-    Raises:
-        ValueError: as `comparison`.
-    """
-    check_runs(runs)
-    drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
-    for label, events in runs.items():
-        drawing.begin(label)
-        for step in steps_of(events):
-            drawing.add_loss(step.step, step.loss)
-        for evaluation in evaluations_of(events):
-            drawing.add_accuracy(evaluation.step, evaluation.accuracy)
-    best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
-    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
-    return drawing.picture()
 
 
 def check_runs(runs: dict) -> None:

@@ -1,4 +1,8 @@
-"""What the widgets and figures of all lessons share."""
+"""What the widgets and figures of all lessons share.
+
+`charts` has the palette, lines, losses, bars and rows over time; `widget` the base of all widgets, `explorer` that of
+those that compute at once, `live_run` that of those that train, with a `live_figure`; `prediction` a widget of its own.
+"""
 
 from dgc_lab.common import hand_on
 
@@ -6,5 +10,6 @@ __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
         "prediction": "Prediction",
+        "charts": "Picture bars losses",
     },
 )

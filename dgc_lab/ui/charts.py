@@ -1,4 +1,4 @@
-"""The figures of the lessons, each with words that say what it shows.
+"""What the figures of all lessons share: colours, lines, bars, rows over time, and words that say what each shows.
 
 Drawn on ``matplotlib.figure.Figure`` without pyplot, so that they work in threads and leave the user's plots alone.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import html
 import io
-import textwrap
+from collections.abc import Iterable
 
 import numpy as np
 from matplotlib.figure import Figure
-
-from dgc_lab.ui.live_figure import LiveFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 # To be told apart with any colour vision, on white: of Okabe and Ito's palette what has a contrast of 3 to white, as
 # thin lines need, with a violet and a brown in place of its sky blue, its orange and its yellow, which are too pale.
@@ -22,7 +22,9 @@ GREY = "0.55"  # for what stands beside the colours; a paler one could not be se
 # A run that diverges leaves the picture at the top, and does not flatten the other runs' curves.
 LARGEST_LOSS_SHOWN = 10
 DASHES = ("-", "--", ":")
-LONGEST_LINE = 30  # letters in the legend
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
+BESIDE = {"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1, 1)}  # a legend that hides no line
 
 
 def style(number: int) -> dict:
@@ -68,180 +70,152 @@ class Picture:
         return data, {"image/png": {"alt": self.alt}}
 
 
-class Curves(LiveFigure):
-    """Two panels that grow while training runs: loss by step, accuracy on the test set by step.
+def grid(count: int, columns: int, width: float, height: float, **options):
+    """A figure and its panels of that size in inches, in rows of so many columns; what is left over is empty."""
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), dpi=90, layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False, **options).ravel()
+    for axes in every[count:]:
+        axes.set_axis_off()
+    return figure, every[:count]
 
-    Finished runs are part of the background; a frame adds the current run's two lines to it.
+
+def label_panel(axes, title: str, xlabel: str) -> None:
+    """What one of several panels side by side shows, in small letters, and a grid."""
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(xlabel, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+
+
+def thinning(labels: Iterable[str]) -> dict[str, dict]:
+    """Looks of lines, by label: each thinner than those before it, so that lines on each other can all be seen."""
+    labels = list(labels)
+    return {label: {**style(number), "linewidth": 1.2 * (len(labels) - number)} for number, label in enumerate(labels)}
+
+
+def lines(
+    title: str, curves: dict, said: dict, xlabel: str, ylabel: str, *, looks: dict | None = None, **options
+) -> Picture:
+    """A line for each label, and a legend beside them; ``picture.figure.axes[0]`` is there to draw more on.
+
+    Args:
+        title: what is shown; the alternative text begins with it.
+        curves: by label, x and y.
+        said: by the same labels, what the line shows, in words.
+        xlabel, ylabel: what x and y are.
+        looks: by label, how a line is drawn; each with a colour and a marker of its own if None.
+        options: of the axes, such as ``xscale="log"``.
+    """
+    figure = Figure(figsize=(8, 3.3), dpi=90, layout="constrained")
+    axes = figure.subplots()
+    for number, (label, (x, y)) in enumerate(curves.items()):
+        own = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, **style(number)}
+        axes.plot(x, y, label=label, **(looks[label] if looks else own))
+    axes.set(xlabel=xlabel, ylabel=ylabel, **options)
+    axes.grid(alpha=0.3)
+    axes.legend(**BESIDE)
+    return Picture(figure, f"{title}. " + "; ".join(f"{label}: {words}" for label, words in said.items()) + ".")
+
+
+def losses(runs: dict) -> Picture:
+    """Training loss by step, one line per run.
+
+    Args:
+        runs: by label, losses of shape (steps,), or (steps, replicas), of which the mean is drawn.
 
     Example:
-        >>> curves = Curves(steps=2)
-        >>> curves.begin("ratio 0.1")
-        >>> curves.add_loss(1, 2.3); curves.add_accuracy(2, 0.5)
-        >>> curves.frame()[:4]
-        b'\\x89PNG'
+        >>> losses({"one replica": [3.0, 1.0], "two": [[3.0, 2.0], [1.0, 0.5]]}).alt
+        'Training loss by step. one replica: from 3.000 to 1.000; two: from 2.500 to 0.750.'
     """
-
-    def __init__(self, steps: int):
-        super().__init__(Figure(figsize=(9.0, 3.2), dpi=84, layout="constrained"))
-        self.loss_axes, self.accuracy_axes = self.figure.subplots(1, 2)
-        self.loss_axes.set(xlabel="step", ylabel="training loss", ylim=(0, 2.5))
-        self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
-        for axes in (self.loss_axes, self.accuracy_axes):
-            axes.grid(alpha=0.3)
-        # Laying out costs as much as drawing and comes out the same every time: do it once.
-        self.figure.get_layout_engine().set(w_pad=0.16)  # inches; room for longer numbers at the right ends
-        self.canvas.draw()
-        self.figure.set_layout_engine("none")
-        self.runs = []
-        self.steps = 0
-        self.fit(steps)
-
-    def fit(self, steps: int) -> None:
-        """Make room for runs of that many steps."""
-        self.steps = max(self.steps, steps)
-        for axes in (self.loss_axes, self.accuracy_axes):
-            axes.set_xlim(0, self.steps)
-            axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps run into each other
-        self.background = None
-
-    def begin(self, label: str) -> None:
-        """A new run starts; the ones before become thinner."""
-        self._restyle(linewidth=0.9)
-        look = style(len(self.runs))
-        lines = (
-            self.loss_axes.plot([], [], linewidth=1.2, **look)[0],
-            self.accuracy_axes.plot([], [], linewidth=2, marker="o", markersize=3.5, **look)[0],
-        )
-        self.runs.append({"label": label, "lines": lines, "loss": ([], []), "accuracy": ([], [])})
-        self.rename(label)
-
-    def rename(self, label: str) -> None:
-        """Give the current run another name in the legend."""
-        self.runs[-1]["label"] = label
-        # Names that list settings are longer than a panel is wide.
-        self.runs[-1]["lines"][1].set_label(textwrap.fill(label, LONGEST_LINE))
-        self._legend()
-
-    def _restyle(self, **looks) -> None:
-        """Bring every run's lines up to its last point and give them all the same looks."""
-        for run in self.runs:
-            for line, name in zip(run["lines"], ("loss", "accuracy"), strict=True):
-                line.set_data(*run[name])
-                line.set(**looks)
-
-    def _legend(self) -> None:
-        if self.runs:
-            self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
-        self.background = None
-
-    def add_loss(self, step: int, loss: float) -> None:
-        """One more point of the current run's loss."""
-        steps, values = self.runs[-1]["loss"]
-        steps.append(step)
-        values.append(loss)
-        if self.loss_axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
-            self.loss_axes.set_ylim(0, 1.2 * loss)
-            self.background = None
-
-    def add_accuracy(self, step: int, accuracy: float) -> None:
-        """One more point of the current run's accuracy on the test set."""
-        steps, values = self.runs[-1]["accuracy"]
-        steps.append(step)
-        values.append(accuracy)
-
-    def _moving(self):
-        if not self.runs:
-            return []
-        current = self.runs[-1]
-        for line, name in zip(current["lines"], ("loss", "accuracy"), strict=True):
-            line.set_data(*current[name])
-        return current["lines"]
-
-    def alt(self) -> str:
-        """What the two panels show, in words."""
-        said = []
-        for run in self.runs:
-            (steps, losses), (_, accuracies) = run["loss"], run["accuracy"]
-            words = [f"loss {losses[-1]:.3f} at step {steps[-1]}"] if losses else []
-            words += [f"test accuracy {accuracies[-1]:.3f}"] if accuracies else []
-            said.append(f"{run['label']}: {', '.join(words) or 'starting'}")
-        return "Training loss (left) and test accuracy (right) by step. " + ("; ".join(said) or "No run yet") + "."
-
-    def picture(self) -> Picture:
-        """The whole figure, every run as thick as the others."""
-        self._restyle(linewidth=1.4)
-        self._legend()
-        return Picture(self.figure, self.alt())
+    curves, said = {}, {}
+    for label, values in runs.items():
+        values = np.reshape(np.asarray(values, float), (len(values), -1)).mean(axis=1)
+        curves[label] = range(1, len(values) + 1), values
+        said[label] = f"from {values[0]:.3f} to {values[-1]:.3f}"
+    looks = thinning(curves)
+    return lines("Training loss by step", curves, said, "step", "training loss", looks=looks, ylim=(0, None))
 
 
-def masked_vector(vector, threshold: float) -> Picture:
-    """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
+def bars(table, xlabel: str) -> Picture:
+    """Horizontal bars, the number beside each: a group for each row of a table, in it a bar for each column.
 
     Args:
-        vector: numbers, shape (n,).
-        threshold: absolute value from which an element is kept.
+        table: a ``pandas.DataFrame`` of numbers, or numbers by label.
+        xlabel: what the numbers are.
+
+    Raises:
+        ValueError: the table is empty.
+
+    Example:
+        >>> bars({"replicas": 0.75, "one device": 0.5}, "test accuracy").alt
+        'test accuracy. replicas: 0.75; one device: 0.5.'
     """
-    vector = np.asarray(vector, dtype=float)
-    kept = np.abs(vector) >= threshold
-    figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
+    import pandas as pd
+
+    frame = table if isinstance(table, pd.DataFrame) else pd.Series(table).to_frame("")
+    if not frame.size:
+        raise ValueError(f"frame must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")
+    rows, columns = frame.shape
+    figure = Figure(figsize=(8, 0.8 + rows * (0.12 + 0.2 * columns)), dpi=90, layout="constrained")
     axes = figure.subplots()
-    places = np.arange(len(vector))
-    axes.bar(places[kept], vector[kept], color=PALETTE[0], label="kept")
-    axes.bar(places[~kept], vector[~kept], color="white", edgecolor=PALETTE[1], hatch="///", label="dropped")
-    for side in (threshold, -threshold):
-        axes.axhline(side, color="black", linestyle="--", linewidth=1)
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.set(xlabel="element", ylabel="gradient", xticks=places)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    names = ", ".join(str(place) for place in places[kept]) or "none"
-    return Picture(figure, f"{len(vector)} gradient elements as bars; kept at threshold {threshold:.3g}: {names}.")
+    thick = 0.84 / columns
+    for number, column in enumerate(frame.columns):
+        places = np.arange(rows) + thick * (number - (columns - 1) / 2)
+        look = {"color": PALETTE[number % 7], "hatch": HATCHES[number % 7], "edgecolor": "white", "linewidth": 0}
+        drawn = axes.barh(places, frame[column], thick * 0.92, label=str(column), **look)
+        axes.bar_label(drawn, [short(value) for value in frame[column]], fontsize=8, padding=3)
+    axes.set_yticks(range(rows), [str(row) for row in frame.index], fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel(xlabel, fontsize=9)
+    if columns > 1:
+        axes.legend(**BESIDE)
+    said = (
+        f"{row}: " + ", ".join(f"{column} {short(value)}".lstrip() for column, value in zip(frame, values, strict=True))
+        for row, *values in frame.itertuples()
+    )
+    return Picture(figure, f"{xlabel}. " + "; ".join(said) + ".")
 
 
-def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
-    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line.
-
-    Args:
-        gradients: arrays by name; zeros have no logarithm and are counted in the title.
-        limits: thresholds by the same names.
-    """
-    figure = Figure(figsize=(9, 1.9 * ((len(gradients) + 1) // 2)), dpi=84, layout="constrained")
-    panels = figure.subplots((len(gradients) + 1) // 2, 2, sharex=True, squeeze=False).ravel()
-    said = []
-    for axes, (name, gradient) in zip(panels, gradients.items(), strict=False):
-        sizes = np.abs(np.asarray(gradient).ravel())
-        axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
-        title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
-        if limits is not None:
-            axes.axvline(np.log10(limits[name]), color=PALETTE[1], linewidth=2)
-            title += f", {np.mean(sizes >= limits[name]):.2%} kept"
-        axes.set_title(title, fontsize=9)
-        axes.set_yticks([])
-        said.append(f"{title} (median size {np.median(sizes):.1e}, largest {sizes.max():.1e})")
-    for axes in panels[len(gradients) :]:
-        axes.set_axis_off()
-    figure.supxlabel("log10 of the absolute gradient", fontsize=9)
-    return Picture(figure, "Histograms of gradient sizes by tensor. " + "; ".join(said) + ".")
+def short(value: float) -> str:
+    """A number with about three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def accuracy_by_ratio(tables: dict) -> Picture:
-    """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
+def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, xlabel: str, left: float, first=0):
+    """A figure with panels under one another on one scale of time, for bars in rows that are a step of 1 apart.
 
     Args:
-        tables: by label, a sequence of ``(ratio, accuracy)``.
+        rows: by a panel's title, the names of its rows from the top, where y is ``first``; they take ``left`` inches.
+        looks: how bars are drawn, by what they mean.
+        mark: what a short black upright line means.
+        xlabel: what x is.
     """
-    figure = Figure(figsize=(8, 3.2), dpi=90, layout="constrained")
-    axes = figure.subplots()
-    positive = [ratio for points in tables.values() for ratio, _ in points if ratio > 0]
-    zero, said = min(positive) / 3, []
-    for number, (label, points) in enumerate(tables.items()):
-        points = sorted(points)
-        axes.plot(
-            [ratio or zero for ratio, _ in points], [a for _, a in points], marker="o", label=label, **style(number)
-        )
-        said.append(
-            f"{label}: " + ", ".join(f"{ratio:.4g} gives {accuracy:.3f}" for ratio, accuracy in reversed(points))
-        )
-    axes.set(xscale="log", xlabel="ratio asked for (left end: 0)", ylabel="test accuracy", ylim=(0, 1.02))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    return Picture(figure, "Test accuracy by the ratio asked for. " + "; ".join(said) + ".")
+    heights = [0.2 * len(names) for names in rows.values()]
+    # Laid out by hand, in inches, since a layout engine takes longer than the drawing: a title and the numbers of an
+    # axis have 0.32 between two panels, the first title 0.25, the last axis and the legend 0.72.
+    tall = sum(heights) + 0.32 * (len(rows) - 1) + 0.25 + 0.72
+    figure = Figure(figsize=(9, tall), dpi=90)
+    figure.subplots_adjust(left / 9, 0.72 / tall, 0.99, 1 - 0.25 / tall, hspace=0.32 / np.mean(heights))
+    panels = figure.subplots(len(rows), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (title, names) in zip(panels, rows.items(), strict=True):
+        axes.set_title(title, fontsize=9, pad=3)
+        name_rows(axes, names, first)
+        axes.tick_params(axis="x", labelsize=8)
+    panels[-1].set_xlabel(xlabel, fontsize=9, labelpad=1)
+    legend_of_rows(figure, looks, mark)
+    return figure, panels
+
+
+def name_rows(axes, names: list[str], first: int) -> None:
+    """Names at the left of rows for bars, from y = first downwards."""
+    axes.set_yticks(range(first, first + len(names)), names, fontsize=8)
+    axes.set_ylim(first + len(names) - 0.5, first - 0.6)
+
+
+def legend_of_rows(figure: Figure, looks: dict[str, dict], mark: str) -> None:
+    """What bars in rows mean, and what a short black upright line does, at the foot of the figure."""
+    handles = [Patch(label=label, **look) for label, look in looks.items()]
+    handles.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=9, label=mark))
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), fontsize=8, frameon=False)

@@ -8,27 +8,62 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, Picture, style
+
 
 class LiveFigure:
-    """Axes, legend and what does not change are drawn once and kept as a background; a frame adds the rest to it.
+    """Lines of several runs, of which the last one grows.
 
-    A subclass says what moves (`_moving`) and sets ``background`` to None where something else has changed.
+    Axes, legend and finished runs are drawn once and kept as a background; a frame adds the rest to it. A subclass
+    draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what the figure
+    shows in words (``alt()``), and sets ``background`` to None where something that does not move has changed.
 
-    Args:
-        figure: made without pyplot, so that it works in threads and leaves the user's plots alone.
-
-    Attributes:
-        figure: ``matplotlib.figure.Figure``.
-        canvas: it draws the figure.
-        background: what was drawn once; None when the next frame has to draw it.
+    ``runs`` has a dictionary for each run: ``label``, ``lines`` by name, and by the same names lists of x and y.
     """
 
     def __init__(self, figure: Figure):
         self.figure, self.canvas, self.background = figure, FigureCanvasAgg(figure), None
+        self.runs = []
 
     def _moving(self) -> list:
         """The artists that change from frame to frame, brought up to date, in the order of drawing."""
-        raise NotImplementedError
+        return self._up_to_date(self.runs[-1]) if self.runs else []
+
+    def _begin(self, label: str, **lines) -> None:
+        """A new run starts, with a line for each name given: its axes and looks. The runs before become thinner."""
+        self._restyle(linewidth=0.9)
+        colour = style(len(self.runs))
+        drawn = {name: axes.plot([], [], **looks, **colour)[0] for name, (axes, looks) in lines.items()}
+        self.runs.append({"label": label, "lines": drawn, **{name: ([], []) for name in lines}})
+        self.rename(label)
+
+    def rename(self, label: str) -> None:
+        """Give the current run another name."""
+        self.runs[-1]["label"] = label
+        self._named()
+        self.background = None
+
+    def _add(self, name: str, x: float, y: float) -> None:
+        """One more point of one of the current run's lines."""
+        for values, value in zip(self.runs[-1][name], (x, y), strict=True):
+            values.append(value)
+
+    def _make_room(self, axes, loss: float) -> None:
+        """The loss axis grows at once by so much that it seldom does."""
+        if axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
+            axes.set_ylim(0, 1.2 * loss)
+            self.background = None
+
+    def _up_to_date(self, run) -> list:
+        for name, line in run["lines"].items():
+            line.set_data(*run[name])
+        return list(run["lines"].values())
+
+    def _restyle(self, **looks) -> None:
+        """Bring every run's lines up to its last point and give them all the same looks."""
+        for run in self.runs:
+            for line in self._up_to_date(run):
+                line.set(**looks)
 
     def frame(self) -> bytes:
         """The picture as it stands, as a PNG file."""
@@ -52,3 +87,11 @@ class LiveFigure:
         packed = picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         packed.save(file, "png", compress_level=3)
         return file.getvalue()
+
+    def picture(self) -> Picture:
+        """The whole figure, every run as thick as the others."""
+        self._moving()
+        self._restyle(linewidth=1.4)
+        if self.runs:
+            self.rename(self.runs[-1]["label"])  # the legend has the lines' new looks
+        return Picture(self.figure, self.alt())

@@ -1,39 +1,35 @@
-"""What the training widgets have in common: a run in a thread, its live picture, and the buttons around it.
+"""The base of the widgets that train: a run in a thread, its live picture, and the buttons around it.
 
-Works with ipywidgets 7.7 and 8. Pictures are PNG files in an HTML widget, drawn without pyplot; training runs in a
-thread, so that Stop is heard. A widget knows its training, the training knows no widget.
+Pictures are PNG files in an HTML widget, drawn without pyplot; training runs in a thread, so that Stop is heard. A
+widget knows its training, the training knows no widget.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import ipywidgets
 
-from dgc_lab.common import LabError
-from dgc_lab.ui.charts import image_tag
-from dgc_lab.ui.explorer import set_control
-from dgc_lab.ui.widget_html import framed, message_line, with_tooltips
+from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, Panel, side_by_side, wide
 
-SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
-EXPECTED_ERRORS = (ValueError, LabError, OSError)
-WIDE = {"style": {"description_width": "7em"}}
 
 
-def wide(kind, **options):
-    """A control with room for its label."""
-    return kind(**WIDE, layout=ipywidgets.Layout(width="21em"), **options)
-
-
-class LiveRun(ipywidgets.VBox):
+class LiveRun(Panel):
     """Controls, the buttons Run, Stop and Clear, and what a training shows while it runs; a base class.
 
-    A subclass makes its controls (`_columns`) and the live picture (`_new_curves`), checks what is asked for (`_job`),
-    does it (`_train`), and says what the table shows (`frame`).
+    A subclass defines
+
+    - ``_columns()``: the controls, column by column, each an attribute too;
+    - ``_new_curves()``: an empty live picture;
+    - ``_job()``: checks the controls, says that it starts and gives the arguments of ``_train``, or None when there is
+      nothing to do; a ValueError, LabError or OSError says what is wrong;
+    - ``_train(failures, *job)``: does the job and shows it until it ends or Stop is pressed; returns the last message,
+      and adds to ``failures`` what failed without ending the job;
+    - ``frame()``: the rows as a table.
 
     Args:
         settings: first values of the controls, by their names in ``controls``.
@@ -41,78 +37,45 @@ class LiveRun(ipywidgets.VBox):
     Attributes:
         rows: the finished rows, in the order in which they were made.
         controls: by name, the widgets that make the settings.
-        curves: the live picture, with the methods ``frame``, ``alt`` and ``picture`` of `dgc_lab.ui.charts.Curves`.
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+        curves: the live picture, a `dgc_lab.ui.live_figure.LiveFigure`.
     """
 
     beside_settings: ClassVar[tuple[str, ...]] = ()  # names of controls that are no settings
+    redraw_share: ClassVar[float]  # of one core's time, how much may go into drawing frames
 
     def __init__(self, **settings):
         self.rows = []
         self._lock = threading.Lock()
-        self._thread = None
         self._output = None  # of the cell that has called `run`: its picture is brought up to date there
         self._stopping = threading.Event()
-        self._build_buttons()
-        columns = self._columns()
-        shown = [control for column in columns for control in column]
-        with_tooltips([*shown, self.progress])
-        self.controls = {n: c for n, c in vars(self).items() if c in shown and n not in self.beside_settings}
-        for name, value in settings.items():
-            if name not in self.controls:
-                raise ValueError(f"settings must be among {', '.join(self.controls)}, got {name!r}")
-            set_control(name, self.controls[name], value)
-        self.clear()
-        super().__init__(self._layout(columns))
-
-    # What the user sees ------------------------------------------------------------------------------------------
-
-    def _columns(self) -> list[list]:
-        """The controls, column by column, each an attribute too."""
-        raise NotImplementedError
-
-    def _new_curves(self):
-        """An empty live picture."""
-        raise NotImplementedError
-
-    def frame(self):
-        """The rows as a table."""
-        raise NotImplementedError
-
-    def _build_buttons(self):
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.clear_button = ipywidgets.Button(description="Clear", icon="trash")
-        self.progress = wide(ipywidgets.FloatProgress, value=0, min=0, max=1, description="Progress")
-        self.message = ipywidgets.HTML()
-        self.image = ipywidgets.HTML()
-        self.table = ipywidgets.HTML()
+        self.progress = wide(ipywidgets.FloatProgress, "Progress", value=0, min=0, max=1)
         self.run_button.on_click(lambda _: self.start())
         self.stop_button.on_click(lambda _: self.stop())
         self.clear_button.on_click(lambda _: self.clear())
-
-    def _layout(self, columns):
-        controls = ipywidgets.HBox(
-            [ipywidgets.VBox(column) for column in columns], layout=ipywidgets.Layout(flex_flow="row wrap")
-        )
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.clear_button, self.progress])
-        return [controls, buttons, self.message, self.image, self.table]
+        columns = self._columns()
+        shown = [control for column in columns for control in column]
+        controls = {n: c for n, c in vars(self).items() if c in shown and n not in self.beside_settings}
+        super().__init__(controls, [side_by_side(columns), buttons], settings)
+        self.clear()
 
-    def _say(self, text: str, error: bool = False):
-        self.message.value = message_line(text, error)
+    # What the user sees ------------------------------------------------------------------------------------------
 
     def _draw(self):
         from IPython.display import HTML
 
-        self.image.value = image_tag(self.curves.frame(), self.curves.alt())
+        self._show_image(self.curves.frame(), self.curves.alt())
         if self._output:
             self._output.update(HTML(self.image.value))
 
     def _show_table(self):
-        looks = {"index": False, "na_rep": "", "float_format": "{:.4g}".format}
-        self.table.value = (framed(self.frame().to_html(**looks)) + self._below_table()) if self.rows else ""
+        if self.rows:
+            self._show_frame(self.frame(), self._below_table())
+        else:
+            self.table.value = ""
 
     def _below_table(self) -> str:
         """HTML under the table."""
@@ -131,15 +94,8 @@ class LiveRun(ipywidgets.VBox):
         """Stop: end the training soon. Finished rows stay; a second call changes nothing."""
         self._stopping.set()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until a run that `start` began has ended; False when it has not within ``timeout`` seconds."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
-
     def clear(self) -> None:
-        """Clear: forget rows and curves. Ignored while a run is under way."""
+        """Clear: forget rows and curves (a file of rows is left as it is). Ignored while a run is under way."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -160,41 +116,26 @@ class LiveRun(ipywidgets.VBox):
 
         Raises:
             RuntimeError: a run is under way already.
+            TrainingDiverged: the training diverged; in a sweep after the other rows, which are kept.
             ValueError, LabError, OSError: what the widget would show in its message line.
         """
         from IPython import get_ipython
         from IPython.display import HTML, display
 
         job = self._prepare(raise_errors=True)
-        output = None
+        show = display
         if job:
             if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
-                output = self._output = display(HTML(self.image.value), display_id=True)
+                self._output = display(HTML(self.image.value), display_id=True)
+                show = self._output.update
             try:
                 self._work(*job, raise_errors=True)
             finally:
                 self._output = None
-        if output:
-            output.update(self.curves.picture())
-        else:
-            display(self.curves.picture())
+        show(self.curves.picture())
         display(self.frame())
 
     # The work ----------------------------------------------------------------------------------------------------
-
-    def _job(self) -> tuple | None:
-        """Check the controls and say that it starts: arguments of `_train`; None when there is nothing to do.
-
-        A ValueError, LabError or OSError says what is wrong.
-        """
-        raise NotImplementedError
-
-    def _train(self, failures: list[str], *job) -> str:
-        """Do the job and show it until it ends or Stop is pressed; returns the last message.
-
-        What failed without ending the job is added to ``failures``.
-        """
-        raise NotImplementedError
 
     def _prepare(self, raise_errors=False) -> tuple | None:
         """Check the controls and take the lock: the job to do, or None when there is none (the message says why)."""
@@ -242,28 +183,22 @@ class LiveRun(ipywidgets.VBox):
             self._lock.release()
         return failures
 
+    def _live(self, events, tell: Callable[[], str]) -> Iterator:
+        """The events of a training as they come, with message and picture brought up to date between them.
 
-class Redraws:
-    """Draws a live picture as often as the eye wants and the training can spare.
-
-    Args:
-        curves: the picture; its ``background`` is None when the next frame draws axes and legend too.
-        draw: draws it.
-        shortest: seconds between two frames, at least.
-        share: of one core's time, how much may go into drawing frames.
-    """
-
-    def __init__(self, curves, draw: Callable[[], None], shortest: float, share: float):
-        self._curves, self._draw, self._shortest, self._share = curves, draw, shortest, share
-        self._next = self._seconds = 0.0
-
-    def draw_if_due(self) -> None:
-        """Draw, unless the last time was a short while ago."""
-        if time.monotonic() < self._next:
-            return
-        whole = self._curves.background is None  # rare, and no measure of the frames to come
-        began = time.thread_time()  # what it takes from the training, not how long it had to wait for its turn
-        self._draw()
-        if not whole:
-            self._seconds = time.thread_time() - began
-        self._next = time.monotonic() + max(self._shortest, self._seconds / self._share)
+        Args:
+            events: of the training; nothing is drawn until ``tell`` has something to say.
+            tell: says how far it is, and moves the progress bar; asked as often as one can read, and "" at first.
+        """
+        next_message = next_frame = cost = 0.0
+        for event in events:
+            yield event
+            if time.monotonic() >= next_message and (said := tell()):
+                self._say(said)
+                next_message = time.monotonic() + MESSAGE_EVERY
+            if next_message and time.monotonic() >= next_frame:
+                whole = self.curves.background is None  # axes and legend too: rare, and no measure of frames to come
+                began = time.thread_time()  # what it takes from the training, not how long it had to wait for its turn
+                self._draw()
+                cost = cost if whole else time.thread_time() - began
+                next_frame = time.monotonic() + max(SHORTEST_REDRAW, cost / self.redraw_share)

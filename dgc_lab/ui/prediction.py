@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 import pandas as pd
 
-from dgc_lab.ui.widget_html import message_line, with_tooltips
+from dgc_lab.ui.widget import message_line
 
 NONE_MADE = "none made"
 
@@ -54,7 +54,8 @@ class Prediction(ipywidgets.VBox):
             )
             for name in of
         }
-        with_tooltips(self.sliders.values())
+        for name, slider in self.sliders.items():
+            slider.tooltip = name  # as in `dgc_lab.ui.widget.wide`
         self.button = ipywidgets.Button(description="This is my prediction", layout=ipywidgets.Layout(width="14em"))
         self.button.on_click(lambda _: self.keep())
         self.message = ipywidgets.HTML()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, screenshot
-from controls import change_all_by_keyboard, change_all_by_mouse
+from controls import change_all_by_keyboard, change_all_by_mouse, widget_with
 
 LESSON = "01_gradient_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
@@ -13,17 +13,11 @@ PICTURE = "img[alt^='Relative error']"
 
 
 def widget(page):
-    found = page.locator(f".widget-vbox:has({PICTURE})").first
-    found.scroll_into_view_if_needed()
-    return found
+    return widget_with(page, PICTURE)
 
 
 def picture(page):
     return widget(page).locator(PICTURE)
-
-
-def message(page):
-    return widget(page).locator("[role=status], [role=alert]").inner_text()
 
 
 def wait_for(page, words, seconds=60):

@@ -12,7 +12,7 @@ from dgc_lab.cluster import horovod_launcher as launcher
 from dgc_lab.cluster import private_network
 from dgc_lab.common import LabError
 from dgc_lab.distributed.timeline import TimelineError, by_phase, read
-from dgc_lab.training.timeline_figure import timelines
+from dgc_lab.training.figures import timelines
 
 FILE = Path(__file__).with_name("horovod_timeline.json")  # rank 0 of two, two steps of the digits network at 1 %
 

@@ -13,9 +13,10 @@ from playwright.sync_api import expect
 
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.schedule import GradientEvent
-from dgc_lab.ui import charts as pictures
-from dgc_lab.ui.charts import Curves
-from dgc_lab.ui.widget_html import message_line
+from dgc_lab.training import figures as pictures
+from dgc_lab.training.live_figure import Curves
+from dgc_lab.ui.charts import GREY, PALETTE, png
+from dgc_lab.ui.widget import message_line
 
 LESSON = "00_start_here.ipynb"
 SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # all cells in the page, not those in the window
@@ -69,7 +70,7 @@ def test_contrast_is_that_of_wcag():
     assert contrast((0, 0, 0, 0.5)) == pytest.approx(contrast("0.5"))
 
 
-@pytest.mark.parametrize("colour", [*pictures.PALETTE, pictures.GREY])
+@pytest.mark.parametrize("colour", [*PALETTE, GREY])
 def test_colours_of_lines_can_be_seen_on_white(colour):
     assert contrast(colour) >= SHAPE
 
@@ -112,7 +113,7 @@ FIGURES = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_texts_lines_and_bars_of_a_picture_can_be_seen(name):
     figure = FIGURES[name]().figure
-    pictures.png(figure)  # tick labels are made when it is drawn
+    png(figure)  # tick labels are made when it is drawn
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert len(texts) > 5
     for text in texts:

@@ -5,17 +5,11 @@ import re
 
 import pytest
 from browser import BADGES, all_outputs, axe_complaints, run_all, screenshot
-from controls import change_all_by_keyboard, change_all_by_mouse
+from controls import change_all_by_keyboard, change_all_by_mouse, rows, widget
 from playwright.sync_api import TimeoutError, expect
 
 LESSON = "00_start_here.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
-
-
-def widget(page):
-    found = page.locator(".widget-vbox:has(button:has-text('Run'))").first
-    found.scroll_into_view_if_needed()
-    return found
 
 
 def watch_the_picture(page):
@@ -35,8 +29,7 @@ def watch_the_picture(page):
 def test_run_all_then_one_slider_and_one_curve_more(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
-    rows = widget(page).locator("table tbody tr")
-    expect(rows).to_have_count(3)
+    expect(rows(page)).to_have_count(3)
     assert widget(page).locator(".widget-slider").count() == 1
     assert widget(page).get_by_role("textbox").count() == 0
     change_all_by_mouse(page, widget(page), "taste")
@@ -44,7 +37,7 @@ def test_run_all_then_one_slider_and_one_curve_more(page):
     watch_the_picture(page)
     widget(page).get_by_role("button", name="Run").click()
     widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
-    expect(rows).to_have_count(4)
+    expect(rows(page)).to_have_count(4)
     assert page.evaluate("() => window.pictures.size") >= 2, "it moves while it trains"
     screenshot(page, "start_here")
 
@@ -56,9 +49,8 @@ def test_stop_keeps_the_rows_and_run_goes_on(page):
     slider.press("ArrowLeft")
     expect(slider).not_to_have_attribute("aria-valuenow", before)
     run, stop = (widget(page).get_by_role("button", name=name) for name in ("Run", "Stop"))
-    rows = widget(page).locator("table tbody tr")
     for _ in range(5):  # the training takes less than a second: it may be done before Stop is heard
-        finished = rows.count()
+        finished = rows(page).count()
         run.click()
         with contextlib.suppress(TimeoutError):
             stop.click(timeout=3000)
@@ -67,10 +59,10 @@ def test_stop_keeps_the_rows_and_run_goes_on(page):
             break
     else:
         pytest.fail("Stop was never heard")
-    expect(rows).to_have_count(finished)
+    expect(rows(page)).to_have_count(finished)
     run.press("Enter")
     widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
-    expect(rows).to_have_count(finished + 1)
+    expect(rows(page)).to_have_count(finished + 1)
 
 
 def test_what_the_page_shows_is_accessible(page):
@@ -80,7 +72,7 @@ def test_what_the_page_shows_is_accessible(page):
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
-    expect(widget(page).locator("table tbody tr")).to_have_count(3)
+    expect(rows(page)).to_have_count(3)
 
 
 def test_console_is_silent(page):

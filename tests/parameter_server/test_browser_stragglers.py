@@ -3,12 +3,23 @@
 In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
 """
 
-import re
 import time
 
 import pytest
-from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all, screenshot
-from controls import by_mouse, change_all_by_keyboard, change_all_by_mouse, kernel_values, wait_for_another
+from browser import ROOT, all_outputs, axe_complaints, control, run_all, screenshot
+from controls import (
+    by_mouse,
+    change_all_by_keyboard,
+    change_all_by_mouse,
+    fill,
+    kernel_values,
+    press,
+    rows,
+    wait_for_another,
+    wait_for_message,
+    wait_for_pictures,
+    widget,
+)
 from playwright.sync_api import expect
 
 LESSON = "stragglers.ipynb"
@@ -18,35 +29,6 @@ from dgc_lab.parameter_server.widget import StragglerLab
 lab = StragglerLab(gradients=240)
 lab"""
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
-
-
-@pytest.fixture(scope="module")
-def lesson_file(tmp_path_factory):
-    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), LESSON, CELL)
-
-
-def widget(page):
-    found = page.locator(".widget-vbox:has(button:has-text('Run'))").first
-    found.scroll_into_view_if_needed()
-    return found
-
-
-def press(page, name):
-    widget(page).get_by_role("button", name=name).click()
-
-
-def rows(page):
-    return widget(page).locator("table tbody tr")
-
-
-def wait_for_message(page, words, seconds=120):
-    widget(page).get_by_text(re.compile(words)).first.wait_for(timeout=1000 * seconds)
-
-
-def fill(page, **values):
-    for label, value in values.items():
-        control(page, label).fill(value)
-        control(page, label).press("Tab")
 
 
 def test_the_widget_appears(page):
@@ -63,14 +45,10 @@ def test_run_starts_servers_and_draws_live(page):
     for _ in range(8):
         slowdown.press("ArrowRight")
     expect(widget(page).locator(".widget-readout").nth(1)).to_have_text("5.0")
-    fill(page, Gradients="100000")
+    fill(page, {"Gradients": "100000"})
     press(page, "Run")
     wait_for_message(page, r"2 workers, asynchronous, worker 1 slowed 5 times: \d+ of 100000 gradients")
-    seen, end = set(), time.monotonic() + 60
-    while len(seen) < 4:
-        assert time.monotonic() < end, "the picture does not move"
-        seen.add(widget(page).locator("img[alt^='Training loss by seconds']").get_attribute("src"))
-        time.sleep(0.1)
+    wait_for_pictures(page, 4)
     time.sleep(3)  # for a picture with something in it
     screenshot(page, "stragglers_running")
 
@@ -85,7 +63,7 @@ def test_stop_ends_the_training_and_keeps_a_row(page):
 
 
 def test_other_modes_have_their_own_controls_and_rows(page):
-    fill(page, Gradients="60")
+    fill(page, {"Gradients": "60"})
     for mode, own, hidden in (("bounded staleness", "Bound", "Backup"), ("backup workers", "Backup", "Bound")):
         control(page, "Mode").select_option(mode)
         expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has answered
@@ -104,7 +82,7 @@ def test_other_modes_have_their_own_controls_and_rows(page):
 
 
 def test_a_wrong_value_is_said_in_the_widget(page):
-    fill(page, **{"Learning rate": "0"})
+    fill(page, {"Learning rate": "0"})
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("learning_rate must be above 0").wait_for(timeout=10_000)
     expect(rows(page)).to_have_count(3)
@@ -123,7 +101,7 @@ def test_restart_and_run_all(page):
     """The servers of the kernel that was ended are no hindrance to new ones."""
     run_all(page, restart=True)
     wait_for_message(page, "Press Run to train")
-    fill(page, Gradients="60")
+    fill(page, {"Gradients": "60"})
     press(page, "Run")
     wait_for_message(page, "Done: 2 workers, synchronous: 60 of 60 gradients")
     expect(rows(page)).to_have_count(1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.parameter_server.gan_figure import samples_beside_real
+from dgc_lab.parameter_server.figures import samples_beside_real
 from dgc_lab.workloads.gan import NOISE, SAMPLES, RingGAN
 from dgc_lab.workloads.ring import MODES, RADIUS, centres, quality, ring_points
 

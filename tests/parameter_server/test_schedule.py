@@ -13,9 +13,9 @@ from matplotlib.colors import to_rgba
 
 from dgc_lab.parameter_server import figures as schedule_pictures
 from dgc_lab.parameter_server import metrics as event_log
-from dgc_lab.parameter_server import throughput_figures as throughput_pictures
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler, draw_delay
 from dgc_lab.parameter_server.simulation import StepCosts, scale_row, simulate, sweep_workers
+from dgc_lab.ui.charts import bars
 
 COSTS = StepCosts(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
 
@@ -478,18 +478,18 @@ def test_a_loss_that_grows_without_end_leaves_the_others_visible(measured_like):
 
 def test_throughput_bars(measured_like):
     frame = event_log.summary(measured_like, 32)[["samples/s", "gradients/s"]]
-    picture = throughput_pictures.throughput_bars(frame, "a second")
+    picture = bars(frame, "a second")
     widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
     np.testing.assert_allclose(widths, [*frame["samples/s"], *frame["gradients/s"]])
     assert f"asynchronous: samples/s {frame.loc['asynchronous', 'samples/s']:,.0f}, gradients/s" in picture.alt
     with pytest.raises(ValueError, match=r"frame must hold at least one number, got 0 rows"):
-        throughput_pictures.throughput_bars(frame.iloc[:0])
+        bars(frame.iloc[:0], "a second")
 
 
 def test_scale_tells_simulated_from_measured(measured_like):
     rows = [scale_row(name, records, 3, "measured") for name, records in measured_like.items()]
     simulated = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 4, 8), gradients_each=5)
-    picture = throughput_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))
+    picture = schedule_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))
     speeds = picture.figure.axes[0]
     assert (speeds.get_xscale(), speeds.get_yscale()) == ("log", "log")
     marks = [line for line in speeds.lines if line.get_linestyle() == "None"]
@@ -499,4 +499,4 @@ def test_scale_tells_simulated_from_measured(measured_like):
     assert "asynchronous, measured: 3 workers" in picture.alt
     assert "asynchronous, simulated: 8 workers" in picture.alt
     with pytest.raises(ValueError, match=r"frame must hold at least one row, got none"):
-        throughput_pictures.by_workers(simulated.iloc[:0])
+        schedule_pictures.by_workers(simulated.iloc[:0])

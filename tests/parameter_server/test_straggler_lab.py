@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
+from widgets import press, said
 
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.live_figure import StragglerPicture
@@ -45,21 +46,10 @@ def lab(warm_lab):
     assert warm_lab.wait(60)
 
 
-def press(widget, name):
-    """Click a button as the front end does: a disabled one does not react."""
-    button = getattr(widget, f"{name}_button")
-    if not button.disabled:
-        button.click()
-
-
 def train_to_the_end(widget):
     press(widget, "run")
     assert widget.wait(120)
     assert "Done" in said(widget), said(widget)
-
-
-def said(widget):
-    return re.sub("<[^>]+>", "", widget.message.value)
 
 
 def wait_for_message(widget, words, seconds=90):

@@ -4,16 +4,14 @@ import re
 
 import pytest
 from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, run_cell, screenshot
-from controls import change_all_by_keyboard, change_all_by_mouse
+from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
 
 LESSON = "02_variable_aggregation.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
 def widget(page):
-    found = page.locator(".widget-vbox:has(img[alt^='assign'])").first
-    found.scroll_into_view_if_needed()
-    return found
+    return widget_with(page, "img[alt^='assign']")
 
 
 def wait_for(page, words, seconds=60):
@@ -47,11 +45,9 @@ def test_controls_change_the_copies(page):
     wait_for(page, r"Copies after: 2\.5, 2\.5, 2\.5, 2\.5")
     control(page, "Call").select_option("assign_sub")
     wait_for(page, r"Copies after: -2\.5, -2\.5, -2\.5, -2\.5")
-    control(page, "Before").fill("10")
-    control(page, "Before").press("Tab")
+    fill(page, {"Before": "10"})
     wait_for(page, r"Copies before: 10, 10, 10, 10. Copies after: 7\.5, 7\.5, 7\.5, 7\.5")
-    control(page, "Replica 3").fill("8")
-    control(page, "Replica 3").press("Tab")
+    fill(page, {"Replica 3": "8"})
     wait_for(page, r"gave 1, 2, 3, 8\. .* Copies after: 6\.5")
     widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer.png")
 

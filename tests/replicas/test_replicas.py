@@ -304,6 +304,7 @@ def test_order_of_batches():
 def test_pictures_say_what_they_show():
     from dgc_lab.replicas import figures as replica_pictures
     from dgc_lab.replicas.mirrored_variable import AssignmentResult
+    from dgc_lab.ui import charts
 
     fine = AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5)
     alt = replica_pictures.copies_before_and_after(fine, [1, 2], "assign, MEAN").alt
@@ -313,5 +314,5 @@ def test_pictures_say_what_they_show():
     )
     refused = AssignmentResult((), (), None, "create", "not supported")
     assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
-    assert "a: 0.5; b: 0.25" in replica_pictures.scores({"a": 0.5, "b": 0.25}, "accuracy").alt
-    assert "a: from 2.000 to 1.000" in replica_pictures.loss_curves({"a": [[1, 3], [0, 2]]}).alt
+    assert "a: 0.5; b: 0.25" in charts.bars({"a": 0.5, "b": 0.25}, "accuracy").alt
+    assert "a: from 2.000 to 1.000" in charts.losses({"a": [[1, 3], [0, 2]]}).alt

@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from browser import ROOT, all_outputs, axe_complaints, control, one_cell_notebook, run_all
-from controls import change_all_by_keyboard, change_all_by_mouse
+from browser import ROOT, all_outputs, axe_complaints, control, run_all
+from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
 
 LESSON = "scale.ipynb"
 CELL = """\
@@ -21,15 +21,8 @@ PICTURE = "img[alt^='Speed-up, bytes and break-even']"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
-@pytest.fixture(scope="module")
-def lesson_file(tmp_path_factory):
-    return one_cell_notebook(tmp_path_factory.mktemp("notebook"), LESSON, CELL)
-
-
 def widget(page):
-    found = page.locator(f".widget-vbox:has({PICTURE})").first
-    found.scroll_into_view_if_needed()
-    return found
+    return widget_with(page, PICTURE)
 
 
 def message(page, words):
@@ -56,8 +49,7 @@ def test_controls_change_picture_message_and_table(page):
         handle.press("ArrowRight")
     message(page, "ResNet-50, 64 workers")
     assert widget(page).locator(PICTURE).get_attribute("src") != before
-    control(page, "Compute, ms").fill("250")
-    control(page, "Compute, ms").press("Tab")
+    fill(page, {"Compute, ms": "250"})
     message(page, "Compute 250 ms: set by you")
     row = widget(page).locator("tbody tr", has_text="switching").inner_text().split("\t")
     assert row[1:3] == ["modelled", "64"]
@@ -66,11 +58,9 @@ def test_controls_change_picture_message_and_table(page):
 
 
 def test_a_wrong_value_is_said_and_mended(page):
-    control(page, "Latency, µs a hop").fill("-3")
-    control(page, "Latency, µs a hop").press("Tab")
+    fill(page, {"Latency, µs a hop": "-3"})
     expect(message(page, "latency must be at least 0 µs, got -3")).to_have_attribute("role", "alert")
-    control(page, "Latency, µs a hop").fill("10")
-    control(page, "Latency, µs a hop").press("Tab")
+    fill(page, {"Latency, µs a hop": "10"})
     expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
 
 

@@ -1,7 +1,5 @@
 """Lesson 6's widget, driven through its controls: what it shows is what the cost model says, and who measured what."""
 
-import base64
-import io
 import math
 import re
 import subprocess
@@ -12,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from widgets import picture_of, set_and_wait
 
 from dgc_lab.scaling import figures as scale_pictures
 from dgc_lab.scaling import named_shapes
@@ -48,12 +47,6 @@ def as_at_first(explorer):
     yield
     explorer.controls["model"].value = values["model"]
     set_and_wait(explorer, **values)
-
-
-def set_and_wait(explorer, **values):
-    for name, value in values.items():
-        explorer.controls[name].value = value
-    assert explorer.wait(60)
 
 
 def shown(explorer):
@@ -111,8 +104,8 @@ def test_every_control_moves_the_picture(explorer):
 
 
 def image(explorer):
-    data = re.search(r"base64,([^\"]+)", explorer.image.value).group(1)
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB").resize((900, 315)))
+    """The picture at one size: the legend under it may have another row."""
+    return np.asarray(Image.fromarray(picture_of(explorer)).resize((900, 315)))
 
 
 def test_the_ends_cost_what_was_fitted(explorer):

@@ -1,41 +1,31 @@
 """Lesson 4 in a real JupyterLab in a real Chromium: run all, use the widget as a student does, look at the plot."""
 
-import re
 import time
 
 import pytest
 from browser import BADGES, ROOT, axe_complaints, control, kernel_says, run_all, run_cell, screenshot
-from controls import change_all_by_keyboard, change_all_by_mouse
+from controls import (
+    change_all_by_keyboard,
+    change_all_by_mouse,
+    fill,
+    press,
+    rows,
+    wait_for_message,
+    wait_for_pictures,
+    widget,
+)
 from playwright.sync_api import expect
 
 LESSON = "04_dgc_masking.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
-def widget(page):
-    found = page.locator(".widget-vbox:has(button:has-text('Run'))").first
-    found.scroll_into_view_if_needed()
-    return found
-
-
-def plot(page):
-    return widget(page).locator("img[alt^='Training loss']").get_attribute("src")
-
-
-def table_rows(page):
-    return widget(page).locator("table tbody tr").count()
-
-
-def wait_for_message(page, words, seconds=60):
-    widget(page).get_by_text(re.compile(words)).wait_for(timeout=1000 * seconds)
-
-
 def default_sweep(page):
     """What the lesson asks for first: press Run, and five ratios are trained."""
-    assert table_rows(page) == 0
-    widget(page).get_by_role("button", name="Run").click()
+    assert rows(page).count() == 0
+    press(page, "Run")
     wait_for_message(page, "Done: 5 rows")
-    assert table_rows(page) == 5
+    assert rows(page).count() == 5
 
 
 def test_lesson_opens_without_questions(page):
@@ -74,61 +64,49 @@ def test_a_prediction_is_kept_and_put_beside_what_was_seen(page):
 
 
 def test_slider_sets_the_ratio_and_run_draws_live(page):
-    widget(page).get_by_role("button", name="Clear").click()
+    press(page, "Clear")
     wait_for_message(page, "Press Run")
-    assert table_rows(page) == 0
+    assert rows(page).count() == 0
     widget(page).locator(".noUi-handle").first.focus()
     before = control(page, "Ratios").input_value()
     page.keyboard.press("ArrowRight")
     expect(control(page, "Ratios")).not_to_have_value(before)
     assert 0 < float(control(page, "Ratios").input_value()) <= 1
-    steps = control(page, "Steps")
-    steps.fill("2500")
-    steps.press("Tab")
-    control(page, "Ratios").fill("0.1, 0.01")
-    control(page, "Ratios").press("Tab")
-    widget(page).get_by_role("button", name="Run").click()
+    fill(page, {"Steps": "2500", "Ratios": "0.1, 0.01"})
+    press(page, "Run")
     wait_for_message(page, r"step \d+ of 5000")
-    seen = {plot(page)}
-    end = time.monotonic() + 60
-    while len(seen) < 4:
-        assert time.monotonic() < end, "the plot does not move"
-        time.sleep(0.1)
-        seen.add(plot(page))
+    wait_for_pictures(page, 4)
     wait_for_message(page, "Ratio 0.01: step")
-    assert table_rows(page) == 1, "the first ratio's row is there while the second one trains"
+    assert rows(page).count() == 1, "the first ratio's row is there while the second one trains"
     screenshot(page, "widget_running")
 
 
 def test_stop_keeps_finished_rows_and_run_goes_on(page):
     asked = time.monotonic()
-    widget(page).get_by_role("button", name="Stop").click()
+    press(page, "Stop")
     wait_for_message(page, "Stopped at step")
     assert time.monotonic() - asked < 3
-    assert table_rows(page) == 1
+    assert rows(page).count() == 1
     widget(page).get_by_role("button", name="Run").press("Enter")
     wait_for_message(page, "Done: 1 row", 120)
-    assert table_rows(page) == 2
+    assert rows(page).count() == 2
 
 
 def test_a_wrong_value_is_said_in_the_widget(page):
-    control(page, "Ratios").fill("2")
-    control(page, "Ratios").press("Tab")
-    widget(page).get_by_role("button", name="Run").click()
+    fill(page, {"Ratios": "2"})
+    press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("ratios must be in [0, 1], got 2.0").wait_for(timeout=10_000)
-    assert table_rows(page) == 2
+    assert rows(page).count() == 2
 
 
 def test_other_controls_by_label(page):
     control(page, "Ratios").fill("0.05")
     control(page, "Threshold").select_option("hierarchical")
     control(page, "Whose").select_option("one over all tensors")
-    for label, value in {"Learning rate": "0.02", "Momentum": "0.8", "Batch": "32", "Steps": "50", "Seed": "3"}.items():
-        control(page, label).fill(value)
-        control(page, label).press("Tab")
-    widget(page).get_by_role("button", name="Run").click()
+    fill(page, {"Learning rate": "0.02", "Momentum": "0.8", "Batch": "32", "Steps": "50", "Seed": "3"})
+    press(page, "Run")
     wait_for_message(page, "Done: 1 row")
-    assert table_rows(page) == 3
+    assert rows(page).count() == 3
     row = widget(page).locator("table tbody tr", has_text="hierarchical")
     assert "global" in row.inner_text()
 

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from widgets import said
 
 from dgc_lab.training.distributed_trainer import DistributedConfig
 from dgc_lab.training.distributed_widget import METHODS, DistributedSweep
@@ -17,10 +18,6 @@ def wait_for_step(widget, seconds=60):
     while not (widget.curves.runs and widget.curves.runs[-1]["loss"][0]):
         assert time.monotonic() < end, widget.message.value
         time.sleep(0.02)
-
-
-def said(widget):
-    return re.sub("<[^>]+>", "", widget.message.value)
 
 
 @pytest.fixture

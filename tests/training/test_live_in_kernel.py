@@ -2,9 +2,7 @@
 
 
 def test_run_shows_a_live_picture_in_the_cells_output(kernel):
-    kernel.ok(
-        "from dgc_lab.training.masking_widget import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)"
-    )
+    kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")
     said = []
     kernel.client.execute_interactive("lab.run()", output_hook=said.append, timeout=120)
     assert not [message for message in said if message["msg_type"] == "error"]
@@ -19,9 +17,7 @@ def test_run_shows_a_live_picture_in_the_cells_output(kernel):
 
 
 def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
-    kernel.ok(
-        "from dgc_lab.training.masking_widget import CompressionSweep; lab = CompressionSweep(ratios='1, 0.1', steps=100_000)"
-    )
+    kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1, 0.1', steps=100_000)")
     frames = []
 
     def hook(message):

@@ -8,11 +8,13 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
+from widgets import picture_of, press
 
 from dgc_lab.training.events import TrainingDiverged
+from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.masking_widget import CompressionSweep
 from dgc_lab.training.sweeps import read_rows
-from dgc_lab.ui.charts import Curves, Picture
+from dgc_lab.ui.charts import Picture
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
 
@@ -26,13 +28,6 @@ def lab():
     assert widget.wait(30)
 
 
-def press(widget, name):
-    """Click a button as the front end does: a disabled one does not react."""
-    button = getattr(widget, f"{name}_button")
-    if not button.disabled:
-        button.click()
-
-
 def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
@@ -43,11 +38,6 @@ def wait_for(condition, seconds=60):
 def started(widget):
     """Wait until the first step of a run is on the picture."""
     wait_for(lambda: re.search(r"step \d+ of", widget.message.value))
-
-
-def picture_of(widget):
-    data = re.search(r"base64,([^\"]+)", widget.image.value).group(1)
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
 
 def test_run_button_trains_and_shows_curves_row_and_end(lab):
@@ -238,8 +228,8 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(lab, "_draw", interrupt)
-    monkeypatch.setattr("dgc_lab.training.live_sweep.SHORTEST_REDRAW", 0)
-    monkeypatch.setattr("dgc_lab.training.live_sweep.REDRAW_SHARE", 1e9)
+    monkeypatch.setattr("dgc_lab.ui.live_run.SHORTEST_REDRAW", 0)
+    monkeypatch.setattr(lab, "redraw_share", 1e9)
     with pytest.raises(KeyboardInterrupt):
         lab.run()
     assert [row["ratio"] for row in lab.rows] == [0.1]
@@ -338,7 +328,7 @@ def test_earlier_runs_keep_their_last_point():
         for step in (1, 2, 3):
             curves.add_loss(step, 1.0)
             curves.add_accuracy(step, 0.5)
-    for line in curves.runs[0]["lines"]:
+    for line in curves.runs[0]["lines"].values():
         assert line.get_xdata()[-1] == 3
 
 

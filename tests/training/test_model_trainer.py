@@ -11,8 +11,9 @@ from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 from dgc_lab.training.events import Evaluation, TrainingDiverged
+from dgc_lab.training.figures import loss_and_accuracy
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense
-from dgc_lab.training.run_comparison import comparison, curves, run_with_progress, steps_of
+from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
 from dgc_lab.workloads import cifar10
 from dgc_lab.workloads.batches import make_evaluator
 from dgc_lab.workloads.bert import small_bert
@@ -383,7 +384,7 @@ def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
     table = comparison({"1 %": events})
     assert table.loc["1 %", "times fewer at the end"] > 10
     assert table.loc["1 %", "accuracy"] == final(events).accuracy
-    assert "1 %: loss" in curves({"1 %": events}).alt
+    assert "1 %: loss" in loss_and_accuracy({"1 %": events}).alt
 
 
 def test_fit_takes_bert_in_five_lines(words):

@@ -1,10 +1,7 @@
 """The widgets of lessons 1 and 2, driven through their controls, computing for real."""
 
-import base64
-import io
 import math
 import multiprocessing
-import re
 import subprocess
 import sys
 import threading
@@ -13,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image
+from widgets import picture_of, set_and_wait
 
 from dgc_lab.aggregation.widget import AggregationExplorer
 from dgc_lab.replicas.widget import ReplicaExplorer
@@ -24,17 +21,6 @@ def aggregation():
     explorer = AggregationExplorer(addends=64)
     yield explorer
     assert explorer.wait(60)
-
-
-def set_and_wait(explorer, **values):
-    for name, value in values.items():
-        explorer.controls[name].value = value
-    assert explorer.wait(60)
-
-
-def picture_of(explorer):
-    data = re.search(r"base64,([^\"]+)", explorer.image.value).group(1)
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
 
 def errors(explorer):

@@ -1,0 +1,153 @@
+"""The figures of lessons 4, 5 and 7: gradients and their mask, accuracy by ratio, runs, Horovod's timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dgc_lab.distributed.timeline import by_phase
+from dgc_lab.training.live_figure import Curves
+from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
+from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, grid, lines, stacked_rows
+
+# What Horovod's names of phases begin with, in plain words; whatever else there is, is a collective as a whole.
+KINDS = {
+    "NEGOTIATE": "waiting until all ranks are ready",
+    "MEMCPY": "copying",
+    "ALLOCATE": "copying",
+    "GLOO": "exchanging",
+    "MPI": "exchanging",
+    "NCCL": "exchanging",
+}
+COLLECTIVE = "the rest of the collective"
+LOOKS = {
+    kind: {"color": colour} for kind, colour in zip(dict.fromkeys((*KINDS.values(), COLLECTIVE)), PALETTE, strict=False)
+}
+MOST_ROWS = 12  # of a panel; a gradient of dozens of tensors does not fit
+
+
+def masked_vector(vector, threshold: float) -> Picture:
+    """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
+
+    Args:
+        vector: numbers, shape (n,).
+        threshold: absolute value from which an element is kept.
+    """
+    vector = np.asarray(vector, dtype=float)
+    kept = np.abs(vector) >= threshold
+    figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(vector))
+    axes.bar(places[kept], vector[kept], color=PALETTE[0], label="kept")
+    axes.bar(places[~kept], vector[~kept], color="white", edgecolor=PALETTE[1], hatch="///", label="dropped")
+    for side in (threshold, -threshold):
+        axes.axhline(side, color="black", linestyle="--", linewidth=1)
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.set(xlabel="element", ylabel="gradient", xticks=places)
+    axes.legend(**BESIDE)
+    names = ", ".join(str(place) for place in places[kept]) or "none"
+    return Picture(figure, f"{len(vector)} gradient elements as bars; kept at threshold {threshold:.3g}: {names}.")
+
+
+def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
+    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line.
+
+    Args:
+        gradients: arrays by name; zeros have no logarithm and are counted in the title.
+        limits: thresholds by the same names.
+    """
+    figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
+    said = []
+    for axes, (name, gradient) in zip(panels, gradients.items(), strict=True):
+        sizes = np.abs(np.asarray(gradient).ravel())
+        axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
+        title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
+        if limits is not None:
+            axes.axvline(np.log10(limits[name]), color=PALETTE[1], linewidth=2)
+            title += f", {np.mean(sizes >= limits[name]):.2%} kept"
+        axes.set_title(title, fontsize=9)
+        axes.set_yticks([])
+        said.append(f"{title} (median size {np.median(sizes):.1e}, largest {sizes.max():.1e})")
+    figure.supxlabel("log10 of the absolute gradient", fontsize=9)
+    return Picture(figure, "Histograms of gradient sizes by tensor. " + "; ".join(said) + ".")
+
+
+def accuracy_by_ratio(tables: dict) -> Picture:
+    """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
+
+    Args:
+        tables: by label, a sequence of ``(ratio, accuracy)``.
+    """
+    zero = min(ratio for points in tables.values() for ratio, _ in points if ratio > 0) / 3
+    curves, said = {}, {}
+    for label, points in tables.items():
+        ratios, accuracies = zip(*sorted(points), strict=True)
+        curves[label] = [ratio or zero for ratio in ratios], accuracies
+        pairs = zip(reversed(ratios), reversed(accuracies), strict=True)
+        said[label] = ", ".join(f"{ratio:.4g} gives {accuracy:.3f}" for ratio, accuracy in pairs)
+    title, xlabel = "Test accuracy by the ratio asked for", "ratio asked for (left end: 0)"
+    return lines(title, curves, said, xlabel, "test accuracy", xscale="log", ylim=(0, 1.02))
+
+
+def loss_and_accuracy(runs: dict) -> Picture:
+    """Training loss and test accuracy by step, a line per run.
+
+    Args:
+        runs: as in `comparison`.
+
+    Raises:
+        ValueError: as `comparison`.
+    """
+    check_runs(runs)
+    drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
+    for label, events in runs.items():
+        drawing.begin(label)
+        for step in steps_of(events):
+            drawing.add_loss(step.step, step.loss)
+        for evaluation in evaluations_of(events):
+            drawing.add_accuracy(evaluation.step, evaluation.accuracy)
+    best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
+    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
+    return drawing.picture()
+
+
+def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
+    """Timelines one under the other, on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
+
+    Args:
+        frames: by label, what `dgc_lab.distributed.timeline.read` gives. Of many tensors the first ones are drawn, and
+            the alternative text says so.
+    """
+    titles = {}
+    for label, frame in frames.items():
+        tensors = list(dict.fromkeys(frame["tensor"]))
+        some = f", {MOST_ROWS} of them drawn" * (len(tensors) > MOST_ROWS)
+        end = (frame["start ms"] + frame["ms"]).max()
+        title = f"{label}: {len(tensors)} tensor{'s' * (len(tensors) > 1)}, {end:.1f} ms"
+        titles[title + some] = tensors[:MOST_ROWS]
+    names = {title: [tensor.rpartition("/")[-1][-28:] for tensor in tensors] for title, tensors in titles.items()}
+    figure, panels = stacked_rows(names, LOOKS, "a rank is ready", "ms since the first event", left=1.9)
+    said = []
+    for axes, (title, tensors), frame in zip(panels, titles.items(), frames.values(), strict=True):
+        for tensor, phase, depth, start, ms in frame[frame["tensor"].isin(tensors)].itertuples(index=False):
+            place = tensors.index(tensor)
+            height = 0.8 * 0.6**depth  # what is in another phase is drawn in it
+            if ms > 0:
+                axes.broken_barh([(start, ms)], (place - height / 2, height), **LOOKS[kind(phase)])
+            else:
+                axes.plot([start] * 2, [place - 0.5, place + 0.5], color="black", linewidth=1)
+        longest = by_phase(frame).nlargest(3, "ms")
+        told = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
+        said.append(f"{title}; longest in all: {told}")
+    return Picture(figure, "Timelines of Horovod's collectives, phase by phase. " + "; ".join(said) + ".")
+
+
+def kind(phase: str) -> str:
+    """What a phase is, in plain words.
+
+    Example:
+        >>> kind("NEGOTIATE_ALLGATHER"), kind("ALLREDUCE")
+        ('waiting until all ranks are ready', 'the rest of the collective')
+    """
+    return next((words for start, words in KINDS.items() if phase.startswith(start)), COLLECTIVE)

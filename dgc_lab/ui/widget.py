@@ -1,0 +1,99 @@
+"""What all widgets of the lab have in common: controls above a message, a picture and a table.
+
+Works with ipywidgets 7.7 and 8.
+"""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets
+from traitlets import TraitError
+
+from dgc_lab.common import LabError
+from dgc_lab.ui.charts import image_tag
+
+SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
+WRAP = {"flex_flow": "row wrap"}
+EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are for the user as they are
+
+
+class Panel(ipywidgets.VBox):
+    """Controls, and under them a line that speaks, a picture and a table; a base class.
+
+    Args:
+        controls: by name, the widgets that make the settings.
+        rows: what stands above the message, the controls among it.
+        settings: first values of the controls.
+
+    Raises:
+        ValueError: a setting is not the name of a control, or its value is none that the control takes.
+    """
+
+    def __init__(self, controls: dict, rows: list, settings: dict):
+        self.controls = controls
+        self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self._thread = None
+        for name, value in settings.items():
+            if name not in controls:
+                raise ValueError(f"settings must be among {', '.join(controls)}, got {name!r}")
+            set_control(name, controls[name], value)
+        super().__init__([*rows, self.message, self.image, self.table])
+
+    def _values(self) -> dict:
+        """The controls' values by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the work that was asked for has ended; False when it has not within ``timeout`` seconds."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+            return not thread.is_alive()
+        return True
+
+    def _say(self, text: str, error: bool = False):
+        self.message.value = message_line(text, error)
+
+    def _show_image(self, png: bytes, alt: str):
+        self.image.value = image_tag(png, alt)
+
+    def _show_frame(self, frame, below: str = ""):
+        """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
+        table = frame.to_html(index=False, na_rep="", float_format="{:.4g}".format)
+        self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
+
+
+def wide(kind, description: str, label: int = 7, field: int = 14, **options):
+    """A control with so much room for its label, and for what is right of it, in em."""
+    layout, style = {"width": f"{label + field}em"}, {"description_width": f"{label}em"}
+    control = kind(description=description, style=style, layout=layout, **options)
+    control.tooltip = description  # without one ipywidgets 8 shows "null" over the label
+    return control
+
+
+def side_by_side(columns) -> ipywidgets.HBox:
+    """Columns of controls, which stand under one another where the page is narrow."""
+    return ipywidgets.HBox([ipywidgets.VBox(column) for column in columns], layout=WRAP)
+
+
+def set_control(name: str, control, value) -> None:
+    """Give a control its first value; a ValueError that names it when it takes no such value."""
+    try:
+        control.value = value
+    except TraitError:
+        allowed = getattr(control, "_options_values", None) or "a value of another type"
+        raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
+    if hasattr(control, "max") and control.value != value:  # a slider moves what is out of bounds to its nearest end
+        raise ValueError(f"{name} must be from {control.min} to {control.max}, got {value!r}")
+
+
+def message_line(text: str, error: bool = False) -> str:
+    """A line of text that screen readers announce: as an alert, in red, where it tells an error.
+
+    Example:
+        >>> message_line("a < b")
+        '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
+    """
+    role, colour = ("alert", "#B00020") if error else ("status", "inherit")
+    return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
