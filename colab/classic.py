@@ -5,8 +5,9 @@ import shutil
 import time
 
 import pytest
-from browser import BADGES, TOKEN, free_port, opened, served
 from playwright.sync_api import expect
+
+from browser import BADGES, TOKEN, free_port, opened, served
 
 # The font for formulas comes from outside too, and stays away where there is no network.
 OUTSIDE = (*BADGES, "https://cdnjs.cloudflare.com/")

@@ -7,5 +7,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
-from browser import screenshot_of_a_failure  # noqa: F401, a fixture for the tests
 from classic import classic, page, show  # noqa: F401, fixtures for the tests
+
+from browser import screenshot_of_a_failure  # noqa: F401, a fixture for the tests

@@ -1,9 +1,10 @@
 """The lab's widgets on ipywidgets 7, in the classic notebook front end: shown, moved, run, seen to draw, stopped."""
 
 import pytest
-from browser import ROOT, one_cell_notebook, screenshot
 from classic import complaints, expect_live, expect_message, fill, move, press, run_all, widget
 from playwright.sync_api import expect
+
+from browser import ROOT, one_cell_notebook, screenshot
 
 AGGREGATION = """\
 from dgc_lab.aggregation import AggregationExplorer

@@ -22,7 +22,6 @@ __getattr__, __dir__, __all__ = hand_on(
         "allreduce": "train_mirrored",
         "metrics": "by_worker count_staleness events_in_order summary",
         "simulation": "StepCosts scale_row simulate sweep_workers",
-        "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
         "widget": "StragglerLab",
         "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
     },

@@ -4,6 +4,7 @@ import re
 import time
 
 import pytest
+
 from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, screenshot
 from controls import change_all_by_keyboard, change_all_by_mouse, widget_with
 

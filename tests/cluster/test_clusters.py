@@ -15,12 +15,12 @@ from pathlib import Path
 import outside
 import psutil
 import pytest
-from kernels import there, until
 
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
 from dgc_lab.cluster.processes import is_running
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
+from kernels import there, until
 
 # The functions that run on ranks import what they use, like a function of a notebook that is sent to another process.
 

@@ -5,9 +5,9 @@ import signal
 import time
 
 import pytest
-from kernels import until
 
 from dgc_lab.cluster.processes import is_running
+from kernels import until
 
 START = """
 import os, time

@@ -6,11 +6,11 @@
 import nbformat
 import numpy as np
 import pytest
-from browser import ROOT, axe_complaints
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from playwright.sync_api import expect
 
+from browser import ROOT, axe_complaints
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.training import figures as pictures

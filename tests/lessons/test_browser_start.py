@@ -4,9 +4,10 @@ import contextlib
 import re
 
 import pytest
+from playwright.sync_api import TimeoutError, expect
+
 from browser import BADGES, all_outputs, axe_complaints, run_all, screenshot
 from controls import change_all_by_keyboard, change_all_by_mouse, rows, widget
-from playwright.sync_api import TimeoutError, expect
 
 LESSON = "00_start_here.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")

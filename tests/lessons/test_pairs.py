@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from browser import TOKEN, free_port
 
 ROOT = Path(__file__).resolve().parents[2]

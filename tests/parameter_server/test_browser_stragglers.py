@@ -6,6 +6,8 @@ In a notebook with that one cell: the lesson around it trains for minutes, and n
 import time
 
 import pytest
+from playwright.sync_api import expect
+
 from browser import ROOT, all_outputs, axe_complaints, control, run_all, screenshot
 from controls import (
     by_mouse,
@@ -20,7 +22,6 @@ from controls import (
     wait_for_pictures,
     widget,
 )
-from playwright.sync_api import expect
 
 LESSON = "stragglers.ipynb"
 CELL = """\

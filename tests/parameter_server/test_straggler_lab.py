@@ -10,7 +10,6 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
-from widgets import press, said
 
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.live_figure import StragglerPicture
@@ -21,6 +20,7 @@ from dgc_lab.parameter_server.training_loop import Score, train
 from dgc_lab.parameter_server.widget import StragglerLab
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.models import digits_cnn
+from widgets import press, said
 
 FIRST = {"mode": "synchronous", "workers": 2, "slowdown": 1, "learning_rate": 0.05, "momentum": 0}
 FIRST |= {"staleness_aware": False, "bound": 2, "backup": 1, "batch": 16, "gradients": 24, "seed": 0}

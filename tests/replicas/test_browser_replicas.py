@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, run_cell, screenshot
 from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
 

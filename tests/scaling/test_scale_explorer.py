@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from widgets import picture_of, set_and_wait
 
 from dgc_lab.scaling import figures as scale_pictures
 from dgc_lab.scaling import named_shapes
@@ -21,6 +20,7 @@ from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, selection_times, times_of, workload
 from dgc_lab.scaling.widget import ScaleExplorer
+from widgets import picture_of, set_and_wait
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
 FIT = Fit(latency=200e-6, efficiency=0.9, per_byte=1e-9, errors=(0.05,), rows=8)

@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from playwright.sync_api import expect
+
 from browser import BADGES, ROOT, axe_complaints, control, kernel_says, run_all, run_cell, screenshot
 from controls import (
     change_all_by_keyboard,
@@ -14,7 +16,6 @@ from controls import (
     wait_for_pictures,
     widget,
 )
-from playwright.sync_api import expect
 
 LESSON = "04_dgc_masking.ipynb"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")

@@ -6,10 +6,10 @@ import signal
 import time
 
 import pytest
-from widgets import said
 
 from dgc_lab.training.distributed_trainer import DistributedConfig
 from dgc_lab.training.distributed_widget import METHODS, DistributedSweep
+from widgets import said
 
 
 def wait_for_step(widget, seconds=60):

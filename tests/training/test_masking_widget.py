@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
-from widgets import picture_of, press
 
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.masking_widget import CompressionSweep
 from dgc_lab.training.sweeps import read_rows
 from dgc_lab.ui.charts import Picture
+from widgets import picture_of, press
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
 

@@ -10,10 +10,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
-from widgets import picture_of, set_and_wait
 
 from dgc_lab.aggregation.widget import AggregationExplorer
 from dgc_lab.replicas.widget import ReplicaExplorer
+from widgets import picture_of, set_and_wait
 
 
 @pytest.fixture
