@@ -24,6 +24,5 @@ __getattr__, __dir__, __all__ = hand_on(
         "simulation": "StepCosts scale_row simulate sweep_workers",
         "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
         "widget": "StragglerLab",
-        "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
     },
 )
