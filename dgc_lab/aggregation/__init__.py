@@ -19,6 +19,5 @@ __getattr__, __dir__, __all__ = hand_on(
         "tied_rnn": "train_each_way",
         "figures": "error_and_time_bars lines links sum_graphs timeline",
         "widget": "AggregationExplorer",
-        "figures": "lines links sum_graphs timeline",
     },
 )
