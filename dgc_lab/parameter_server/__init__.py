@@ -23,6 +23,5 @@ __getattr__, __dir__, __all__ = hand_on(
         "metrics": "by_worker count_staleness events_in_order summary",
         "simulation": "StepCosts scale_row simulate sweep_workers",
         "widget": "StragglerLab",
-        "figures": "by_workers loss_curves samples_beside_real staleness_histograms timelines",
     },
 )

@@ -87,7 +87,7 @@ class StragglerLab(LiveRun):
 
     def settings(self):
         """The controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names what is wrong."""
-        from dgc_lab.parameter_server.training_loop import AsyncConfig
+        from dgc_lab.parameter_server.config import AsyncConfig
 
         values = self._values()
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
@@ -168,7 +168,7 @@ class StragglerLab(LiveRun):
 
     def _follow(self, events, settings, workers, label) -> str:
         """Show the events of a training as they come, and keep what it was; returns the last message."""
-        from dgc_lab.parameter_server.training_loop import Training
+        from dgc_lab.parameter_server.events import Training
 
         training, asked = Training(), False
         who = f"{workers} {'worker' if workers == 1 else 'workers'}"
@@ -231,7 +231,7 @@ def in_words(training, total: int) -> str:
     """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
 
     Example:
-        >>> from dgc_lab.parameter_server.training_loop import Training, WorkerDied
+        >>> from dgc_lab.parameter_server.events import Training, WorkerDied
         >>> one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
         >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
         '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
