@@ -189,8 +189,7 @@ def elements_to_keep(ratio, x):
     return tf.cast(tf.math.ceil(share), tf.int32)
 
 
-def smallest_normal(dtype):
-    """Smallest positive normal number of a floating-point dtype, as a float."""
+def smallest_normal(dtype) -> float:
     return float(ml_dtypes.finfo(tf.as_dtype(dtype).as_numpy_dtype).smallest_normal)
 
 

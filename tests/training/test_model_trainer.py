@@ -333,9 +333,9 @@ class Second(SimulatedWorkers):
     def __init__(self):
         self.size = 2
 
-    def allreduce(self, tensors, name=None):
-        [own] = tensors
-        return own + 3.0
+    def allreduce(self, groups, name=None):
+        [own] = groups
+        return [tensor + 3.0 for tensor in own]
 
 
 def test_statistics_are_averaged_and_dropouts_seed_is_not():
