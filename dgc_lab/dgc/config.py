@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter
 from dgc_lab.dgc.thresholding import RULES, SCOPES
 from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
@@ -103,22 +102,14 @@ class DGCConfig:
         }
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
-        for name in ("ratio", "momentum", "weight_decay", "sample", "clip_norm"):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) and not (name == "clip_norm" and value is None):
-                raise ValueError(f"{name} must be a number, got {value!r}")
+        check_number("ratio", self.ratio, "in [0, 1]")
+        check_number("momentum", self.momentum, "at least 0 and below 1")
+        check_number("weight_decay", self.weight_decay, "at least 0", finite=True)
+        check_number("sample", self.sample, "in (0, 1]")
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, "above 0, or None for no clipping")
         if not isinstance(self.warm_up, Sequence) or isinstance(self.warm_up, str):
             raise ValueError(f"warm_up must be a sequence of ratios, got {self.warm_up!r}")
-        if not 0 <= self.ratio <= 1:
-            raise ValueError(f"ratio must be in [0, 1], got {self.ratio!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, or None for no clipping, got {self.clip_norm!r}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay!r}")
-        if not 0 < self.sample <= 1:
-            raise ValueError(f"sample must be in (0, 1], got {self.sample!r}")
         for name, least in {"warm_up_steps": 1, "dense_below": 0, "seed": 0}.items():
             check_whole(name, getattr(self, name), least)
         object.__setattr__(self, "warm_up", tuple(self.warm_up))
@@ -184,10 +175,8 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
 
     Source: arXiv:1712.01887, section 3.3 (the sparsity rises exponentially).
     """
-    if not 0 < ratio < 1:
-        raise ValueError(f"ratio must be above 0 and below 1, got {ratio!r}")
-    if stages < 1:
-        raise ValueError(f"stages must be at least 1, got {stages!r}")
+    check_number("ratio", ratio, "above 0 and below 1")
+    check_whole("stages", stages, 1)
     return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
@@ -205,7 +194,7 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0
         metadata: numbers that each worker tells all others beside the gradients.
 
     Returns:
-        ``(compressed, dense)`` in bytes; the counts and notes of a message are among the former.
+        ``(compressed, dense)`` in bytes; the counts and metadata of a message are among the former.
 
     Example:
         >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01))
@@ -215,10 +204,10 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0
     """
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
-    parted = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
+    sparse = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
     layout = Layout(config.values, config.indices, metadata=1 + metadata)
     switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.element_bytes)
-    if switches or not parted:
-        return dense + 4 * layout.metadata * workers, dense  # everybody's notes are in the table that is added up
-    entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in parted)
-    return DENSE_ELEMENT * (sum(sizes) - sum(parted)) + entries * layout.element_bytes + layout.header_bytes, dense
+    if switches or not sparse:
+        return dense + 4 * layout.metadata * workers, dense  # everybody's metadata are in the table that is added up
+    entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in sparse)
+    return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.element_bytes + layout.header_bytes, dense

@@ -21,11 +21,7 @@ def block_maxima(x):
     A block has 64 elements, or the largest power of two below that which divides the number of elements, so that no
     element is left over; where that number is not known before it runs, every element is a block.
 
-    Args:
-        x: flat floating-point tensor, n elements.
-
-    Returns:
-        Tensor (n / block,) of x's dtype; NaN for a block that holds NaN.
+    A block that holds NaN has NaN.
 
     Example:
         >>> block_maxima(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
@@ -40,20 +36,9 @@ def block_maxima(x):
 
 
 def elements_above(x, threshold, maxima=None):
-    """The elements with ``|x| >= threshold``: where they stand, and what they are.
+    """The elements of a flat tensor with ``|x| >= threshold``: int32 indices, ascending, and values.
 
-    Args:
-        x: flat floating-point tensor of fewer than 2**31 elements.
-        threshold: scalar tensor of x's dtype.
-        maxima: what `block_maxima` says of x, if that is known already.
-
-    Returns:
-        ``(indices, values)`` of the k elements that pass: int32 (k,), ascending, and x's dtype (k,).
-
-    Example:
-        >>> indices, values = elements_above(tf.constant([0.1, -3.0, 2.0, 0.5]), 1.0)
-        >>> indices.numpy().tolist(), values.numpy().tolist()
-        ([1, 2], [-3.0, 2.0])
+    ``maxima``: what `block_maxima` says of x, if that is known already.
     """
     block = _block(x)
     maxima = block_maxima(x) if maxima is None else maxima

@@ -121,14 +121,8 @@ def global_indices(indices, sizes):
 def scatter_add(indices, values, sizes, onto=None) -> list:
     """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
 
-    Args:
-        indices: int32 tensor (k,); an element may be named several times, and is then added up in this order.
-        values: floating-point tensor (k,).
-        sizes: elements of each tensor.
-        onto: flat float32 tensors of these sizes that the sums are added to, in place of zeros.
-
-    Returns:
-        A flat float32 tensor for each size.
+    An element that is named several times is added up in this order. ``onto`` are flat float32 tensors of these sizes
+    that the sums are added to, in place of zeros.
 
     Example:
         >>> first, second = scatter_add(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
