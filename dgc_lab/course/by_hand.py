@@ -21,16 +21,8 @@ COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment"
 def by_hand(folder: Path, sheet: Path) -> tuple[int, int]:
     """Enter a sheet's points, and add rows for answers that wait and are not in it; it is made if it is not there.
 
-    Args:
-        folder: the grading folder.
-        sheet: the CSV file.
-
-    Returns:
-        How many answers have points by the sheet, and how many still wait.
-
-    Raises:
-        LabError: nothing has been graded; or a row is of no answer that was handed in, or its points are no number from
-            0 to what can be reached. Nothing at all is entered then.
+    Returns how many answers have points by the sheet, and how many still wait. A row of no answer, or with points that
+    cannot be, is a LabError, and nothing at all is entered then.
     """
     folder, sheet = Path(folder).resolve(), Path(sheet)
     rows, delimiter = read_sheet(sheet) if sheet.exists() else ([], ",")
@@ -58,10 +50,7 @@ def by_hand(folder: Path, sheet: Path) -> tuple[int, int]:
 
 
 def points_of(text: str, grade, place: str) -> float | None:
-    """The points that a row gives; None where it gives none.
-
-    Raises:
-        LabError: they are no number from 0 to what can be reached.
+    """The points that a row gives, from 0 to what can be reached; None where it gives none.
 
     Example:
         >>> points_of(" 2,5 ", None, "points.csv, line 2"), points_of("", None, "points.csv, line 3")
@@ -80,11 +69,7 @@ def points_of(text: str, grade, place: str) -> float | None:
 
 
 def read_sheet(sheet: Path) -> tuple[list[dict], str]:
-    """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``.
-
-    Raises:
-        LabError: columns are missing.
-    """
+    """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``."""
     with sheet.open(newline="", encoding="utf-8-sig") as file:
         head = file.readline()
         delimiter = ";" if head.count(";") > head.count(",") else ","

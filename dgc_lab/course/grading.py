@@ -47,27 +47,12 @@ def grade(
     jobs: int = 1,
     say: Callable[[str], None] = print,
 ) -> list[dict]:
-    """Grade all submissions of an exercise.
+    """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
-    Args:
-        place: folder or zip of submissions, see `dgc_lab.course.submissions`.
-        assignment: name of the exercise.
-        source: folder of the sources.
-        folder: the grading folder; made when it is not there.
-        secret: of the course, where students have variants.
-        roster: students' names; with it, a notebook is known by its variant whatever the file is called.
-        limits: of each submission.
-        again: grade those, too, that are in the report and have not changed.
-        jobs: how many submissions run at a time.
-        say: takes the lines of progress.
-
-    Returns:
-        The report, a dict for each student: student, status (``"graded"`` or ``"not graded"``), score, most, remarks,
-        seconds, and of those that were graded ``by_hand``, the answers that wait for a person.
-
-    Raises:
-        LabError: there are no submissions or no such exercise, or somebody else is grading in this folder.
-        ValueError: jobs is below 1.
+    Who is in the report and has handed in nothing else since is graded only ``again``. Where there is a ``secret``,
+    students have variants; with a ``roster``, a notebook is known by its variant whatever the file is called. A row has
+    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, and of those that were graded
+    ``by_hand``, the answers that wait for a person.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")

@@ -25,11 +25,7 @@ _aside: dict[str, object] = {}
 
 
 def remember(shell) -> None:
-    """Keep what tests use as it is now: built-in names, numpy's, the checks', and what IPython does to a cell.
-
-    Args:
-        shell: the kernel's IPython.
-    """
+    """Keep what tests use as it is now: built-in names, numpy's, the checks', and what IPython does to a cell."""
     from dgc_lab.exercises.checking import TASKS
 
     names = ("checking", "variants", *sorted(set(TASKS.values())))

@@ -25,16 +25,8 @@ PAGE = """<!DOCTYPE html>
 def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
     """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
 
-    Args:
-        folder: the grading folder.
-        assignment: name of one exercise; all if None.
-
-    Returns:
-        The files, ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder.
-
-    Raises:
-        LabError: nothing has been graded, or nbgrader makes no page of something, which the message names in its
-            words; all other pages are there then.
+    They are ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something,
+    a LabError says so in its words when all other pages are there.
     """
     from nbgrader.preprocessors import GetGrades
 
@@ -104,19 +96,8 @@ def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> l
 
     Marks given by hand count (`dgc_lab.course.by_hand`, or nbgrader's own pages), and who waits for them is among the
     remarks. Who has not handed in an exercise has an empty field; who handed in what could not be graded has 0 and the
-    reason.
-
-    Args:
-        folder: the grading folder.
-        target: the CSV file.
-        roster: students' names (`dgc_lab.course.roster.read_roster`); the table then has a row for each of them, in
-            their order and as they are written there, and those who are not on it come last.
-
-    Returns:
-        The rows.
-
-    Raises:
-        LabError: nothing has been graded in that folder.
+    reason. With a roster (`dgc_lab.course.roster.read_roster`) there is a row for each name on it, in its order and as
+    it is written there, and those who are not on it come last.
     """
     folder = Path(folder).resolve()
     report = graded_rows(folder)

@@ -14,15 +14,7 @@ STUB, TEXT_STUB = "...  # your answer", "*Your answer*"
 
 
 def course_api(folder: Path, **more):
-    """nbgrader's API for a grading folder.
-
-    Args:
-        folder: where ``source``, ``submitted``, ``autograded``, ``feedback`` and ``gradebook.db`` are.
-        more: further sections of nbgrader's configuration, each a dict.
-
-    Raises:
-        LabError: nbgrader is not installed here.
-    """
+    """nbgrader's API for a grading folder, with further sections of nbgrader's configuration, each a dict."""
     try:
         from nbgrader.apps import NbGraderAPI
     except ImportError as error:

@@ -24,11 +24,7 @@ SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
 
 def read(path, name: str):
-    """A submitted file as a notebook.
-
-    Raises:
-        LabError: it is none; the message is for the instructor's report.
-    """
+    """The cells of a submitted file; what a LabError says of one that is no notebook is for the instructor's report."""
     import nbformat
 
     try:
@@ -50,19 +46,7 @@ def read(path, name: str):
 
 
 def repair(cells, release, name: str):
-    """The exercise with a student's answers in it.
-
-    Args:
-        cells: of the submission.
-        release: the students' version, with the student's number in its variant cell.
-        name: of the exercise, for messages.
-
-    Returns:
-        ``(notebook, remarks)``.
-
-    Raises:
-        LabError: nothing in it is of this exercise.
-    """
+    """The exercise with a student's answers in it, and remarks; ``release`` has the student's number in it already."""
     known, lines = _index(release)
     names, lost = _names(cells, release, known, lines)
     answers: dict[str, list] = {}

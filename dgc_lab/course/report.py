@@ -23,22 +23,13 @@ def line_of(row: dict, number: int, of: int) -> str:
 
 
 def without_control(text: str) -> str:
-    r"""A line of a report in which nothing of a student's steers a terminal.
-
-    Example:
-        >>> without_control("a \x1b[31mred\nname")
-        'a [31mred name'
-    """
+    """A line of a report in which nothing of a student's steers a terminal."""
     return CONTROL.sub("", re.sub(r"\s", " ", text))
 
 
 @contextmanager
 def locked(folder: Path):
-    """Nobody else grades in this folder meanwhile.
-
-    Raises:
-        LabError: somebody does.
-    """
+    """Nobody else grades in this folder meanwhile; a LabError if somebody does."""
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,11 +45,7 @@ def read_report(folder: Path) -> dict:
 
 
 def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
-    """Of each exercise that was graded, or of one, the rows of the report by student.
-
-    Raises:
-        LabError: nothing has been graded in that folder.
-    """
+    """Of each exercise that was graded, or of one, the rows by student; a LabError if there are none."""
     report = read_report(folder)
     report.pop("exercises", None)
     report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}

@@ -30,11 +30,7 @@ def variant_number(secret: str, student: str) -> int:
 
 
 def read_secret(path: Path | None) -> str | None:
-    """The course's secret from its file, which is made when it is not there; None without a file.
-
-    Raises:
-        LabError: it is shorter than 16 characters.
-    """
+    """The course's secret from its file, which is made when it is not there; None without a file."""
     if path is None:
         return None
     path = Path(path)
@@ -51,10 +47,7 @@ def read_secret(path: Path | None) -> str | None:
 def read_roster(path: Path) -> dict[str, str]:
     """Students' `plain` names, each with the name as it is written; one a line, of a CSV the first column.
 
-    A heading ``student``, ``name``, ``id`` or ``username`` is no student.
-
-    Raises:
-        LabError: two names make the same plain one, or there are none.
+    A heading ``student``, ``name``, ``id`` or ``username`` is no student, and no two have the same plain name.
     """
     import csv
 

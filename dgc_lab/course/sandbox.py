@@ -41,21 +41,13 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38  # linux/prct
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command may use.
+    """What a command may use."""
 
-    Attributes:
-        home: an empty folder that it may write to, at the same place inside; its root is built in there.
-        readable: folders and files that it may read, at the same places.
-        memory: bytes of its own data (``RLIMIT_DATA``).
-        disk: bytes of a file, and of all files in ``/tmp`` together.
-        entrance: command that enters the namespaces (`entrance`); empty for none.
-    """
-
-    home: str
-    readable: tuple[str, ...]
-    memory: int
-    disk: int
-    entrance: tuple[str, ...]
+    home: str  # an empty folder that it may write to, at the same place inside; its root is built in there
+    readable: tuple[str, ...]  # folders and files, at the same places
+    memory: int  # bytes of its own data (RLIMIT_DATA)
+    disk: int  # bytes of a file, and of all files in /tmp together
+    entrance: tuple[str, ...]  # command that enters the namespaces; empty for none
 
     def text(self) -> str:
         """As one argument of a command."""

@@ -114,20 +114,7 @@ assert np.isclose(mean(values), values.mean())
 
 
 def new(source: Path, name: str) -> Path:
-    """Write the text of a new exercise.
-
-    Args:
-        source: folder of the sources.
-        name: ``NN_name``: two digits, then small letters, digits and ``_``.
-
-    Raises:
-        LabError: the name is another one, or the exercise is there already.
-
-    Example:
-        >>> import tempfile
-        >>> new(Path(tempfile.mkdtemp()), "08_my_idea").name
-        '08_my_idea.md'
-    """
+    """Write the text of a new exercise ``NN_name`` among the sources; a LabError if it is there already."""
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", name):
         raise LabError(f"an exercise is named like 08_my_idea, got {name!r}")
     path = text_half(source, name)

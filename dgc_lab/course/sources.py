@@ -15,11 +15,7 @@ from dgc_lab.course.nbgrader_api import course_api, reason
 
 
 def assignments(source: Path) -> list[str]:
-    """Names of all exercises in a folder of sources.
-
-    Raises:
-        LabError: there are none.
-    """
+    """Names of all exercises in a folder of sources; a LabError if there are none."""
     names = sorted(text.stem for text in Path(source).glob("*/text/*.md") if text == text_half(source, text.stem))
     if not names:
         raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text text/NN_name.md in it")
@@ -32,11 +28,7 @@ def text_half(source: Path, name: str) -> Path:
 
 
 def notebook(source: Path, name: str):
-    """The source of an exercise as a notebook, with cell ids that stay the same from call to call.
-
-    Raises:
-        LabError: there is no such exercise, or a cell of it breaks a rule of `check_source`.
-    """
+    """The source of an exercise as a notebook, with cell ids that stay the same from call to call."""
     import jupytext
 
     text = text_half(source, name)
@@ -51,11 +43,7 @@ def notebook(source: Path, name: str):
 
 
 def check_source(found, name: str) -> None:
-    """What grading relies on: one variant cell, unique ids, first lines by which a cell is known again.
-
-    Raises:
-        LabError: the first rule that is broken, with the cell.
-    """
+    """What grading relies on: one variant cell, unique ids, first lines by which a cell is known again."""
     variants = [cell for cell in found.cells if is_variant(cell)]
     if len(variants) != 1 or variants[0].source != "VARIANT = 0":
         raise LabError(f"{name}: exactly one cell must have the metadata dgc_lab.variant and hold VARIANT = 0")
@@ -91,16 +79,7 @@ def with_variant(found, number: int):
 
 
 def prepare(source: Path, folder: Path, name: str) -> None:
-    """Put an exercise into a grading folder: its source, its students' version, and its points in the gradebook.
-
-    Args:
-        source: folder of the sources.
-        folder: the grading folder; ``source`` and ``release`` in it are written, and ``gradebook.db``.
-        name: of the exercise.
-
-    Raises:
-        LabError: nbgrader refuses it; the message has its words.
-    """
+    """Put an exercise into a grading folder: its source, its students' version, and its points in the gradebook."""
     import nbformat
 
     folder = Path(folder).resolve()
@@ -127,16 +106,9 @@ def pair_with_text(source: Path, name: str) -> None:
 
 
 def release(source: Path, target: Path, names=None, variants: dict[str, int] | None = None) -> list[Path]:
-    """Write the students' versions, and the notebook of each source.
+    """Write the students' versions, and the notebook of each source; of all exercises where no names are given.
 
-    Args:
-        source: folder of the sources.
-        target: where ``NN_name/NN_name.ipynb`` goes; with variants, ``STUDENT/NN_name.ipynb``.
-        names: of exercises; all if None.
-        variants: each student's number.
-
-    Returns:
-        The files that were written.
+    They are ``NN_name/NN_name.ipynb`` in the target; with variants, each student's number, ``STUDENT/NN_name.ipynb``.
     """
     import nbformat
 

@@ -35,32 +35,18 @@ COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
 
 @dataclass(frozen=True)
 class Submission:
-    """What one student handed in.
+    """What one student handed in."""
 
-    Attributes:
-        student: a name that can be a folder's: letters, digits and ``. _ -``.
-        path: the file to grade; None when there is none that could be a notebook.
-        remarks: what the instructor should know about it.
-    """
-
-    student: str
-    path: Path | None
-    remarks: tuple[str, ...] = ()
+    student: str  # a name that can be a folder's, see `plain`
+    path: Path | None  # the file to grade; None when there is none that could be a notebook
+    remarks: tuple[str, ...] = ()  # what the instructor should know about it
 
 
 def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
-    """All submissions, one for each student, sorted by student.
+    """All submissions in a folder or zip, one for each student, sorted by student; and what is wrong with the whole.
 
-    Args:
-        place: a folder, or a zip.
-        assignment: name of the exercise; it may be part of file names and is no part of a student's name.
-        unpacked: an empty folder for what comes out of zips.
-
-    Returns:
-        The submissions, and what is wrong with the zip itself.
-
-    Raises:
-        LabError: the place is not there, is neither of the two, or holds no file.
+    The exercise's name may be part of file names and is no part of a student's name. What comes out of zips goes into
+    ``unpacked``, which must be empty.
     """
     place, remarks = Path(place), []
     if not place.exists():

@@ -20,32 +20,18 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use.
+    """What one submission may use."""
 
-    Attributes:
-        seconds: of the whole submission.
-        cell_seconds: of one cell.
-        memory: bytes that a process may hold; all of them together may hold a gigabyte more.
-        disk: bytes of files.
-    """
-
-    seconds: int = 300
+    seconds: int = 300  # of the whole submission
     cell_seconds: int = 60
-    memory: int = 3 * 2**30
-    disk: int = 256 * 2**20
+    memory: int = 3 * 2**30  # bytes that a process may hold; all of them together may hold a gigabyte more
+    disk: int = 256 * 2**20  # bytes of files
 
 
 def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str, str | None]:
-    """Run a command to its end, or to its limits' end.
+    """Run a command that writes to ``home`` and ``log``, to its end or its limits' end; nothing of it is left then.
 
-    Args:
-        command: with arguments.
-        limits: see there.
-        home: the folder that it writes to, for ``limits.disk``.
-        log: file for its standard error.
-
-    Returns:
-        Its standard output, and why it was ended, None where it ended by itself.
+    Returns its standard output, and what went wrong: why it was ended, or its exit code; None where all went well.
     """
     adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))

@@ -17,22 +17,13 @@ from dgc_lab.course.sandbox import Plan, end_with_parent, python_folders
 
 @dataclass(frozen=True)
 class Task:
-    """What to grade, and what it may use.
+    """What to grade, and what it may use; memory, disk and entrance as `dgc_lab.course.sandbox.Plan`."""
 
-    Attributes:
-        folder: the grading folder.
-        assignment, student: what nbgrader knows them by; the notebook is in ``submitted``.
-        home: an empty folder with a short name; a socket's name may have 107 characters.
-        seconds, cell_seconds: longest time of all cells, and of one.
-        memory, disk: bytes, as `dgc_lab.course.sandbox.Plan`.
-        entrance: of the fence that the kernel runs behind; empty for none.
-    """
-
-    folder: str
+    folder: str  # the grading folder; nbgrader finds the notebook in "submitted" by the next two
     assignment: str
     student: str
-    home: str
-    seconds: int
+    home: str  # an empty folder with a short name; a socket's name may have 107 characters
+    seconds: int  # of all cells together
     cell_seconds: int
     memory: int
     disk: int
@@ -100,6 +91,7 @@ def grade(task: Task) -> dict:
     from nbconvert.preprocessors import ClearMetadataPreprocessor
     from nbgrader.preprocessors import CheckCellMetadata, IgnorePattern, LimitOutput, SaveAutoGrades
 
+    from dgc_lab.course.by_hand import waiting
     from dgc_lab.course.execution import CarefulExecute
     from dgc_lab.course.nbgrader_api import course_api, reason
 
@@ -136,9 +128,7 @@ def grade(task: Task) -> dict:
         return answer | {"reason": reason(result)}
     with api.gradebook as gradebook:
         submission = gradebook.find_submission(task.assignment, task.student)
-        grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-        by_hand = sorted(grade.name for grade in grades if grade.needs_manual_grade)
-        return answer | {"score": submission.score, "most": submission.max_score, "by_hand": by_hand}
+        return answer | {"score": submission.score, "most": submission.max_score, "by_hand": waiting(submission)}
 
 
 if __name__ == "__main__":
