@@ -47,10 +47,9 @@ class Cluster:
         """Raise where a start cannot succeed; nothing is started yet."""
 
     def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
-        """Set ``_processes`` and start them; what ``resources`` holds is closed at the end, whatever happens.
+        """Set ``_processes`` and start them; say who is ready, and what else is to be said of them.
 
-        Returns:
-            Who is ready, and what else is to be said of them.
+        ``resources`` closes at the end what it was given, whatever happens.
         """
         raise NotImplementedError
 
@@ -72,8 +71,7 @@ class Cluster:
     def start(self):
         """Start the processes, in about ten seconds; does nothing when they run already.
 
-        Raises:
-            LabError: something that they need is missing, or they were not there in time.
+        A LabError where something that they need is missing, or they are not there in time.
         """
         with self._changing:
             if self._processes is None:

@@ -29,8 +29,7 @@ class ProcessDied(LabError):
 class FunctionFailed(LabError):
     """A function raised on a process, or the processes did not do what they were asked to.
 
-    Attributes:
-        problems: by number of the process, the `dgc_lab.cluster.rank.RemoteError`: class, message and traceback.
+    ``problems`` are by number of the process: class, message and traceback (`dgc_lab.cluster.rank.RemoteError`).
     """
 
     def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
@@ -51,16 +50,11 @@ class RankFailed(FunctionFailed):
 
 
 class Call:
-    """A function on its way through the processes of a cluster; a subclass knows how it travels.
+    """A function on its way through a cluster's processes, called ``names``; a subclass knows how it travels.
 
     It says whether the function has ended everywhere (``finished``), what was yielded since the last look (``_items``)
     and how much of that is still under way at the end (``_missing``), waits for something to happen (``_wait``), and
-    clears up (``end``).
-
-    Args:
-        processes: where it runs, a `dgc_lab.cluster.processes.Processes`.
-        names: how messages call those that run it, in order.
-        grace: seconds that they get to follow a stop, or to come back when one of them has raised.
+    clears up (``end``). Processes get ``grace`` seconds to follow a stop, or to come back when one of them has raised.
     """
 
     def __init__(self, processes, names: list[str], grace: float):
@@ -75,13 +69,7 @@ class Call:
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
         """Yield the items until the function has ended everywhere, with an eye on death, failure and stop.
 
-        Args:
-            deadline: on the clock of ``time.monotonic``; after it the processes are put down.
-
-        Raises:
-            ProcessDied: a process ended.
-            FunctionFailed: a stop was asked for and not followed in time.
-            LabError: the deadline passed, items were lost, or another thread stopped the processes.
+        After ``deadline``, on the clock of ``time.monotonic``, the processes are put down.
         """
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
@@ -133,11 +121,7 @@ class Call:
             raise
 
     def results(self) -> list[Any]:
-        """What the function returned, in the order of the processes, when it has ended everywhere.
-
-        Raises:
-            FunctionFailed: it raised on one.
-        """
+        """What the function returned, in the order of the processes, when all have ended; or FunctionFailed."""
         if problems := self.problems():
             after = f"\n{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
             raise self.processes.failed(explain(problems, self.names) + after, problems)
@@ -145,13 +129,7 @@ class Call:
 
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
-    """Say which process raised what, with the last lines of the first one's traceback.
-
-    Example:
-        >>> same = RemoteError("ValueError", "steps must be at least 1, got 0", "...")
-        >>> explain({0: same, 1: same}, ["rank 0", "rank 1"])
-        'every rank raised ValueError: steps must be at least 1, got 0'
-    """
+    """Say which process raised what, with the last lines of the first one's traceback."""
     first, *others = problems.values()
     if len(problems) == len(names) and all((p.kind, p.message) == (first.kind, first.message) for p in others):
         who = f"every {names[0].split()[0]}" if len(names) > 1 else names[0]

@@ -21,14 +21,7 @@ SECONDS_BETWEEN_BATCHES = 0.04
 
 
 class ForeignEngines(Processes):
-    """Engines of a cluster of the user's.
-
-    Args:
-        size: number of engines to use.
-        cluster: an ``ipyparallel.Cluster`` to start and, in the end, to stop; or None.
-        client: an ``ipyparallel.Client`` of running engines, which are left running; or None.
-
-    """
+    """Engines of the user's: of a cluster to start and, in the end, to stop, or of a client, which are left running."""
 
     what, died, failed = "ranks", RankDied, RankFailed
 
@@ -40,11 +33,7 @@ class ForeignEngines(Processes):
         )  # ranks whose call ended with ipyparallel's word that they died: it can come before `client.ids`
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
-        """Start the cluster, where there is one to start, and wait for its engines until the deadline.
-
-        Raises:
-            LabError: the deadline passed, or there are too few engines.
-        """
+        """Start the cluster, where there is one to start, and wait for its engines until the deadline."""
         if self._cluster is not None:
             say("starting the cluster")
             run_in_thread(lambda: self._cluster.start_cluster_sync(n=self._size))

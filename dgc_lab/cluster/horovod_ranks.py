@@ -89,15 +89,7 @@ class HorovodRanks(Cluster):
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
         """Run a cell on the ranks, as ``%%px`` does; what they print, and its last value, is printed here.
 
-        Args:
-            source: Python; each rank keeps the variables for its next cell.
-            ranks: numbers of those that run it; None: all.
-
-        Raises:
-            ValueError: no such rank.
-            SyntaxError: it is no Python.
-            RankFailed: it raised on a rank.
-            LabError: as `run`.
+        Each rank keeps the variables for its next cell. ``ranks`` are numbers of those that run it; None: all.
         """
         wanted = range(self.size) if ranks is None else ranks
         numbers = [check_whole("rank", rank, 0, self.size - 1) for rank in wanted]

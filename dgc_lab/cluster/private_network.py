@@ -23,8 +23,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, lin
 def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
     """The first of some commands, ``unshare`` with its options, that can run another one behind them here.
 
-    Returns:
-        ``(command, None)``; or ``((), reason)``, where there is none.
+    Where there is none, it is empty, and the reason comes with it.
     """
     if shutil.which("unshare") is None:
         return (), "the command unshare is not here"

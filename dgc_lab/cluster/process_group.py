@@ -39,16 +39,9 @@ class Member:
 
 
 class ProcessGroup(Processes):
-    """A host and the processes forked from it.
+    """A host, which imports ``modules`` once for all, and the processes forked from it; messages call them ``what``.
 
-    Args:
-        what: how messages call them.
-        variables: environment of all, over that of this process.
-        private: whether they have a network of their own.
-        modules: what the host imports, once for all.
-
-    Attributes:
-        members: by name, such as ``"worker 1"``, the `Member` of each process that was added.
+    ``members`` are those that were added, by name, such as ``"worker 1"``.
     """
 
     def __init__(self, what: str, variables: Mapping[str, str], private: bool, modules: Iterable[str] = ("keras",)):
@@ -58,11 +51,7 @@ class ProcessGroup(Processes):
         self._folder = self._host = self._orders = self._listener = None
 
     def start(self, deadline: float) -> None:
-        """Start the host, before the deadline on the clock of ``time.monotonic``.
-
-        Raises:
-            LabError: the deadline passed, or the host ended; the message holds what it printed.
-        """
+        """Start the host, before the deadline on the clock of ``time.monotonic``; a LabError holds what it printed."""
         self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -87,13 +76,8 @@ class ProcessGroup(Processes):
     ) -> list[Any]:
         """Fork processes, all at once, and wait until they are ready; names that were in use are replaced.
 
-        Args:
-            prepare: by name, what each does first, such as to start a server; what it returns comes back.
-            variables: by name, environment of its own.
-            vital: names of those without which the others cannot go on.
-
-        Raises:
-            LabError: one could not get ready, or not in time.
+        ``prepare`` and ``variables`` are by name: what each does first, whose result comes back, and environment of its
+        own. Without ``vital`` ones the others cannot go on. A LabError where one is not ready in time.
         """
         forked = {}
         try:

@@ -37,12 +37,7 @@ class Processes:
         self.kill()
 
     def look_for_dead(self) -> None:
-        """Put all down when one is gone.
-
-        Raises:
-            ProcessDied: one is gone.
-            LabError: all were stopped.
-        """
+        """Put all down, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
         if dead := self.dead():

@@ -75,11 +75,7 @@ def serve_rendezvous() -> int:
 
 
 def join(variables: dict[str, str], path: list[str]) -> int:
-    """Become a rank: set its variables, find the modules that the notebook finds, meet the others.
-
-    Returns:
-        Number of GPUs that it sees.
-    """
+    """Become a rank: set its variables, find the modules that the notebook finds, meet the others; count its GPUs."""
     listen_for_stop()
     os.environ.update(thread_variables(int(variables["HOROVOD_LOCAL_SIZE"])) | variables)
     sys.path.extend(entry for entry in path if entry not in sys.path)
@@ -100,14 +96,10 @@ def leave() -> None:
 
 
 def outcome_of(payload: bytes, run: Callable) -> bytes:
-    """Run a function that came from the notebook, and say how it ended, whatever it raised.
+    """Run a function that came from the notebook, and say how it ended, whatever it raised: a `CallResult`, pickled.
 
-    Args:
-        payload: cloudpickle of ``(function, args, kwargs)``.
-        run: gets the `CallResult` to fill and these three; returns the function's value.
-
-    Returns:
-        cloudpickle of the `CallResult`.
+    ``payload`` is cloudpickle of ``(function, args, kwargs)``. ``run`` gets the `CallResult` to fill and these three;
+    it returns the function's value.
     """
     _stop.clear()
     free_memory()  # models and traces of earlier calls

@@ -101,12 +101,7 @@ class TensorFlowCluster(Cluster):
 
 
 def task(name: str) -> tuple[str, str]:
-    """Job and index in ``TF_CONFIG`` of the process of that name.
-
-    Example:
-        >>> task("worker 1"), task("coordinator")
-        (('worker', '1'), ('chief', '0'))
-    """
+    """Job and index in ``TF_CONFIG`` of the process of that name; the coordinator is TensorFlow's chief."""
     kind, _, number = name.rpartition(" ")
     return {"": ("chief", "0"), "worker": ("worker", number), "parameter server": ("ps", number)}[kind]
 

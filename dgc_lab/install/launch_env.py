@@ -18,15 +18,7 @@ LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
     """Which rank each process is, overall, on its host and across hosts, as the variables that Horovod reads.
 
-    Args:
-        hosts: name of each rank's host, in rank order.
-
-    Returns:
-        One dictionary of environment variables per rank.
-
-    Example:
-        >>> [rank["HOROVOD_LOCAL_RANK"] for rank in rank_variables(["a", "a", "b"])]
-        ['0', '1', '0']
+    ``hosts`` are the names of the ranks' hosts, in rank order.
     """
     local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     variables = []
@@ -83,16 +75,10 @@ def thread_variables(size: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(address: str = LOOPBACK) -> Iterator[int]:
-    """Run Horovod's rendezvous server at ``address`` only, and give its port.
+    """Run Horovod's rendezvous server at the IP address ``address`` only, and give its port, which the system chooses.
 
     Horovod's own ``RendezvousServer`` listens on every interface; the server inside it takes an address. It knows
     no authentication: whoever reaches it can read and change the addresses of the ranks.
-
-    Args:
-        address: IP address to listen on.
-
-    Yields:
-        The port, chosen by the system.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

@@ -170,12 +170,7 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
 
 
 def bytes_against_dense(workers: int, ratio: float, entry_bytes: int = 8) -> float:
-    """Bytes that pass a link by allgather of the entries, over those of the ring allreduce of all; 1 is break-even.
-
-    Example:
-        >>> [bytes_against_dense(4, ratio) for ratio in (0.25, 0.001)]
-        [1.0, 0.004]
-    """
+    """Bytes that pass a link by allgather of the entries, over those of the ring allreduce of all; 1 is break-even."""
     _, sparse = allgather(workers, ratio * entry_bytes)
     _, dense = ring(workers, DENSE_ELEMENT)
     return sparse / dense if dense else math.nan

@@ -114,11 +114,7 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
 def errors_by_workers(frame) -> Picture:
     """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
 
-    Args:
-        frame: of `dgc_lab.scaling.worker_sweep.table`; seeds are averaged.
-
-    Raises:
-        ValueError: the table is empty.
+    ``frame`` is of `dgc_lab.scaling.worker_sweep.table`, not empty (a ValueError); seeds are averaged.
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 
 def mnist_cnn() -> list[tuple[int, ...]]:
-    """Of `dgc_lab.workloads.models.mnist_cnn`, 3 274 634 parameters.
-
-    Example:
-        >>> len(mnist_cnn()), mnist_cnn()[4]
-        (8, (3136, 1024))
-    """
+    """Of `dgc_lab.workloads.models.mnist_cnn`, 3 274 634 parameters."""
     return [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 1024), (1024,), (1024, 10), (10,)]
 
 
@@ -35,12 +30,7 @@ def resnet_50() -> list[tuple[int, ...]]:
 
 
 def convolution(size: int, inputs: int, outputs: int) -> list[tuple[int, ...]]:
-    """A convolution without bias, and the batch norm behind it.
-
-    Example:
-        >>> convolution(3, 16, 32)
-        [(3, 3, 16, 32), (32,), (32,)]
-    """
+    """A convolution without bias, and the batch norm behind it."""
     return [(size, size, inputs, outputs), (outputs,), (outputs,)]
 
 

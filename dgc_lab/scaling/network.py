@@ -18,22 +18,12 @@ GBIT = 1e9 / 8  # bytes a second
 
 
 def ring(workers: int, size: float) -> tuple[float, float]:
-    """Hops, and bytes that pass a link one after another, of a ring allreduce of ``size`` bytes.
-
-    Example:
-        >>> ring(4, 1000)
-        (6, 1500.0)
-    """
+    """Hops, and bytes that pass a link one after another, of a ring allreduce of ``size`` bytes."""
     return 2 * (workers - 1), 2 * (workers - 1) / workers * size
 
 
 def tree(workers: int, size: float) -> tuple[float, float]:
-    """As `ring`, of an allreduce up a binary tree and down again.
-
-    Example:
-        >>> tree(4, 1000)
-        (4, 4000)
-    """
+    """As `ring`, of an allreduce up a binary tree and down again."""
     hops = 2 * math.ceil(math.log2(workers))
     return hops, hops * size
 
@@ -52,10 +42,6 @@ def parameter_server(workers: int, size: float, answer: float | None = None) -> 
     """As `ring`, with one server at the first worker's place; all others' bytes pass its link.
 
     A worker gets ``answer`` bytes back, as many as it sends if None.
-
-    Example:
-        >>> parameter_server(4, 1000)
-        (2, 6000)
     """
     return 2 * (workers > 1), (workers - 1) * (size + (size if answer is None else answer))
 

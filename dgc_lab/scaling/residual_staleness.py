@@ -23,11 +23,6 @@ def was_sent(before, after, gradient, velocity=None):
 
     ``before`` and ``after`` are a worker's residual around the step, ``gradient`` what the step computed for it, and
     ``velocity`` that before the step, where momentum goes into the residual; tensors of one shape, as the answer is.
-
-    Example:
-        >>> before, gradient = tf.constant([0.5, 0.0, 0.5, 0.0]), tf.constant([0.1, 3.0, 3.0, 0.0])
-        >>> was_sent(before, after=tf.constant([0.6, 0.0, 0.0, 0.0]), gradient=gradient).numpy().tolist()
-        [False, True, True, False]
     """
     held = (before != 0) | (gradient != 0)
     if velocity is not None:
@@ -36,22 +31,12 @@ def was_sent(before, after, gradient, velocity=None):
 
 
 def grown(ages, after):
-    """Ages after a step: one more where something waits in the residual ``after`` it, 0 where nothing does.
-
-    Example:
-        >>> grown(tf.constant([4, 4, 0]), tf.constant([0.5, 0.0, 0.0])).numpy().tolist()
-        [5, 0, 0]
-    """
+    """Ages after a step: one more where something waits in the residual ``after`` it, 0 where nothing does."""
     return tf.where(after == 0, 0, ages + 1)
 
 
 def counted(ages, mask, longest: int):
-    """How many of the elements under a mask have age 0, 1, ...: int64 (longest + 1,); older ones count as ``longest``.
-
-    Example:
-        >>> counted(tf.constant([0, 2, 2, 9]), tf.constant([True, True, True, True]), longest=3).numpy().tolist()
-        [1, 0, 2, 1]
-    """
+    """How many elements under a mask have age 0, 1, ...: int64 (longest + 1,); older ones count as ``longest``."""
     chosen = tf.minimum(tf.boolean_mask(ages, mask), longest)
     return tf.math.bincount(chosen, minlength=longest + 1, maxlength=longest + 1, dtype=tf.int64)
 

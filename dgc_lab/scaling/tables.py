@@ -202,10 +202,7 @@ def steps_over_links(rows: Sequence[dict], fitted: Fit | None = None) -> pd.Data
 def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
     """How far modelled steps are from measured ones, as a share: a row for what was sent, a column for each link.
 
-    Steps without exchange are left out: the model is given their time.
-
-    Args:
-        frame: of `steps_over_links`.
+    ``frame`` is of `steps_over_links`. Steps without exchange are left out: the model is given their time.
 
     Example:
         >>> import pandas as pd

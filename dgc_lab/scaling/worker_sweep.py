@@ -40,7 +40,6 @@ class Run:
         clipping: of the local gradients: ``"none"``; ``"by workers"``, to `CLIP_NORM` times the root of N as
             `dgc_lab.dgc.algorithm.clip_locally` does it; or ``"the same"``, to `CLIP_NORM` whatever N is.
         seed: integer for first weights and order of the examples.
-
     """
 
     workers: int

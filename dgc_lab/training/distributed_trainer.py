@@ -160,11 +160,7 @@ class DistributedTrainer(ModelTrainer):
     def restore(self, folder) -> bool:
         """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
 
-        Returns:
-            Whether there was anything to take up.
-
-        Raises:
-            LabError: what was saved had other settings (more steps or evaluations are fine); the message names them.
+        False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine).
         """
         steps = self._saved_steps(folder)
         newest = tf.constant([steps[-1] if steps else 0])

@@ -30,9 +30,7 @@ MOST_ROWS = 12  # of a panel; a gradient of dozens of tensors does not fit
 def masked_vector(vector, threshold: float) -> Picture:
     """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
 
-    Args:
-        vector: numbers, shape (n,).
-        threshold: absolute value from which an element is kept.
+    ``vector`` holds numbers, shape (n,); from the absolute value ``threshold`` on, an element is kept.
     """
     vector = np.asarray(vector, dtype=float)
     kept = np.abs(vector) >= threshold
@@ -51,11 +49,9 @@ def masked_vector(vector, threshold: float) -> Picture:
 
 
 def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
-    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line.
+    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line; both are by tensor's name.
 
-    Args:
-        gradients: arrays by name; zeros have no logarithm and are counted in the title.
-        limits: thresholds by the same names.
+    Zeros have no logarithm and are counted in the title.
     """
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
@@ -76,8 +72,7 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
 def accuracy_by_ratio(tables: dict) -> Picture:
     """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
 
-    Args:
-        tables: by label, a sequence of ``(ratio, accuracy)``.
+    ``tables`` are sequences of ``(ratio, accuracy)``, by label.
     """
     zero = min(ratio for points in tables.values() for ratio, _ in points if ratio > 0) / 3
     curves, said = {}, {}
@@ -91,14 +86,7 @@ def accuracy_by_ratio(tables: dict) -> Picture:
 
 
 def loss_and_accuracy(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run.
-
-    Args:
-        runs: as in `comparison`.
-
-    Raises:
-        ValueError: as `comparison`.
-    """
+    """Training loss and test accuracy by step, a line per run; ``runs`` and errors raised are those of `comparison`."""
     check_runs(runs)
     drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
     for label, events in runs.items():
@@ -115,9 +103,8 @@ def loss_and_accuracy(runs: dict) -> Picture:
 def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
     """Timelines one under the other, on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
 
-    Args:
-        frames: by label, what `dgc_lab.distributed.timeline.read` gives. Of many tensors the first ones are drawn, and
-            the alternative text says so.
+    ``frames`` are what `dgc_lab.distributed.timeline.read` gives, by label. Of many tensors the first ones are drawn,
+    and the alternative text says so.
     """
     titles = {}
     for label, frame in frames.items():

@@ -12,15 +12,7 @@ LONGEST_LINE = 30  # letters in the legend
 
 
 class Curves(LiveFigure):
-    """Two panels that grow while training runs: loss by step, accuracy on the test set by step.
-
-    Example:
-        >>> curves = Curves(steps=2)
-        >>> curves.begin("ratio 0.1")
-        >>> curves.add_loss(1, 2.3); curves.add_accuracy(2, 0.5)
-        >>> curves.frame()[:4]
-        b'\\x89PNG'
-    """
+    """Two panels that grow while training runs: loss by step, accuracy on the test set by step."""
 
     def __init__(self, steps: int):
         super().__init__(Figure(figsize=(9.0, 3.2), dpi=84, layout="constrained"))

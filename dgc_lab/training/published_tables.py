@@ -48,10 +48,7 @@ METHODS = ("masking", "dgc")
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
     """The published config: MNIST, momentum 0.9, learning rate 0.001, batch 100, the first tensor's threshold for all.
 
-    Args:
-        steps: updates per row; the published rows had 20 000.
-        scope: whose threshold (`dgc_lab.dgc.thresholding.thresholds`); the published code's is ``"first"``.
-        seed: integer for first weights, batches and dropout.
+    Published rows had 20 000 steps. ``scope`` is as in `dgc_lab.dgc.thresholding.thresholds`.
     """
     from dgc_lab.training.masking_trainer import MaskingConfig
 
@@ -68,16 +65,10 @@ def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", see
 
 
 def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
-    """The published config for two workers: twice the learning rate, and half the steps each.
+    """The published config for two workers: twice the learning rate, and half of ``steps`` each.
 
-    Args:
-        method: ``"masking"``, as published: the first tensor's threshold, and what it does not let pass is dropped;
-            or ``"dgc"``, the complete algorithm with the paper's warm-up in its first 16 %, and all else the same.
-        steps: updates per row, of all workers together.
-        seed: integer for first weights, batches and dropout.
-
-    Raises:
-        ValueError: the method is neither, or steps is an odd number.
+    ``"masking"`` is as published: the first tensor's threshold, and what it does not let pass is dropped. ``"dgc"`` is
+    the complete algorithm with the paper's warm-up in its first 16 %, and all else the same.
     """
     from dgc_lab.dgc.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
@@ -104,11 +95,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
 def beside_published(rows: list[dict], published: dict | None = None) -> pd.DataFrame:
     """The rows' table (`dgc_lab.training.sweeps.table`) with the published accuracy and loss behind those on MNIST.
 
-    A row on other data, or at a ratio that was not published, stays empty there.
-
-    Args:
-        rows: of a sweep.
-        published: ``SINGLE_NODE`` (if None) or ``TWO_NODE``.
+    ``published`` is ``SINGLE_NODE`` (if None) or ``TWO_NODE``; what was not published stays empty.
     """
     published = published or SINGLE_NODE
     frame = table(rows)
@@ -126,11 +113,7 @@ def beside_published(rows: list[dict], published: dict | None = None) -> pd.Data
 def single_node_rows(scope: str = "first") -> list[dict]:
     """The 12 rows of the single-node table as they were made for this lab, from ``results/``.
 
-    Args:
-        scope: ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own.
-
-    Raises:
-        ValueError: no rows were made for that scope.
+    ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
     """
     if scope not in ("first", "tensor"):
         raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
@@ -138,10 +121,9 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 
 
 def two_node_rows(method: str) -> list[dict]:
-    """The rows of the two-node table as they were made for this lab, from ``results/``: method as `two_node_settings`.
+    """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    Raises:
-        ValueError: the method is none of them.
+    Methods are those of `two_node_settings`; a ValueError for another one.
     """
     check_choice("method", method, METHODS)
     return read_rows(results_file(f"two_node_{method}.jsonl"), {})

@@ -10,12 +10,9 @@ from dgc_lab.training.events import DistributedStep, Evaluation
 
 
 def run_with_progress(run, steps: int, label: str = "") -> list:
-    """A run's events as a list, with a progress bar while it trains.
+    """A run's events as a list, with a progress bar, behind ``label``, while it trains.
 
-    Args:
-        run: what `dgc_lab.training.model_trainer.ModelTrainer.run` gives.
-        steps: how many updates it will make.
-        label: what to write before the bar.
+    ``run`` is what `dgc_lab.training.model_trainer.ModelTrainer.run` gives, ``steps`` how many updates it will make.
     """
     from tqdm.auto import tqdm
 
