@@ -19,8 +19,7 @@ LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
 def sum_graphs(graphs: dict) -> Picture:
     """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
 
-    Args:
-        graphs: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
+    ``graphs``: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
     """
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
@@ -75,11 +74,7 @@ def _drawable(points):
 
 
 def timeline(traces: dict) -> Picture:
-    """Two rows per trace: its operations as bars over time, and the memory that they held.
-
-    Args:
-        traces: `dgc_lab.aggregation.profiling.Trace` by title.
-    """
+    """Two rows per `dgc_lab.aggregation.profiling.Trace`, by title: operations as bars over time, and memory held."""
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
     highest = max(trace.peak_bytes for trace in traces.values()) / 1e6
@@ -115,9 +110,7 @@ def _lanes(operations):
 def links(exchanges: dict, workers: int) -> Picture:
     """Who sends how many bytes to whom: workers on a circle, an arrow per link, its bytes in all beside it.
 
-    Args:
-        exchanges: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title.
-        workers: how many there are.
+    ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title.
     """
     from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
 

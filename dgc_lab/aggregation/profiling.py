@@ -56,12 +56,7 @@ class Trace:
 
 
 def make_trace(operations, changes) -> Trace:
-    """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-).
-
-    Example:
-        >>> make_trace([("a", "Mul", 5.0, 7.0)], [(5.0, 8), (6.0, 8), (7.0, -16)]).peak_bytes
-        16
-    """
+    """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-)."""
     if not operations:
         raise TraceError("the trace holds no operation; run it again, and let no other profiler run beside it")
     zero = min(start for _, _, start, _ in operations)

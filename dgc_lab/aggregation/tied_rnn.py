@@ -41,13 +41,7 @@ def row_logits(weights, images):
 class TiedTrainer:
     """The network, its weights, and one traced training step (gradient descent) on square images.
 
-    ``way`` is one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``; a ValueError for others.
-
-    Example:
-        >>> from dgc_lab.workloads.data import load
-        >>> trainer = TiedTrainer("ADD_N", load("digits"))
-        >>> trainer.step(0) > trainer.step(0)  # the same batch after one update
-        True
+    ``way`` is one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``.
     """
 
     def __init__(self, way: str, data):

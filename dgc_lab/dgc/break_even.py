@@ -57,14 +57,6 @@ def one_message_is_shorter(whole_bytes: int, workers: int) -> bool:
 
     The allreduce would move 2 (N - 1) / N bytes for each of these and take 2 (N - 1) hops; in the message it is N - 1
     bytes and no hop more. For two workers the bytes are the same.
-
-    Args:
-        whole_bytes: bytes of all tensors that are sent whole, biases for example.
-        workers: N, at least 1.
-
-    Example:
-        >>> one_message_is_shorter(216_480, 2), one_message_is_shorter(216_480, 4), one_message_is_shorter(4_520, 64)
-        (True, False, True)
     """
     # Both sides divided by N - 1.
     return whole_bytes * (1 - 2 / workers) <= 2 * BYTES_OF_A_HOP

@@ -137,12 +137,7 @@ class DGCConfig:
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio if ratio is None else ratio
 
     def is_dense(self, shape) -> bool:
-        """Whether a tensor of this shape is sent whole: one dimension or none, or few elements.
-
-        Example:
-            >>> DGCConfig().is_dense([1024]), DGCConfig().is_dense([5, 5, 32, 64])
-            (True, False)
-        """
+        """Whether a tensor of this shape is sent whole: one dimension or none, or few elements."""
         shape = tf.TensorShape(shape)
         return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
 
@@ -150,10 +145,7 @@ class DGCConfig:
 def masking(ratio: float, scope: str = "tensor", **switches) -> DGCConfig:
     """Masking alone (lesson 4) as a config: what is not sent is dropped, momentum comes after the exchange.
 
-    Args:
-        ratio: share of the elements to send, in [0, 1].
-        scope: whose threshold; ``"first"`` is the published code's.
-        switches: further fields of `DGCConfig`.
+    Arguments are fields of `DGCConfig`; the scope ``"first"`` is the published code's.
 
     Example:
         >>> masking(0.01).accumulate

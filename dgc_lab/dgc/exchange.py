@@ -27,13 +27,9 @@ class Kinds(NamedTuple):
 
 
 class WorkerPayload(NamedTuple):
-    """What one worker sends.
+    """What one worker sends: of the sparse tensors, what `local_step` took; the dense ones whole, float32.
 
-    Attributes:
-        selection: what `dgc_lab.dgc.algorithm.local_step` took of the sparse tensors.
-        dense: the dense ones, float32.
-        rows: values, float32 (r, width), and numbers, int32 (r,), of each gradient of rows.
-        metadata: float32 (numbers,), what else it tells all others.
+    Of each gradient of rows the values, float32 (r, width), and row numbers, int32 (r,); metadata is float32.
     """
 
     selection: Selection
@@ -45,14 +41,10 @@ class WorkerPayload(NamedTuple):
 class ExchangeResult(NamedTuple):
     """What all workers have in common afterwards; of the first three fields either two or the third is empty.
 
-    Attributes:
-        indices: int32 (k,), where entries stand that any worker sent, sparse tensors numbered through, by worker.
-        values: float32 (k,), each entry's part in the mean.
-        masked: float32 means of the sparse tensors, flat.
-        dense: float32 means of the dense tensors.
-        rows: means (r, width) and row numbers (r,) of each gradient of rows, each row once.
-        metadata: float32 (workers, numbers).
-        handed: int64 (2,), bytes that the workers in this process handed to allreduce and to allgather.
+    Entries that any worker sent, by worker: int32 ``indices`` (k,), sparse tensors numbered through, and ``values``,
+    each entry's part in the mean. ``masked`` are flat means of sparse tensors. Each gradient of rows has
+    means (r, width) and int32 row numbers (r,), each row once. ``metadata`` is (workers, numbers). ``handed``, int64
+    (2,): bytes that the workers here handed to allreduce and to allgather. Where no type is named, it is float32.
     """
 
     indices: tf.Tensor
@@ -65,15 +57,7 @@ class ExchangeResult(NamedTuple):
 
 
 class GradientExchange:
-    """The exchange of gradients of given shapes, the same in every step.
-
-    Args:
-        config: the switches.
-        communicator: who takes part (`dgc_lab.distributed.communicators`).
-        shapes: of all variables.
-        kinds: how the gradient of each is sent.
-        numbers: how many numbers a worker's metadata has.
-    """
+    """The exchange of gradients of all variables' shapes, the same in every step, with ``numbers`` of metadata each."""
 
     def __init__(self, config: DGCConfig, communicator, shapes, kinds: Kinds, numbers: int):
         self.communicator, self.kinds, self.numbers = communicator, kinds, numbers
@@ -176,10 +160,8 @@ def row_in_table(metadata, worker: int, workers: int):
 def first_non_finite(gradients, witnesses, clipped):
     """The number of the first gradient that holds NaN or infinity, or -1; float32 scalar tensor.
 
-    Args:
-        gradients: list of tensors, ``tf.IndexedSlices`` and None.
-        witnesses: tensors of which one holds NaN or infinity if one of the gradients does, cheaper to add up.
-        clipped: the gradients after clipping. A finite gradient whose norm overflows is NaN there, and counts as bad.
+    One of ``witnesses``, cheaper to add up, holds NaN or infinity if a gradient does. ``clipped`` are the gradients
+    after clipping: a finite one whose norm overflows is NaN there, and counts as bad.
 
     Example:
         >>> gradients = [tf.constant([1.0]), None, tf.constant([1.0, float("inf")])]
@@ -202,12 +184,7 @@ def first_non_finite(gradients, witnesses, clipped):
 
 
 def fail_if_bad(bad, names) -> list:
-    """Operations that fail on all workers when one of them has a gradient that is not finite.
-
-    Args:
-        bad: float32 (workers,), what `first_non_finite` said on each.
-        names: of the variables.
-    """
+    """Operations that fail on all workers if ``bad``, what `first_non_finite` said on each, names a gradient."""
     worker = tf.argmax(bad)
     name = tf.gather(tf.constant(list(names)), tf.maximum(tf.cast(bad[worker], tf.int32), 0))
     told = tf.strings.format("gradient of {} on worker {} holds NaN or infinity", (name, worker))

@@ -16,12 +16,10 @@ LARGEST_HALF = 65504.0  # the largest finite float16
 
 
 def block_maxima(x):
-    """The largest magnitude in each block of a flat tensor.
+    """The largest magnitude in each block of a flat tensor; NaN where the block holds NaN.
 
     A block has 64 elements, or the largest power of two below that which divides the number of elements, so that no
     element is left over; where that number is not known before it runs, every element is a block.
-
-    A block that holds NaN has NaN.
 
     Example:
         >>> block_maxima(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
@@ -36,10 +34,7 @@ def block_maxima(x):
 
 
 def elements_above(x, threshold, maxima=None):
-    """The elements of a flat tensor with ``|x| >= threshold``: int32 indices, ascending, and values.
-
-    ``maxima``: what `block_maxima` says of x, if that is known already.
-    """
+    """The elements of a flat tensor with ``|x| >= threshold``: int32 indices, ascending, and values."""
     block = _block(x)
     maxima = block_maxima(x) if maxima is None else maxima
     # A block with NaN is opened: its other elements may pass. (Graphs take ~(a < b) for a >= b, which NaN is not.)

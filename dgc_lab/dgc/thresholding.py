@@ -58,10 +58,9 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 
     A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
     elements, and never fewer than 32 / ratio (all of x if that is more than n): the threshold is then read off at least
-    32 values that pass it. On gradients whose order holds no period the kept
-    share scatters around ``ratio`` with a relative standard deviation of 1 / sqrt(ratio * elements sampled), so 18 % at
-    most; five of those are the band that the tests hold it to. The stride is odd, for the row lengths of weight
-    matrices are mostly even.
+    32 values that pass it. On gradients whose order holds no period the kept share scatters around ``ratio`` with a
+    relative standard deviation of 1 / sqrt(ratio * elements sampled), so 18 % at most; five of those are the band that
+    the tests hold it to. The stride is odd, for the row lengths of weight matrices are mostly even.
 
     Args:
         x, ratio: as in `exact_threshold`.
@@ -165,11 +164,7 @@ def split(x, threshold):
 
 
 def check_finite(gradient, name):
-    """The gradient as it is; an error that names its variable when it holds NaN or infinity.
-
-    Raises:
-        tf.errors.InvalidArgumentError: "gradient of NAME : Tensor had NaN values" (or Inf).
-    """
+    """The gradient as it is; an InvalidArgumentError names its variable when it holds NaN or infinity."""
     # A sum is finite only if every addend is, and costs a tenth of looking at each; finite addends can overflow it.
     return tf.cond(
         tf.math.is_finite(tf.reduce_sum(gradient)),

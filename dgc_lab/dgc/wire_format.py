@@ -68,13 +68,7 @@ def run_lengths(indices, values):
 
 
 def places(runs):
-    """The indices that `run_lengths` was made from, those of the entries put in among them.
-
-    Args:
-        runs: uint16 tensor (m,).
-
-    Returns:
-        int32 tensor (m,), ascending.
+    """Where the entries of `run_lengths` stand, those put in among them: ascending, int32 (m,) from uint16 (m,).
 
     Example:
         >>> places(tf.constant([3, 0, 65535, 4459], tf.uint16)).numpy().tolist()
@@ -84,36 +78,21 @@ def places(runs):
 
 
 def flatten(tensors, dtype=tf.float32):
-    """Tensors of one dtype and any shapes as one flat tensor; an empty one of ``dtype`` when there are none.
-
-    Example:
-        >>> flatten([tf.constant([[1.0], [2.0]]), tf.constant(3.0)]).numpy().tolist()
-        [1.0, 2.0, 3.0]
-    """
+    """Tensors of one dtype and any shapes as one flat tensor; an empty one of ``dtype`` when there are none."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) if tensors else tf.zeros([0], dtype)
 
 
 def unflatten(flat, shapes) -> list:
-    """The opposite of `flatten`: tensors of these shapes.
-
-    Example:
-        >>> [tensor.numpy().tolist() for tensor in unflatten(tf.constant([1.0, 2.0, 3.0]), [[2, 1], []])]
-        [[[1.0], [2.0]], 3.0]
-    """
+    """The opposite of `flatten`: tensors of these shapes."""
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     tensors = tf.split(flat, sizes) if sizes else []
     return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
 
 
 def global_indices(indices, sizes):
-    """Indices in several tensors, int32, as indices in all of them joined; ``sizes`` are the tensors' elements.
+    """Indices in several tensors as int32 indices in all of them joined; ``sizes`` are the tensors' elements.
 
-    Raises:
-        ValueError: the tensors have 2**31 elements or more together, which int32 cannot number.
-
-    Example:
-        >>> global_indices([tf.constant([0, 2]), tf.constant([1])], [3, 5]).numpy().tolist()
-        [0, 2, 4]
+    A ValueError where these are 2**31 or more together, which int32 cannot number.
     """
     return flatten([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
 
@@ -150,14 +129,10 @@ def nbytes(tensors):
 
 
 class Content(NamedTuple):
-    """What one worker tells all others in a step.
+    """What one worker tells all others in a step; ``metadata`` and ``dense`` are flat float32.
 
-    Attributes:
-        metadata: float32 (metadata,).
-        dense: float32 (dense,), what is sent whole, one tensor after another.
-        rows: for each gradient of rows, its values, float32 (r, width), and row numbers, int32 (r,).
-        indices: int32 (k,), where the entries stand, ascending; all tensors numbered through.
-        values: (k,), what is sent for them.
+    Of each gradient of rows ``rows`` has the values, float32 (r, width), and row numbers, int32 (r,). ``indices``,
+    int32 (k,), say where the entries' ``values`` (k,) stand: ascending, all tensors numbered through.
     """
 
     metadata: tf.Tensor
@@ -171,15 +146,9 @@ class Content(NamedTuple):
 class Layout:
     """What the messages of a step hold, known before it runs and the same for all workers.
 
-    Attributes:
-        values: type of the entries' values, ``"float32"`` or ``"float16"``.
-        indices: how it is told where they stand: ``"int32"`` or ``"run_lengths"``.
-        metadata: numbers that every worker tells all others.
-        dense: elements that are sent whole.
-        rows: elements of a row, for each gradient of rows.
-
-    Raises:
-        ValueError: values or indices is none of those.
+    ``values`` and ``indices`` are one of `VALUE_TYPES` and of `INDEX_TYPES`, else a ValueError. ``metadata`` is how
+    many numbers a worker tells, ``dense`` how many elements are sent whole, ``rows`` how many are in one row of each
+    gradient of rows.
 
     Example:
         >>> Layout("float16", "run_lengths").element_bytes, Layout(rows=(3,)).header_bytes
@@ -208,21 +177,7 @@ class Layout:
 
 
 def pack(content: Content, layout: Layout):
-    """One worker's message.
-
-    Args:
-        content: as `Content`; values of ``layout.values``.
-        layout: what there is to send.
-
-    Returns:
-        uint8 tensor (bytes,).
-
-    Example:
-        >>> nothing = tf.zeros([0])
-        >>> message = pack(Content(nothing, nothing, [], tf.constant([5]), tf.constant([0.5])), Layout())
-        >>> message.numpy().tolist()
-        [1, 0, 0, 0, 0, 0, 0, 63, 5, 0, 0, 0]
-    """
+    """One worker's message, a uint8 tensor (bytes,); the content's values are of ``layout.values``."""
     positions, values = content.indices, content.values
     if layout.indices == "run_lengths":
         positions, values = run_lengths(positions, values)
@@ -232,12 +187,7 @@ def pack(content: Content, layout: Layout):
 
 
 def unpack(messages, layout: Layout, workers: int) -> list[Content]:
-    """What is in the messages of all workers, one after another as an allgather gives them.
-
-    Args:
-        messages: uint8 tensor (bytes,).
-        layout: the one that they were packed with.
-        workers: how many messages there are.
+    """What is in the messages of all workers, uint8 (bytes,), one after another as an allgather gives them.
 
     Returns:
         A `Content` for each worker. Where run lengths travelled, entries of value 0 may be among the others

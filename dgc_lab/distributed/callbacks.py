@@ -88,8 +88,7 @@ class WriteCompression(keras.callbacks.Callback):
 def compression_ratios(compressor) -> dict[str, float]:
     """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"``, with headers, against float32.
 
-    Raises:
-        ValueError: the compressor has made no step yet.
+    A ValueError before the first step.
     """
     steps = int(compressor.counted)
     if steps < 1:

@@ -112,11 +112,7 @@ class HorovodWorkers(Communicator):
         return self.hvd.allgather(tensor, name=name)
 
     def assert_same_on_all_ranks(self, what: str) -> None:
-        """Compare a description over all ranks.
-
-        Raises:
-            RanksDisagree: it differs somewhere; on all ranks, so that none waits for the others.
-        """
+        """Compare a description over all ranks; where it differs, RanksDisagree on all, so that none waits."""
         digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8)[None]
         digests = self._now(lambda: self.hvd.allgather(tf.constant(digest), name="dgc_lab.agree"))
         others = [rank for rank, other in enumerate(digests) if other.tolist() != digests[0].tolist()]

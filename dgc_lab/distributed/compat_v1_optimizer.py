@@ -77,10 +77,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
     def compute_gradients(self, loss, var_list=None, **options):
         """Gradients of a loss, compressed; where this optimizer exchanges, combined over all workers.
 
-        Args:
-            loss: a tensor, or a function without arguments in eager mode.
-            var_list: variables; all trainable ones if None.
-            options: as ``tf.compat.v1.train.Optimizer.compute_gradients`` takes them.
+        Arguments are those of ``tf.compat.v1.train.Optimizer.compute_gradients``; in eager mode the loss is a function.
 
         Returns:
             List of (gradient, variable). Inside Horovod's optimizer, a gradient that is sent in part is a flat
@@ -105,12 +102,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
         return list(zip(updates, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """Apply what `compute_gradients` returned, as it is or combined by Horovod.
-
-        Args:
-            grads_and_vars: list of (gradient, variable), in the order in which they were given out.
-            global_step: variable to count up by one.
-            name: of the operation.
+        """Apply what `compute_gradients` returned, in its order, as it is or combined by Horovod.
 
         Raises:
             LabError: several ranks train, and nobody has exchanged the gradients.
@@ -193,8 +185,7 @@ class LocalCompressor(Compressor):
     def after_exchange(self, updates):
         """The rest of the step: back to the variables' shapes, and momentum where it is due.
 
-        Raises:
-            tf.errors.InvalidArgumentError: some worker's gradient held NaN or infinity; the message names the variable.
+        An InvalidArgumentError names the variable of which some worker's gradient held NaN or infinity.
         """
         changes, done, corrects = [], [None] * len(updates), self.config.corrects_momentum
         sparse = self._exchange.kinds.sparse

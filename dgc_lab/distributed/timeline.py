@@ -77,11 +77,7 @@ def events_in(text: str) -> list[dict]:
 
 
 def by_phase(frame: pd.DataFrame) -> pd.DataFrame:
-    """By phase: how often it ran, when the first began, when the last ended, and its time in all, in ms.
-
-    Args:
-        frame: what `read` gives.
-    """
+    """By phase of what `read` gives: how often it ran, when the first began, when the last ended, and ms in all."""
     ends = frame.assign(end=frame["start ms"] + frame["ms"])
     table = ends.groupby("phase", sort=False).agg(
         depth=("depth", "min"), times=("ms", "size"), begins=("start ms", "min"), ends=("end", "max"), ms=("ms", "sum")

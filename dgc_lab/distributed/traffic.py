@@ -12,11 +12,7 @@ OPEN_COUNTS = []  # of `count_collective_bytes`
 
 
 class Handed(dict):
-    """Bytes by collective, ``"allreduce"`` and ``"allgather"``.
-
-    Attributes:
-        calls: how often each was called; Horovod exchanges a group of tensors in one call.
-    """
+    """Bytes by collective, and in ``calls`` how often each was called: Horovod exchanges a group in one call."""
 
     def __init__(self):
         super().__init__(allreduce=0, allgather=0)

@@ -61,14 +61,7 @@ def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture
 
 
 def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
-    """What workers did within a window of time: by worker and look, second and length of each stretch of time.
-
-    Example:
-        >>> from dgc_lab.parameter_server.schedule import GradientEvent
-        >>> one = GradientEvent(0, 0, 0.0, 0.5, 1.5, 2.0, version=0, update=0, loss=2.3)
-        >>> spans([one], [0], 1.0, 3.0)[0, "computing"]
-        [(1.0, 0.5)]
-    """
+    """What workers did within a window of time: by worker and look, second and length of each stretch of time."""
     found = {(worker, look): [] for worker in workers for look in LOOKS}
     for record in records:
         if record.worker in workers and record.began < end and record.done > start:

@@ -25,15 +25,7 @@ CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar, in its length 
 
 
 class StragglerPicture(LiveFigure):
-    """Three panels that follow a run: loss by time of all runs; staleness and the last seconds of the current one.
-
-    Example:
-        >>> picture = StragglerPicture()
-        >>> picture.begin("1 asynchronous", workers=2)
-        >>> picture.add(GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.3, version=0, update=0, loss=2.3))
-        >>> picture.frame()[:4]
-        b'\\x89PNG'
-    """
+    """Three panels that follow a run: loss by time of all runs; staleness and the last seconds of the current one."""
 
     def __init__(self):
         super().__init__(Figure(figsize=(9.6, 4.9), dpi=84))

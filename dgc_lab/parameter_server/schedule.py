@@ -89,12 +89,7 @@ class Schedule:
             raise ValueError(f"stragglers must name each worker once, got {slow}")
 
     def gradients_an_update(self, workers: int) -> int:
-        """How many gradients are averaged in one update; a ValueError if none, or if a straggler is no worker.
-
-        Example:
-            >>> Schedule("backup workers").gradients_an_update(4)
-            3
-        """
+        """How many gradients are averaged in one update; a ValueError if none, or if a straggler is no worker."""
         for straggler in self.stragglers:
             if straggler.worker >= workers:
                 raise ValueError(f"stragglers must be among workers 0 to {workers - 1}, got {straggler.worker}")

@@ -49,12 +49,7 @@ def image_tag(data: bytes, alt: str) -> str:
 
 
 class Picture:
-    """A figure and its alternative text; the last line of a notebook cell shows both.
-
-    Attributes:
-        figure: ``matplotlib.figure.Figure``, to change or save.
-        alt: what it shows, in words.
-    """
+    """A ``matplotlib.figure.Figure`` and its alternative text; the last line of a notebook cell shows both."""
 
     def __init__(self, figure: Figure, alt: str):
         self.figure, self.alt = figure, alt
@@ -186,11 +181,8 @@ def short(value: float) -> str:
 def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, xlabel: str, left: float, first=0):
     """A figure with panels under one another on one scale of time, for bars in rows that are a step of 1 apart.
 
-    Args:
-        rows: by a panel's title, the names of its rows from the top, where y is ``first``; they take ``left`` inches.
-        looks: how bars are drawn, by what they mean.
-        mark: what a short black upright line means.
-        xlabel: what x is.
+    ``rows``: by a panel's title, the names of its rows from the top, where y is ``first``; they take ``left`` inches.
+    ``looks`` has how bars are drawn by what they mean; ``mark`` is what a short black upright line means.
     """
     heights = [0.2 * len(names) for names in rows.values()]
     # Laid out by hand, in inches, since a layout engine takes longer than the drawing: a title and the numbers of an

@@ -20,12 +20,7 @@ class Explorer(Panel):
     """Controls above a message, a picture and a table; a subclass says what to compute.
 
     A subclass makes its controls and defines ``result(**values)``, which returns a `dgc_lab.ui.charts.Picture`, a
-    ``pandas.DataFrame`` and a sentence, and knows no widget.
-
-    Attributes:
-        controls: by name, the widgets whose values go into ``result``.
-        frame: the table last shown, as a ``pandas.DataFrame``; None before the first.
-        picture: the picture last shown.
+    ``pandas.DataFrame`` and a sentence, and knows no widget. ``frame`` is the table last shown, None before the first.
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):

@@ -12,13 +12,11 @@ from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, Picture, style
 
 
 class LiveFigure:
-    """Lines of several runs, of which the last one grows.
+    """Lines of several runs, of which the last one grows: what does not move is drawn once and kept as ``background``.
 
-    Axes, legend and finished runs are drawn once and kept as a background; a frame adds the rest to it. A subclass
-    draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what the figure
-    shows in words (``alt()``), and sets ``background`` to None where something that does not move has changed.
-
-    ``runs`` has a dictionary for each run: ``label``, ``lines`` by name, and by the same names lists of x and y.
+    A subclass draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what
+    the figure shows in words (``alt()``), and sets ``background`` to None where it has changed.
+    Each of ``runs`` is a dictionary: ``label``, ``lines`` by name, and by the same names lists of x and y.
     """
 
     def __init__(self, figure: Figure):

@@ -24,20 +24,12 @@ class LiveRun(Panel):
     A subclass defines
 
     - ``_columns()``: the controls, column by column, each an attribute too;
-    - ``_new_curves()``: an empty live picture;
+    - ``_new_curves()``: an empty `dgc_lab.ui.live_figure.LiveFigure`;
     - ``_job()``: checks the controls, says that it starts and gives the arguments of ``_train``, or None when there is
       nothing to do; a ValueError, LabError or OSError says what is wrong;
     - ``_train(failures, *job)``: does the job and shows it until it ends or Stop is pressed; returns the last message,
       and adds to ``failures`` what failed without ending the job;
-    - ``frame()``: the rows as a table.
-
-    Args:
-        settings: first values of the controls, by their names in ``controls``.
-
-    Attributes:
-        rows: the finished rows, in the order in which they were made.
-        controls: by name, the widgets that make the settings.
-        curves: the live picture, a `dgc_lab.ui.live_figure.LiveFigure`.
+    - ``frame()``: as a table ``rows``, the finished ones in the order in which they were made.
     """
 
     beside_settings: ClassVar[tuple[str, ...]] = ()  # names of controls that are no settings
@@ -186,9 +178,8 @@ class LiveRun(Panel):
     def _live(self, events, tell: Callable[[], str]) -> Iterator:
         """The events of a training as they come, with message and picture brought up to date between them.
 
-        Args:
-            events: of the training; nothing is drawn until ``tell`` has something to say.
-            tell: says how far it is, and moves the progress bar; asked as often as one can read, and "" at first.
+        ``tell`` says how far it is and moves the progress bar; it is asked as often as one can read. Nothing is drawn
+        before it has said something else than "".
         """
         next_message = next_frame = cost = 0.0
         for event in events:

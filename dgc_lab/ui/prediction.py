@@ -71,16 +71,10 @@ class Prediction(ipywidgets.VBox):
             self.message.value = message_line("Kept. The experiment will tell.")
 
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
-        """The prediction beside what was seen.
-
-        Args:
-            seen: a number for each name.
+        """The prediction beside what was seen, a number for each name; a ValueError for other names.
 
         Returns:
             A row for each name: predicted, seen, and how much more was seen than predicted, as text.
-
-        Raises:
-            ValueError: ``seen`` has other names.
         """
         if set(seen) != set(self.sliders):
             raise ValueError(f"seen must have the names {', '.join(self.sliders)}, got {', '.join(map(str, seen))}")

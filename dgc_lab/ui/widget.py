@@ -21,13 +21,8 @@ EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are for the 
 class Panel(ipywidgets.VBox):
     """Controls, and under them a line that speaks, a picture and a table; a base class.
 
-    Args:
-        controls: by name, the widgets that make the settings.
-        rows: what stands above the message, the controls among it.
-        settings: first values of the controls.
-
-    Raises:
-        ValueError: a setting is not the name of a control, or its value is none that the control takes.
+    ``rows`` stand above the message, the ``controls`` among them. A ValueError for a setting that is not the name of a
+    control, or that the control does not take.
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):

@@ -20,12 +20,9 @@ NUMBER_OF = {word: number for number, word in enumerate(SPECIAL)}
 
 
 class Masked(NamedTuple):
-    """Sequences with words to guess.
+    """Sequences with words to guess, all int32: ``words`` (sequences, length), as the model sees them.
 
-    Attributes:
-        words: int32 (sequences, length), as the model sees them.
-        places: int32 (sequences, guesses), where the words to guess stand, rising.
-        targets: int32 (sequences, guesses), which words they are.
+    ``places``, rising, where the words to guess stand, and ``targets``, which they are: both (sequences, guesses).
     """
 
     words: tf.Tensor

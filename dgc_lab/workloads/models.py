@@ -11,9 +11,6 @@ def mnist_cnn(seed: int = 0):
 
     Convolution 5x5x32, pool, convolution 5x5x64, pool, dense 1024, dropout 0.4, dense 10.
 
-    Args:
-        seed: integer from which first weights and dropout masks are drawn.
-
     Returns:
         ``keras.Model``: float32 (batch, 28, 28, 1) in, logits float32 (batch, 10) out.
 
@@ -28,9 +25,6 @@ def digits_cnn(seed: int = 0):
     """A small convolutional network for 8x8 digits: the same build, 38 282 parameters.
 
     Convolution 3x3x16, pool, convolution 3x3x32, dense 64, dense 10.
-
-    Args:
-        seed: integer from which first weights are drawn.
 
     Returns:
         ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
@@ -56,10 +50,9 @@ def wide_digits_cnn(seed: int = 0):
 
 
 def cnn(name: str, side: int, convolutions, width: int, seed: int, dropout: float = 0.0):
-    """Square grey images into ten classes, with ReLU between the layers.
+    """Square grey images into ten classes, ReLU between the layers, Glorot's uniform first weights as published.
 
-    Each convolution is (filters, size, whether a pool follows); then a dense layer of some width, and the logits. First
-    weights are Glorot's uniform ones, as the published code had.
+    Each convolution is (filters, size, whether a pool follows); then a dense layer of some width, and the logits.
     """
     import keras
 

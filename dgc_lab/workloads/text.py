@@ -26,12 +26,7 @@ class TextError(LabError):
 
 
 def tokens(text: str) -> list[str]:
-    """The words, numbers and signs of a text, in order; white space between them is forgotten.
-
-    Example:
-        >>> tokens("x **= f(2)  # ----")
-        ['x', '**', '=', 'f', '(', '2', ')', '#', '----']
-    """
+    """The words, numbers and signs of a text, in order, a repeated sign as one; white space is forgotten."""
     return [match.group() for match in TOKEN.finditer(text) if not match.group().isspace()]
 
 
@@ -87,12 +82,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text cut into sequences of word numbers, for training and for testing.
+    """A text cut into int32 sequences of word numbers, (sequences, length), for training and for testing.
 
-    Attributes:
-        vocabulary: of the training text alone.
-        train: int32 (sequences, length).
-        test: as ``train``, from paragraphs that are not in it.
+    The vocabulary is of the training text alone; no paragraph is in both.
     """
 
     vocabulary: Vocabulary
@@ -101,9 +93,7 @@ class Corpus:
 
 
 def python_reference() -> str:
-    """Python's language reference as ``help()`` shows it, without the paragraphs that occur again.
-
-    A TextError where this Python has come without it.
+    """Python's language reference as ``help()`` shows it, each paragraph once; a TextError where it is missing.
 
     Source: `pydoc_data.topics`, made from https://docs.python.org/3/reference (PSF License).
     """
