@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from kernels import kernel  # noqa: F401
+from outside import neighbour  # noqa: F401
 
 # A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
