@@ -20,7 +20,7 @@ LIBRARY = ROOT / "dgc_lab"
 FILES = sorted(LIBRARY.rglob("*.py"))
 ROOMS = sorted(file.parent.name for file in LIBRARY.glob("*/__init__.py"))
 
-FOUNDATION = {"dgc", "workloads", "ui", "install"}
+FOUNDATION = ("dgc", "workloads", "ui", "install")
 MAY_IMPORT = {  # beside common, which all may, and itself
     "common": set(),
     **{room: set() for room in FOUNDATION},
