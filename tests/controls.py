@@ -27,6 +27,7 @@ LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
 def widget_with(page, part):
     """The first widget that holds this part (a selector), in the window."""
     found = page.locator(f".widget-vbox:has({part})").first
+    found.wait_for(timeout=180_000)  # a lesson that runs from its top needs a while to come to it
     found.scroll_into_view_if_needed()
     return found
 

@@ -132,8 +132,9 @@ def read_metadata(metadata) -> Trace:
 def profiler_trace(function, *arguments) -> Trace:
     """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
 
-    The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, on x86 processors
-    those of 256 KiB or more, elsewhere none (``peak_bytes`` is then 0). `session_trace` counts them all.
+    The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, with oneDNN (by itself
+    on newer x86 processors, or by ``TF_ENABLE_ONEDNN_OPTS=1``) those of 256 KiB or more, elsewhere none: ``peak_bytes``
+    is then 0. `session_trace` counts them all.
 
     Raises:
         TraceError: this TensorFlow's profiler cannot be read, or ran no operation.
