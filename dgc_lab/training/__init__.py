@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
         "events": "DistributedStep Evaluation Step TrainingDiverged",
-        "masking_trainer": "MaskingConfig Trainer make_evaluator",
+        "masking_trainer": "MaskingConfig Trainer",
         "distributed_trainer": "DistributedConfig DistributedTrainer TrainerOnRanks",
         "model_trainer": "ModelTrainer batches_of dense",
         "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
