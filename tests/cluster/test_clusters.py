@@ -12,10 +12,10 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import outside
 import psutil
 import pytest
 
+import outside
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
 from dgc_lab.cluster.processes import is_running
 from dgc_lab.common import LabError

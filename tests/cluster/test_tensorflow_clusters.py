@@ -11,10 +11,10 @@ import threading
 import time
 import warnings
 
-import outside
 import psutil
 import pytest
 
+import outside
 from dgc_lab.cluster import (
     FunctionFailed,
     MultiWorkerMirrored,
