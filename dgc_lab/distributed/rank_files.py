@@ -1,0 +1,141 @@
+"""What every rank has to save to go on as if never stopped: its own residuals and velocities, beside what all share.
+
+A run can die while some ranks have saved and others have not. So each keeps its last two saves, and all take up the
+newest step that each of them has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.common import LabError
+from dgc_lab.distributed.communicators import default_communicator
+
+
+class RankFiles:
+    """One rank's saves in a folder, each a file of its own: the values of ``variables`` after a step.
+
+    Args:
+        folder: where; the same for all ranks or not.
+        communicator: who takes part; each process saves what the workers in it hold.
+        variables: ``tf.Variable``s, the same list at each start.
+        about: what a run must have in common with the one that saved, JSON values by name.
+    """
+
+    def __init__(self, folder, communicator, variables, about: dict):
+        self.folder, self.communicator, self.variables = Path(folder), communicator, list(variables)
+        self.about = {"workers": communicator.size, "rank": communicator.first, **about}
+        self.step = None  # of the save before, or of the one that was restored
+
+    def save(self, step: int) -> None:
+        """Write all of a step or nothing; the save before it stays. A LabError where another run's later ones lie."""
+        later = [saved for saved in self.steps() if saved > step and self.step is None]
+        if later:
+            raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or name an empty folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self._file(step).with_suffix(".unfinished")
+        with open(unfinished, "wb") as file:
+            np.savez(file, json.dumps(self.about), *(raw(variable.numpy()) for variable in self.variables))
+        os.replace(unfinished, self._file(step))
+        for old in self.steps():
+            if old not in (step, self.step):
+                self._file(old).unlink()
+        self.step = step
+
+    def restore(self) -> int:
+        """Take up the newest step that all ranks have and return it; 0 where nothing was saved.
+
+        Raises:
+            LabError: ranks have no step in common, or the run that saved had other settings or as many workers.
+        """
+        steps = self.steps()
+        newest = tf.constant([steps[-1] if steps else 0])
+        step = int(tf.reduce_min(self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")))
+        if step == 0:
+            return 0
+        if step not in steps:
+            rank = self.communicator.first
+            raise LabError(f"{self.folder} holds steps {steps} of rank {rank}, and another rank has step {step}")
+        with np.load(self._file(step), allow_pickle=False) as file:
+            about, *values = (file[name] for name in file.files)
+        saved = json.loads(str(about))
+        differing = [f"{name} {saved.get(name)} (now {now})" for name, now in self.about.items() if saved.get(name) != now]
+        if differing:
+            raise LabError(f"{self.folder} was saved by a run with {', '.join(differing)}")
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(value.view(variable.dtype.as_numpy_dtype))
+        self.step = step
+        return step
+
+    def steps(self) -> list[int]:
+        """Steps of this rank's saves, the last one last."""
+        files = self.folder.glob(f"rank_{self.communicator.first}_step_*.npz")
+        return sorted(int(file.stem.rpartition("_")[2]) for file in files)
+
+    def _file(self, step) -> Path:
+        return self.folder / f"rank_{self.communicator.first}_step_{step}.npz"
+
+
+def raw(value: np.ndarray) -> np.ndarray:
+    """The array, as bytes where numpy alone does not know its type (bfloat16): a file of it needs no pickle.
+
+    Example:
+        >>> raw(np.ones(2, tf.bfloat16.as_numpy_dtype)).dtype.name
+        'uint16'
+    """
+    return value if value.dtype.isbuiltin == 1 else value.view(f"uint{8 * value.dtype.itemsize}")
+
+
+class SaveRanks(keras.callbacks.Callback):
+    """Saves each rank's whole training after every epoch, for `restore` after a crash: the same bits as without one.
+
+    Put it last in the list of callbacks, on every rank. What is saved is all that the model and its optimizer hold:
+    weights, moving statistics, seeds of dropout, the learning rate, and this rank's residuals and velocities. Not
+    saved is where ``fit`` has come in its shuffling: give it the examples in an order that depends on the epoch alone,
+    as with ``shuffle=False``, if not a bit may differ.
+
+    Args:
+        folder: for the files, ``rank_0_step_1200.npz`` and so on; each rank keeps two.
+        communicator: as in `DistributedOptimizer`.
+
+    Raises:
+        LabError: restored with another number of ranks, by another rank, or for another model; or the folder holds
+            a run that was not restored.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> saves = SaveRanks("run")  # doctest: +SKIP
+        >>> model.fit(x, y, epochs=9, initial_epoch=saves.restore(model), callbacks=[saves])  # doctest: +SKIP
+    """
+
+    def __init__(self, folder, communicator=None):
+        super().__init__()
+        self.folder, self.communicator = folder, communicator
+
+    def restore(self, model) -> int:
+        """Put the newest epoch that all ranks have saved into a compiled model; how many epochs are done (0 at first).
+
+        Every rank must call it.
+        """
+        self.communicator = (self.communicator or default_communicator()).each_rank
+        model.optimizer.build(model.trainable_variables)
+        variables = [*model.variables, *model.optimizer.variables]
+        compressor = getattr(model.optimizer, "compressor", None)
+        held = [variable.value for variable in variables] + (compressor.state if compressor else [])
+        shapes = [list(variable.shape) for variable in held]
+        self.files = RankFiles(self.folder, self.communicator, held, {"shapes": shapes})
+        return self.files.restore()
+
+    def on_train_begin(self, logs=None):
+        if not hasattr(self, "files"):
+            raise LabError("call saves.restore(model) first, and give what it returns to fit as initial_epoch")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.files.save(epoch + 1)

@@ -1,0 +1,419 @@
+"""Makes docs/keras.md: what of Keras works with `DistributedOptimizer`, found by training with it and without.
+
+python tools/write_keras_page.py
+
+Each function below trains a small network with one feature of Keras. It runs twice: with plain momentum SGD, and with
+the same momentum inside `DistributedOptimizer`, which sends everything. Equal weights mean that the feature works.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dgc_lab.common import LabError
+from dgc_lab.distributed import DistributedOptimizer
+from dgc_lab.dgc import DGCConfig
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "keras.md"
+HEAD = """# Keras, feature by feature
+
+What of Keras works inside `model.fit` with `DistributedOptimizer(keras.optimizers.SGD(...), DGCConfig(...))`. Each line
+was found by training the same small network twice, with Keras's own momentum SGD and with the same momentum in the
+config at ratio 1, where nothing is left out: *works* means the same weights up to rounding, *refused* that it says so
+before the first step. This page is made by `make docs` from [the code that trains](../tools/write_keras_page.py), and a
+test compares it.
+
+| feature of Keras | verdict | what to know |
+|---|---|---|
+"""
+ALL = DGCConfig(ratio=1.0, momentum=0.9, dense_below=0, dense_vectors=False)
+FEATURES = {}
+X = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32)
+Y = (X.sum(1) > 0).astype(np.int32) + (X[:, 0] > 0.5)
+
+
+def feature(name, note=""):
+    """Enters a function as a feature, and a note for its line."""
+
+    def enter(train):
+        FEATURES[name] = train, note
+        return train
+
+    return enter
+
+
+def plain(**options):
+    """Keras's own momentum SGD."""
+    return keras.optimizers.SGD(options.pop("learning_rate", 0.05), momentum=0.9, **options)
+
+
+def distributed(**options):
+    """The same inside `DistributedOptimizer`."""
+    return DistributedOptimizer(keras.optimizers.SGD(options.pop("learning_rate", 0.05), **options), ALL)
+
+
+def network(*layers, **options):
+    """A small classifier, with the same weights each time."""
+    keras.utils.set_random_seed(1)
+    hidden = layers or (keras.layers.Dense(8, activation="tanh", **options),)
+    return keras.Sequential([keras.Input((6,)), *hidden, keras.layers.Dense(3)])
+
+
+def trained(optimizer, model=None, epochs=3, compiled=None, **fit):
+    """The weights of a network after training."""
+    model = model or network()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss=loss, **{"jit_compile": False, **(compiled or {})})
+    model.fit(X, Y, **{"batch_size": 16, "epochs": epochs, "shuffle": False, "verbose": 0, **fit})
+    return model.get_weights()
+
+
+@feature("`model.fit`")
+def fit(sgd):
+    return trained(sgd())
+
+
+@feature("several calls of `fit`")
+def several_fits(sgd):
+    model, optimizer = network(), sgd()
+    trained(optimizer, model, 1)
+    model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+@feature("`compile` again with the same optimizer")
+def compile_again(sgd):
+    model, optimizer = network(), sgd()
+    trained(optimizer, model, 1)
+    return trained(optimizer, model, 1)
+
+
+@feature("`train_on_batch`")
+def train_on_batch(sgd):
+    model = network()
+    trained(sgd(), model, 1)
+    model.train_on_batch(X[:16], Y[:16])
+    return model.get_weights()
+
+
+@feature("`run_eagerly=True`")
+def eager(sgd):
+    return trained(sgd(), epochs=1, compiled={"run_eagerly": True})
+
+
+@feature("`steps_per_execution`")
+def steps_per_execution(sgd):
+    return trained(sgd(), compiled={"steps_per_execution": 3})
+
+
+@feature("`jit_compile=True`")
+def xla(sgd):
+    return trained(sgd(), compiled={"jit_compile": True})
+
+
+@feature("a loop of one's own, with `GradientTape`")
+def own_loop(sgd):
+    model, optimizer = network(), sgd()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+
+    for start in range(0, 48, 16):
+        step(X[start : start + 16], Y[start : start + 16])
+    return model.get_weights()
+
+
+@feature("`train_step` of one's own")
+def own_train_step(sgd):
+    class Own(keras.Model):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                value = self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(value, self.trainable_weights), self.trainable_weights, strict=True)
+            )
+            return {"loss": value}
+
+    return trained(sgd(), Own(network()))
+
+
+@feature("generators", "On several ranks `fit` needs `steps_per_epoch`: `AverageMetrics` says so.")
+def generator(sgd):
+    def batches():
+        while True:
+            yield from ((X[start : start + 16], Y[start : start + 16]) for start in range(0, 48, 16))
+
+    model = network()
+    model.compile(sgd(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.fit(batches(), steps_per_epoch=3, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+@feature("`tf.data`")
+def pipeline(sgd):
+    model = network()
+    model.compile(sgd(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), epochs=2, verbose=0)
+    return model.get_weights()
+
+
+@feature("`sample_weight` and `class_weight`")
+def weights(sgd):
+    return trained(sgd(), sample_weight=np.linspace(0, 1, 48), class_weight=None) + trained(
+        sgd(), class_weight={0: 1.0, 1: 2.0, 2: 0.5}
+    )
+
+
+@feature("learning-rate schedules", "The velocity holds no learning rate, as in the paper; Keras's holds it.")
+def schedule(sgd):
+    return trained(sgd(learning_rate=keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)))
+
+
+@feature("`LearningRateScheduler`, `ReduceLROnPlateau`", "As above.")
+def rate_callbacks(sgd):
+    falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.05 * 0.5**epoch)
+    return trained(sgd(), callbacks=[falls, keras.callbacks.ReduceLROnPlateau("loss", patience=1)])
+
+
+@feature("`EarlyStopping`", "On several ranks after `AverageMetrics`, so that all stop together.")
+def early_stopping(sgd):
+    return trained(sgd(), epochs=9, callbacks=[keras.callbacks.EarlyStopping("loss", min_delta=9, patience=2)])
+
+
+@feature("`gradient_accumulation_steps`", "Added up before they are compressed: one exchange for all of them.")
+def accumulation(sgd):
+    return trained(sgd(gradient_accumulation_steps=3))
+
+
+@feature("`gradient_accumulation_steps` with a schedule")
+def accumulation_with_schedule(sgd):
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.05, 0.01])
+    return trained(sgd(gradient_accumulation_steps=2, learning_rate=rate), epochs=4)
+
+
+@feature("`use_ema`")
+def moving_average(sgd):
+    return trained(sgd(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=4))
+
+
+@feature("`use_ema` and `gradient_accumulation_steps`")
+def moving_average_accumulated(sgd):
+    return trained(sgd(use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=3))
+
+
+@feature("`SwapEMAWeights`")
+def swap_averages(sgd):
+    optimizer = sgd(use_ema=True, ema_momentum=0.5)
+    return trained(optimizer, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])
+
+
+@feature("`nesterov=True`", "`DGCConfig(nesterov=True)` is the same momentum.")
+def nesterov(sgd):
+    return trained(sgd(nesterov=True))
+
+
+@feature("`momentum` of the inner SGD", "`DGCConfig(momentum=...)` in its place.")
+def momentum(sgd):
+    return trained(plain() if sgd is plain else DistributedOptimizer(plain(), ALL))
+
+
+@feature("Adam and all others", "Without a config every optimizer works: whole gradients are averaged.")
+def adam(sgd):
+    inner = keras.optimizers.Adam(0.01)
+    return trained(inner if sgd is plain else DistributedOptimizer(inner, ALL))
+
+
+@feature("Adam and all others, without a config")
+def adam_whole(sgd):
+    inner = keras.optimizers.Adam(0.01)
+    return trained(inner if sgd is plain else DistributedOptimizer(inner))
+
+
+@feature("`clipnorm`", "`DGCConfig(clip_norm=...)` clips all gradients together, before they are accumulated.")
+def clipnorm(sgd):
+    return trained(sgd(clipnorm=0.1))
+
+
+@feature("`global_clipnorm`", "As above.")
+def global_clipnorm(sgd):
+    return trained(sgd(global_clipnorm=0.1))
+
+
+@feature("`clipvalue`", "As above.")
+def clipvalue(sgd):
+    return trained(sgd(clipvalue=0.1))
+
+
+@feature("`weight_decay`", "`DGCConfig(weight_decay=...)` is added to the gradients, as in the paper.")
+def weight_decay(sgd):
+    return trained(sgd(weight_decay=0.01))
+
+
+@feature("`loss_scale_factor`")
+def loss_scale(sgd):
+    return trained(sgd(loss_scale_factor=8.0))
+
+
+@feature("mixed precision, `mixed_bfloat16`")
+def bfloat16(sgd):
+    return trained(sgd(), network(dtype="mixed_bfloat16"))
+
+
+@feature("mixed precision, `mixed_float16`")
+def float16(sgd):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return trained(sgd(), compiled={"auto_scale_loss": True})
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+@feature("regularizers of layers")
+def regularizers(sgd):
+    return trained(sgd(), network(kernel_regularizer=keras.regularizers.L2(0.1)))
+
+
+@feature("constraints of weights")
+def constraints(sgd):
+    return trained(sgd(), network(kernel_constraint=keras.constraints.MaxNorm(0.5)))
+
+
+@feature("frozen layers")
+def frozen(sgd):
+    model = network()
+    model.layers[0].trainable = False
+    return trained(sgd(), model)
+
+
+@feature("layers unfrozen after `compile`, the same optimizer")
+def unfrozen(sgd):
+    model, optimizer = network(), sgd()
+    model.layers[0].trainable = False
+    trained(optimizer, model, 1)
+    model.layers[0].trainable = True
+    return trained(optimizer, model, 1)
+
+
+@feature("batch normalisation", "Each rank keeps its own moments: `AverageStatistics` averages them.")
+def batch_norm(sgd):
+    return trained(sgd(), network(keras.layers.Dense(8), keras.layers.BatchNormalization()))
+
+
+@feature("dropout", "Each rank draws its own.")
+def dropout(sgd):
+    return trained(sgd(), network(keras.layers.Dense(8), keras.layers.Dropout(0.5, seed=3)))
+
+
+@feature(
+    "embeddings",
+    "Their gradients are rows, exchanged whole. A row's momentum moves on when the row is used, Keras's in every step.",
+)
+def embeddings(sgd):
+    words = (np.abs(X) * 3).astype(np.int32) % 10
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(40, 4), keras.layers.Flatten()]
+    model = keras.Sequential([*layers, keras.layers.Dense(3)])
+    model.compile(sgd(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    words[16:] += 10  # rows that the first batch uses and no later one does
+    model.fit(words, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+@feature("layers that are used twice")
+def shared_layer(sgd):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((6,))
+    layer = keras.layers.Dense(6, activation="tanh")
+    return trained(sgd(), keras.Model(x, keras.layers.Dense(3)(layer(layer(x)))))
+
+
+@feature("`load_weights` before the first step")
+def load_weights(sgd):
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "a.weights.h5")
+        before, model, optimizer = network(), network(), sgd()
+        trained(sgd(), before, 1)
+        before.save_weights(file)
+        model.compile(optimizer, loss="sparse_categorical_crossentropy", jit_compile=False)
+        model.load_weights(file)
+        return trained(optimizer, model, 1)
+
+
+@feature("`model.save` and `load_model`, training on")
+def save_and_load(sgd):
+    with tempfile.TemporaryDirectory() as folder:
+        file, model = os.path.join(folder, "a.keras"), network()
+        trained(sgd(), model, 1)
+        model.save(file)
+        model = keras.saving.load_model(file)
+        model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
+        return model.get_weights()
+
+
+@feature("`ModelCheckpoint`", "To resume on several ranks, use `dgc_lab.distributed.ResumeRanks`.")
+def model_checkpoint(sgd):
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "a.weights.h5")
+        saves = keras.callbacks.ModelCheckpoint(file, save_weights_only=True, save_best_only=True, monitor="loss")
+        model = network()
+        trained(sgd(), model, callbacks=[saves])
+        model.load_weights(file)
+        return model.get_weights()
+
+
+@feature("`BackupAndRestore`", "As above.")
+def backup_and_restore(sgd):
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(sgd(), callbacks=[keras.callbacks.BackupAndRestore(folder)])
+
+
+@feature("`tf.distribute.MirroredStrategy`", "Ranks in its place.")
+def mirrored(sgd):
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        return trained(sgd(), network(), 1)
+
+
+def verdict(train) -> tuple[str, str]:
+    """``works``, ``differs`` or ``refused``, and the error's first sentence."""
+    expected = train(plain)
+    try:
+        found = train(distributed)
+    except (LabError, ValueError) as error:
+        return "refused", str(error).splitlines()[0]
+    same = all(np.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(expected, found, strict=True))
+    return ("works" if same else "differs"), ""
+
+
+def page() -> str:
+    """The whole page; trains a minute or two."""
+    lines = []
+    for name, (train, note) in FEATURES.items():
+        keras.backend.clear_session()
+        how, told = verdict(train)
+        what = " ".join(part for part in (told and f"“{told}”", note) if part)
+        lines.append(f"| {name} | {how} | {what} |".replace("  |", " |"))
+    return HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
