@@ -77,9 +77,9 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     """Sampled threshold, repaired where it is far off: between 0.8 k and 1.3 k elements are kept, whatever the sample.
 
-    When more than 1.3 k elements pass the sampled threshold, the exact k-th largest among those that passed replaces
-    it. When fewer than 0.8 k pass, the share read off the sample is doubled until enough do. Ties can still exceed the
-    band, and a tensor with fewer than 0.8 k non-zero elements stays below it.
+    When more pass, the exact k-th largest among them replaces the sampled threshold. When fewer pass, the share read
+    off the sample is doubled until enough do. Ties can still exceed the band, and a tensor with fewer than 0.8 k
+    non-zero elements stays below it.
 
     Args, Returns, Raises: as `sampled_threshold`.
 
@@ -97,12 +97,10 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
 
     Args:
         gradients: list of floating-point tensors, any shapes.
-        ratio: share to keep in [0, 1], number or scalar tensor.
+        ratio, sample, seed: as `sampled_threshold`.
         rule: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
         scope: ``"tensor"``, each tensor its own threshold; ``"global"``, one over the elements of all;
             ``"first"``, the first tensor's threshold for all, which is what the published masking code does.
-        sample: share of the elements that the sampled rules look at, in (0, 1].
-        seed: two integers or an integer tensor of shape (2,).
 
     Returns:
         List of scalar tensors, as long as ``gradients``.
@@ -117,10 +115,9 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
         >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
         [30.0, 30.0]
     """
-    if rule not in RULES:
-        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
+    for name, value, allowed in (("rule", rule, RULES), ("scope", scope, SCOPES)):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     if scope == "tensor":
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
@@ -148,9 +145,7 @@ def keep_mask(x, threshold):
 
 
 def split(x, threshold):
-    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, and ``kept * dropped == 0``.
-
-    Both are of x's shape and dtype.
+    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, both of x's shape and dtype.
 
     Example:
         >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)
