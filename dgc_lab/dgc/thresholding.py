@@ -179,10 +179,6 @@ def elements_to_keep(ratio, x):
     return tf.cast(tf.math.ceil(share), tf.int32)
 
 
-def smallest_normal(dtype) -> float:
-    return float(ml_dtypes.finfo(tf.as_dtype(dtype).as_numpy_dtype).smallest_normal)
-
-
 def _each(rule, tensors, ratio, sample, seeds):
     """One threshold per tensor: ratio 1 is answered without a search, and those of other ratios are above zero.
 
@@ -200,11 +196,10 @@ def _each(rule, tensors, ratio, sample, seeds):
         return [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
-        found = []
-        for x, seed in zip(tensors, seeds, strict=True):
-            search = SEARCHES["exact" if _is_small(x) else rule]
-            found.append(tf.maximum(search(tf.reshape(x, [-1]), ratio, sample, seed), smallest_normal(x.dtype)))
-        return found
+        return [
+            SEARCHES["exact" if _is_small(x) else rule](tf.reshape(x, [-1]), ratio, sample, seed)
+            for x, seed in zip(tensors, seeds, strict=True)
+        ]
 
     known = tf.get_static_value(ratio)
     if known is None and tensors:
@@ -232,11 +227,10 @@ def _hierarchical(flat, ratio, sample, seed):
     def lower(share, threshold, _):
         share = tf.minimum(2 * share, 1.0)
         from_sample = _kth_largest(part, elements_to_keep(share, part))
-        threshold = tf.where(share < 1, from_sample, tf.zeros_like(from_sample))
-        threshold = tf.maximum(threshold, smallest_normal(flat.dtype))
+        threshold = tf.where(share < 1, from_sample, _smallest_normal(flat.dtype))
         return share, threshold, passing(threshold)
 
-    threshold = tf.maximum(_kth_largest(part, elements_to_keep(ratio, part)), smallest_normal(flat.dtype))
+    threshold = _kth_largest(part, elements_to_keep(ratio, part))
     _, threshold, passed = tf.while_loop(
         lambda share, threshold, passed: (passed < TOO_FEW * wanted) & (share < 1),
         lower,
@@ -286,5 +280,10 @@ def _sampled_magnitudes(flat, ratio, sample, seed):
 
 
 def _kth_largest(magnitudes, k):
-    """The k-th largest value; the smallest of no values is infinity, which is the threshold that k = 0 asks for."""
-    return tf.reduce_min(tf.math.top_k(magnitudes, k, sorted=False).values)
+    """The k-th largest value, or the smallest normal number above it; for k = 0 infinity, the smallest of no values."""
+    largest = tf.math.top_k(magnitudes, k, sorted=False).values
+    return tf.maximum(tf.reduce_min(largest), _smallest_normal(magnitudes.dtype))
+
+
+def _smallest_normal(dtype) -> float:
+    return float(ml_dtypes.finfo(dtype.as_numpy_dtype).smallest_normal)

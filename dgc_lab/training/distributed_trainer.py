@@ -100,8 +100,6 @@ class DistributedTrainer(ModelTrainer):
         True
     """
 
-    own_masks = False
-
     def __init__(self, settings: DistributedConfig, communicator=None, data: Dataset | None = None):
         grow_gpu_memory()
         self.settings, self.data = settings, data or load(settings.dataset)
@@ -206,8 +204,6 @@ class TrainerOnRanks:
     Raises:
         ValueError: there are more or fewer ranks than ``settings.workers``.
     """
-
-    own_masks = False
 
     def __init__(self, ranks, settings: DistributedConfig, data: Dataset | None = None, path=None):
         if settings.workers != ranks.size:
