@@ -119,15 +119,11 @@ class DistributedTrainer(ModelTrainer):
         self.communicator.assert_same_on_all_ranks(str(settings))
 
     def run(self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False) -> Iterator:
-        """Train at one ratio.
+        """Train at one ratio; ``stop`` and what it yields are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
-            stop: asked before every step; when it says True on any rank, all end after the same step.
             go_on: from the present state, as after `restore`, in place of the first weights.
-
-        Yields:
-            A `DistributedStep` after every update, and on the first rank an `Evaluation` now and then.
 
         Raises:
             ValueError: ratio outside [0, 1], or another one than the run had that goes on.

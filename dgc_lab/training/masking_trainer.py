@@ -1,7 +1,4 @@
-"""One worker trains with masked gradients: a loop that is a generator of what happens in it.
-
-The loop knows no widget and no file. Who runs it reads its events, and stops it by reading no further.
-"""
+"""One worker trains with masked gradients: a generator of what happens, which one stops by reading no further."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Several workers train a Keras model with Deep Gradient Compression: simulated in one process, or Horovod ranks.
 
 Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
-inside, and for several workers in one process. It is a generator of what happens in it, and knows no widget or file.
+inside, and for several workers in one process.
 """
 
 from __future__ import annotations
