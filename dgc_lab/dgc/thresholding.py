@@ -118,7 +118,6 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
     for name, value, allowed in (("rule", rule, RULES), ("scope", scope, SCOPES)):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     if scope == "tensor":
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
         return _each(rule, gradients, ratio, sample, seeds)

@@ -48,8 +48,7 @@ class MaskingConfig:
     evaluations: int = 10
 
     def __post_init__(self):
-        choices = {"dataset": tuple(MODELS), "rule": (*RULES, "off"), "scope": SCOPES}
-        for name, allowed in choices.items():
+        for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
             check_choice(name, getattr(self, name), allowed)
         for name, least in {"steps": 1, "batch": 1, "seed": 0, "evaluations": 1}.items():
             check_whole(name, getattr(self, name), least)
