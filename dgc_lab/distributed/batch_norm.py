@@ -1,9 +1,8 @@
 """Batch normalization on several workers: one set of moving means and variances out of many.
 
-Each worker normalizes by its own batches and keeps moving statistics of them, which are no weights: no gradient and no
-optimizer touches them, so the workers' drift apart and each saves another model. All have seen as many batches, so the
-mean over the workers is what one worker would have that had seen all of them, but for how far the batches' means lie
-apart. (Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
+No gradient touches these statistics: the workers' drift apart, and each would save another model. All have seen as many
+batches, so their mean is what one worker would have that had seen all, but for how far the batches' means lie apart.
+(Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class AverageStatistics(keras.callbacks.Callback):
 
     Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
 
-    Args:
-        communicator: as in `dgc_lab.distributed.keras_optimizer.DistributedOptimizer`.
+    ``communicator`` is as in `dgc_lab.distributed.DistributedOptimizer`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
