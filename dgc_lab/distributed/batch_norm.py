@@ -25,11 +25,9 @@ def statistics_of(model) -> list[tf.Variable]:
 
 
 def average_statistics(model, communicator=None) -> None:
-    """Give all workers the mean of their moving statistics; every worker must call it.
+    """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
 
-    Args:
-        model: a Keras model; one without such statistics is left alone.
-        communicator: who takes part, each with a model of its own: Horovod's ranks if None.
+    ``communicator`` is as in `dgc_lab.distributed.DistributedOptimizer`.
     """
     communicator = (communicator or default_communicator()).each_rank
     variables = statistics_of(model)
@@ -47,8 +45,6 @@ class AverageStatistics(keras.callbacks.Callback):
     """Averages batch normalization's moving statistics over the ranks, before every validation and after every epoch.
 
     Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
-
-    ``communicator`` is as in `dgc_lab.distributed.DistributedOptimizer`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])

@@ -112,7 +112,6 @@ class GradientCompressionOptimizer(v1.Optimizer):
         return own[name][places[0]] if places else None
 
     def get_slot_names(self):
-        """Names that `get_slot` knows."""
         return sorted({*self.inner.get_slot_names(), *self._own_slots()})
 
     def variables(self):

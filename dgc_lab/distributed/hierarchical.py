@@ -61,7 +61,6 @@ class HierarchicalCommunicator(HorovodWorkers):
 
     @property
     def each_rank(self):
-        """Examples, metrics and files are each rank's own."""
         return HorovodWorkers()
 
     def reduce_within_host(self, gradients, metadata, average):
@@ -87,7 +86,6 @@ class HierarchicalCommunicator(HorovodWorkers):
         return [pooled], [metadata]
 
     def allreduce(self, groups, name=None):
-        """Sums over all hosts of a list of tensors, the same bits on every rank."""
         [tensors] = groups
         if self.leads:
             tensors = self._sums(tensors, self._leaders, f"{name}.hosts")
@@ -96,7 +94,6 @@ class HierarchicalCommunicator(HorovodWorkers):
         return self._sums(tensors, self._own, f"{name}.own")  # zeros, but for the rank that has the sums
 
     def allgather(self, tensors, name=None):
-        """The hosts' tensors one after another."""
         [tensor] = tensors
         if self.leads:
             tensor = self.hvd.allgather(tensor, name=f"{name}.hosts", process_set=self._leaders)

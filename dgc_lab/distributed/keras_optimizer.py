@@ -107,9 +107,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self._started:
             return
         with tf.init_scope():
-            self.communicator.assert_same_on_all_ranks(
-                f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
-            )
+            step = f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
+            self.communicator.assert_same_on_all_ranks(step)
             state = [variable.value for variable in (*self._trainable_variables, *self.inner.variables)]
             self.communicator.broadcast(state)
         self._started = True
@@ -154,11 +153,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         saved, own = int(np.asarray(store["rank"])), self.communicator.first
         if saved != own:
             raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
-        if len(store.keys()) - 1 != len(self.compressor.state):
-            raise ValueError(
-                f"the file holds {len(store.keys()) - 1} of the {len(self.compressor.state)} state variables"
-            )
-        for number, variable in enumerate(self.compressor.state):
+        state, held = self.compressor.state, len(store.keys()) - 1
+        if held != len(state):
+            raise ValueError(f"the file holds {held} of the {len(state)} state variables")
+        for number, variable in enumerate(state):
             variable.assign(np.asarray(store[str(number)]))
 
     def get_config(self):

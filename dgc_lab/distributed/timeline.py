@@ -1,8 +1,7 @@
 """What Horovod did and when: a reader of the timeline that Horovod writes.
 
-Horovod writes one when told to: by the environment variable ``HOROVOD_TIMELINE=FILE`` from the start on, or, started
-with ``HOROVOD_TIMELINE=DYNAMIC``, by ``hvd.start_timeline(FILE)`` and ``hvd.stop_timeline()`` in between. It is in the
-format of Chrome's trace viewer, which https://ui.perfetto.dev shows, too: one "process" for each tensor.
+``HOROVOD_TIMELINE=FILE`` in the environment asks for one from the start on; with ``HOROVOD_TIMELINE=DYNAMIC`` there,
+``hvd.start_timeline(FILE)`` and ``hvd.stop_timeline()`` do in between. https://ui.perfetto.dev shows it, too.
 
 Source: https://horovod.readthedocs.io/en/stable/timeline.html
 """
@@ -23,10 +22,7 @@ class TimelineError(LabError):
 
 
 def read(file: str | os.PathLike) -> pd.DataFrame:
-    """The phases in a timeline file, in the order of their beginnings.
-
-    Args:
-        file: what Horovod wrote; also one that it is still writing, or that a killed rank left behind.
+    """The phases in a timeline file, in the order of their beginnings; Horovod may still write it, or have been killed.
 
     Returns:
         One row per phase that has ended: ``tensor``, ``phase`` as Horovod names it, such as ``NEGOTIATE_ALLREDUCE``
