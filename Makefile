@@ -75,7 +75,7 @@ binder-replay: $(VENV)/.installed
 	$(BIN)/python tools/replay_binder.py
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/install/build_horovod.py
-	$(BIN)/python -m dgc_lab.install.build_horovod
+	$(BIN)/python -m dgc_lab build-horovod
 	touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json

@@ -1,7 +1,4 @@
-"""What all clusters beside the notebook have in common: they start, stay warm, run one function at a time, and end.
-
-`dgc_lab.cluster.horovod_ranks` and `dgc_lab.cluster.tensorflow_clusters` say what their processes are.
-"""
+"""What all clusters beside the notebook have in common: they start, stay warm, run one function at a time, and end."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import cloudpickle
 from dgc_lab.cluster.calls import Call
 from dgc_lab.cluster.processes import Processes, run_in_thread
 from dgc_lab.cluster.rank import exhaust
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_number
 
 
 def show_line(text: str) -> None:
@@ -32,11 +29,9 @@ class Cluster:
     _yielding: tuple[str, ...] | None = None  # names of those whose items a stream yields; None: of all
 
     def __init__(self, timeout: float, grace: float, progress: Callable[[str], None] | None):
-        if not timeout > 0:
-            raise ValueError(f"timeout must be above 0, got {timeout!r}")
-        if not grace >= 0:
-            raise ValueError(f"grace must be at least 0, got {grace!r}")
-        self.timeout, self.grace, self.progress = timeout, grace, progress
+        self.timeout = check_number("timeout", timeout, "above 0")
+        self.grace = check_number("grace", grace, "at least 0")
+        self.progress = progress
         self._callers: list[str] = []  # names of the processes that run functions
         self._processes: Processes | None = None
         self._call = self._finalizer = None
@@ -47,10 +42,7 @@ class Cluster:
         """Raise where a start cannot succeed; nothing is started yet."""
 
     def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
-        """Set ``_processes`` and start them; say who is ready, and what else is to be said of them.
-
-        ``resources`` closes at the end what it was given, whatever happens.
-        """
+        """Set ``_processes`` and start them; say who is ready, and what else. ``resources`` closes what it is given."""
         raise NotImplementedError
 
     def _leave(self) -> None:
@@ -134,17 +126,11 @@ class Cluster:
     def stream(self, function: Callable[..., Iterator], *args, **kwargs) -> Iterator[Any]:
         """Run a generator function on every process, and yield here what it yields there, while it runs.
 
-        The processes begin when the first item is asked for. Closing the iterator, leaving its loop, and
-        `request_stop` ask them to stop (see `dgc_lab.cluster.stop_requested`).
-
-        Args:
-            function: generator function.
+        They begin when the first item is asked for. Closing the iterator, leaving its loop, and `request_stop` ask
+        them to stop (see `dgc_lab.cluster.stop_requested`). Raises as `run` does.
 
         Yields:
             Each item, in order, about a tenth of a second later at most; of Horovod ranks, rank 0's alone.
-
-        Raises:
-            As `run`.
         """
         call = self._begin(True, function, dict.fromkeys(self._callers, args), kwargs)
         try:

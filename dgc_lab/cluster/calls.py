@@ -1,7 +1,4 @@
-"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, and what went wrong.
-
-`dgc_lab.cluster.member_calls` and `dgc_lab.cluster.engines` say how a function travels.
-"""
+"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, what went wrong."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ class ProcessDied(LabError):
 
 
 class FunctionFailed(LabError):
-    """A function raised on a process, or the processes did not do what they were asked to.
-
-    ``problems`` are by number of the process: class, message and traceback (`dgc_lab.cluster.rank.RemoteError`).
-    """
+    """A function raised on a process, or did not stop; ``problems``, by the process's number, have kind and trace."""
 
     def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
         super().__init__(message)
@@ -38,15 +32,11 @@ class FunctionFailed(LabError):
 
 
 class RankDied(ProcessDied):
-    """The process of a rank is gone; ``ranks`` has the numbers of those that are."""
-
-    def __init__(self, names: list[str]):
-        super().__init__(names)
-        self.ranks = [int(number) for number in (name.rpartition(" ")[2] for name in names) if number.isdigit()]
+    """The process of a rank is gone, as a `ProcessDied` tells."""
 
 
 class RankFailed(FunctionFailed):
-    """A function raised on a rank, or the ranks did not do what they were asked to; ``problems`` are by rank."""
+    """A `FunctionFailed` of ranks; ``problems`` are by rank."""
 
 
 class Call:
@@ -67,10 +57,7 @@ class Call:
         return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
-        """Yield the items until the function has ended everywhere, with an eye on death, failure and stop.
-
-        After ``deadline``, on the clock of ``time.monotonic``, the processes are put down.
-        """
+        """Yield the items until the function has ended everywhere; after the deadline, the processes are put down."""
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
             finished = self.finished()  # before the look for the dead: a result can tell of a death first

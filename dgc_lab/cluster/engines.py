@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 import cloudpickle
 
-from dgc_lab.cluster import rank as rank_side
 from dgc_lab.cluster.calls import Call, RankDied, RankFailed
 from dgc_lab.cluster.processes import Processes, run_in_thread
-from dgc_lab.cluster.rank import CallResult, RemoteError
+from dgc_lab.cluster.rank import CallResult, RemoteError, items_of, outcome_of, plainly, request_stop
 from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -28,9 +26,7 @@ class ForeignEngines(Processes):
     def __init__(self, size: int, cluster=None, client=None):
         self._size, self._cluster, self._given = size, cluster, client
         self.client, self.ids = None, {}  # by name of the rank, its engine's number in the client
-        self.lost = (
-            set()
-        )  # ranks whose call ended with ipyparallel's word that they died: it can come before `client.ids`
+        self.lost = set()  # ranks that died, by the word of their call: it can come before `client.ids` tells
 
     def start(self, deadline: float, say: Callable[[str], None]) -> None:
         """Start the cluster, where there is one to start, and wait for its engines until the deadline."""
@@ -76,10 +72,6 @@ class ForeignEngines(Processes):
             run_in_thread(self._cluster.stop_cluster_sync)
         self.client, self.ids = None, {}
 
-    def hosts(self) -> list[str]:
-        """Each engine's host, in rank order."""
-        return self.client[list(self.ids.values())].apply_sync(socket.gethostname)
-
     def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> EngineCall:
         return EngineCall(self, payloads, grace)
 
@@ -90,7 +82,7 @@ class EngineCall(Call):
     def __init__(self, engines: ForeignEngines, payloads: Mapping[str, tuple[bytes, bool]], grace: float):
         super().__init__(engines, list(payloads), grace)
         self._results = [
-            engines.client[engines.ids[name]].apply_async(stream if yields else call, payload)
+            engines.client[engines.ids[name]].apply_async(outcome_of, payload, publish_items if yields else plainly)
             for name, (payload, yields) in payloads.items()
         ]
         self._news = [engines.client.metadata[result.msg_ids[0]] for result in self._results]
@@ -133,21 +125,8 @@ class EngineCall(Call):
         next(running, self._results[0]).wait(seconds)
 
 
-# What runs in the engines
-
-
-def call(payload: bytes) -> bytes:
-    """Run a function of the notebook; its payload came over ipyparallel's signed channel."""
-    return rank_side.outcome_of(payload, rank_side.plainly)
-
-
-def stream(payload: bytes) -> bytes:
-    """Run a generator function of the notebook, and publish what it yields, batch by batch, while it runs."""
-    return rank_side.outcome_of(payload, publish_items)
-
-
 def publish_items(outcome: CallResult, function: Callable, args: tuple, kwargs: dict) -> None:
-    """Publish what a generator function yields, 25 times a second, from a thread; one of the ways for `outcome_of`.
+    """Publish what a generator function yields, 25 times a second, from a thread; runs in an engine, by `outcome_of`.
 
     A batch at a time, because a message costs about a millisecond, and a rank may yield thousands of items a second.
     """
@@ -156,8 +135,8 @@ def publish_items(outcome: CallResult, function: Callable, args: tuple, kwargs: 
     waiting, ended, errors = [], threading.Event(), []
 
     def publish():
+        last = False
         try:
-            last = False
             while not last:
                 last = ended.wait(SECONDS_BETWEEN_BATCHES)
                 # Only the training thread appends, and only at the end: the first items can be taken without a lock.
@@ -167,9 +146,9 @@ def publish_items(outcome: CallResult, function: Callable, args: tuple, kwargs: 
                     outcome.batches += 1
         except Exception as error:
             errors.append(error)
-            rank_side.request_stop()  # the training loop takes this to the other ranks as it takes a stop
+            request_stop()  # the training loop takes this to the other ranks as it takes a stop
 
-    items = rank_side.items_of(function, args, kwargs)
+    items = items_of(function, args, kwargs)
     thread = threading.Thread(target=publish, name="publisher", daemon=True)
     thread.start()
     try:

@@ -1,9 +1,4 @@
-"""Horovod's own launcher, ``horovodrun``, on this machine, in a network that nobody else is on.
-
-While it runs, ``horovodrun`` listens on all interfaces, without a password. In a private network
-(`dgc_lab.cluster.private_network`) there is only the loopback interface. On several machines it cannot be private: use
-it in a network that you trust.
-"""
+"""Horovod's own launcher, ``horovodrun``, on this machine, in a network that nobody else is on."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
 
     Args:
         size: number of ranks, at least 1.
-        command: program and arguments, such as ``"python", "-m", "dgc_lab", "train"``.
+        command: program and arguments.
         timeout: seconds that it may take; horovodrun itself needs about 15 before the first line of the program runs.
         reachable: consent to listen on all of this machine's addresses where it allows no private network.
 
@@ -78,13 +73,8 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     return lines
 
 
-def main() -> None:
-    """In the process beside the notebook: be horovodrun."""
+if __name__ == "__main__":  # in the process beside the notebook, which is horovodrun
     from horovod.runner.launch import run_commandline
 
     sys.argv[0] = "horovodrun"
     run_commandline()
-
-
-if __name__ == "__main__":
-    main()

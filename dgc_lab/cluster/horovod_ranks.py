@@ -1,12 +1,6 @@
-"""Horovod ranks beside the notebook, joined into one Horovod job and kept warm.
+"""Horovod ranks beside the notebook, joined into one Horovod job and kept warm; in `dgc_lab.cluster.rank` they join.
 
-    with HorovodRanks(2) as ranks:
-        ranks.run(train, steps=100)             # on all ranks; a list of results
-        for step in ranks.stream(train_live):   # what rank 0 yields, while it trains
-            ...
-
-On this machine they are forked from one process, in a network of their own where the kernel allows it: Horovod knows no
-password. Elsewhere they are ipyparallel's engines. What runs inside a rank is in `dgc_lab.cluster.rank`.
+On this machine they are forked from one process, elsewhere they are ipyparallel's engines.
 """
 
 from __future__ import annotations
@@ -87,10 +81,7 @@ class HorovodRanks(Cluster):
         self._address, self._interface = address, interface
 
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
-        """Run a cell on the ranks, as ``%%px`` does; what they print, and its last value, is printed here.
-
-        Each rank keeps the variables for its next cell. ``ranks`` are numbers of those that run it; None: all.
-        """
+        """Run a cell on the ranks of these numbers, or on all, as ``%%px`` does; each keeps its variables."""
         wanted = range(self.size) if ranks is None else ranks
         numbers = [check_whole("rank", rank, 0, self.size - 1) for rank in wanted]
         self._cells += 1
@@ -149,7 +140,7 @@ class HorovodRanks(Cluster):
         engines = self._processes = ForeignEngines(self.size, self._cluster, self._client)
         resources.callback(engines.close)
         engines.start(deadline, self._say)
-        hosts = engines.hosts()
+        hosts = engines.client[list(engines.ids.values())].apply_sync(socket.gethostname)
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
         if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")

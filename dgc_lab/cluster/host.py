@@ -1,9 +1,7 @@
 """The process that those of a cluster are forked from: it has imported TensorFlow, and never runs it.
 
-    python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK dgc_lab.cluster.host MODULES...
-
-The notebook's side is `dgc_lab.cluster.process_group`. Forks start at once and share the memory of what was imported;
-they are sound as long as no thread of TensorFlow runs here.
+Forks start at once and share the memory of what was imported; they are sound as long as no thread of TensorFlow runs
+here. The notebook's side is `dgc_lab.cluster.process_group`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""``%%px`` and ``%%rank``: a notebook's cell on all ranks, or on some.
-
-    %%px                a cell on all ranks
-    %%px --rank 1       on one, or on several: --rank 0,2
-    %%rank 1            the same
-    %px print(loss)     one line on all
+"""``%%px`` and ``%%rank``: a notebook's cell on all ranks, or on some; ``%px`` is for one line.
 
 Each rank keeps what its cells define. The notebook's own variables are not there: `HorovodRanks.run` takes them along.
 """
@@ -68,10 +63,7 @@ def register(shell, ranks) -> None:
 
 
 def run_cell(source: str, name: str) -> None:
-    """Run a cell in this process's ``__main__``, and print the value of its last expression; runs in the ranks.
-
-    An interrupt of the notebook's cell is a KeyboardInterrupt in this one. ``name`` stands in tracebacks.
-    """
+    """Run a cell in this process's ``__main__``, and print its last value; runs in the ranks."""
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name  # for tracebacks and AutoGraph
     tree, last = ast.parse(source, name), None
     if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):

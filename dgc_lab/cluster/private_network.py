@@ -1,8 +1,7 @@
 """A network of its own for processes that must not be reached from outside: a Linux network namespace.
 
-TensorFlow's servers listen on all interfaces, without a password. In a namespace of their own there is one interface,
-its loopback, and nobody else is on it. The kernel makes one for any user where it allows user namespaces
-(`user_namespaces(7)`, `network_namespaces(7)`); many containers forbid that.
+TensorFlow's servers listen on all interfaces, without a password; here there is one, its loopback, and nobody else is
+on it. Any user may have one where the kernel allows user namespaces (`user_namespaces(7)`); many containers forbid it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, lin
 
 @functools.cache
 def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
-    """The first of some commands, ``unshare`` with its options, that can run another one behind them here.
-
-    Where there is none, it is empty, and the reason comes with it.
-    """
+    """The first of some commands that can run another one behind them here; or none, and why the first could not."""
     if shutil.which("unshare") is None:
         return (), "the command unshare is not here"
     reasons = []
@@ -47,15 +43,6 @@ def why_not() -> str | None:
 def entrance() -> tuple[str, ...]:
     """What to put before a command so that it runs in a private network; only where `why_not` gives None."""
     return first_way(WAYS)[0]
-
-
-def settle() -> None:
-    """In the new network: switch its loopback interface on, and take a host name that leads there.
-
-    The machine's own name often leads to an address that only its other interfaces have. Gloo looks it up.
-    """
-    raise_loopback()
-    socket.sethostname("localhost")
 
 
 def raise_loopback() -> None:

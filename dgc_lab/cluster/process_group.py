@@ -1,7 +1,6 @@
-"""Processes that are forked from one host and can be killed and replaced one by one; the notebook's side.
+"""Processes forked from one host, which can be killed and replaced one by one, and a function's way through them.
 
-What runs in them is in `dgc_lab.cluster.host`. Where the kernel allows it, they have a network of their own
-(`dgc_lab.cluster.private_network`); they reach the notebook by a Unix socket in a private folder.
+They reach the notebook by a Unix socket in a private folder. What runs in them is in `dgc_lab.cluster.host`.
 """
 
 from __future__ import annotations
@@ -11,22 +10,28 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import psutil
 
+from dgc_lab.cluster.calls import Call
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
-from dgc_lab.cluster.member_calls import MemberCall
 from dgc_lab.cluster.processes import Processes, is_running, kill, run_in_thread, start_guarded
+from dgc_lab.cluster.rank import CallResult, RemoteError
 from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
+MESSAGES_A_LOOK = 100
+DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
 @dataclass
@@ -39,10 +44,7 @@ class Member:
 
 
 class ProcessGroup(Processes):
-    """A host, which imports ``modules`` once for all, and the processes forked from it; messages call them ``what``.
-
-    ``members`` are those that were added, by name, such as ``"worker 1"``.
-    """
+    """A host, which imports ``modules`` once for all, and ``members``, the processes forked from it, by name."""
 
     def __init__(self, what: str, variables: Mapping[str, str], private: bool, modules: Iterable[str] = ("keras",)):
         self.what, self.members = what, {}
@@ -51,7 +53,7 @@ class ProcessGroup(Processes):
         self._folder = self._host = self._orders = self._listener = None
 
     def start(self, deadline: float) -> None:
-        """Start the host, before the deadline on the clock of ``time.monotonic``; a LabError holds what it printed."""
+        """Start the host before the deadline, on the clock of ``time.monotonic``; a LabError holds what it printed."""
         self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -165,3 +167,94 @@ class ProcessGroup(Processes):
             return Path(self._folder, "log").read_text(errors="replace")[-1500:]
         except FileNotFoundError:  # the children of a host that is gone remove the folder
             return ""
+
+
+class MemberCall(Call):
+    """A function on its way through processes of a group; without ``payloads``, one that is under way already."""
+
+    def __init__(
+        self, group: ProcessGroup, names: list[str], grace: float, payloads: Iterable[tuple[bytes, bool]] = ()
+    ):
+        super().__init__(group, names, grace)
+        self._connections = [group.members[name].connection for name in names]
+        self._texts, self._ended = [""] * len(names), set()  # what is still to print, and whose end was told
+        self._news, self._receiving = deque(), threading.Lock()
+        try:
+            for connection, payload in zip(self._connections, payloads, strict=False):
+                with contextlib.suppress(OSError):  # its process is gone: `follow` tells of it
+                    connection.send_bytes(cloudpickle.dumps(payload))
+        except BaseException:  # an interrupt, with half a message sent
+            group.terminate("a call was interrupted on its way, and all were put down")
+            raise
+
+    def finished(self) -> bool:
+        self._receive()
+        return len(self.outcomes) == len(self.names)
+
+    def _items(self):
+        self._receive()
+        while self._news:
+            number, kind, content = self._news.popleft()
+            if kind == "item":
+                yield content
+            elif kind == "text":
+                self._texts[number] += content
+            else:
+                self._ended.add(number)
+            self._print(self._ended)
+
+    def _missing(self):
+        return len(self._news)
+
+    def _receive(self):
+        """Take what has come. Any thread may: a stop waits for a stream that nobody reads any more."""
+        if self._ready(0):
+            # In a thread, because an interrupt must not tear a message apart.
+            with ThreadPoolExecutor(1) as aside:
+                aside.submit(self._receive_aside).result()
+
+    def _receive_aside(self):
+        with self._receiving:
+            for connection in self._ready(0):
+                number = self._connections.index(connection)
+                for _ in range(MESSAGES_A_LOOK):
+                    try:
+                        if number in self.outcomes or not connection.poll():
+                            break
+                        kind, content = cloudpickle.loads(connection.recv_bytes())
+                    except (EOFError, OSError):
+                        if self.processes.members[self.names[number]].vital:
+                            break  # `look_for_dead` tells of it
+                        kind, content = "outcome", DIED
+                    self._news.append((number, kind, content))
+                    if kind == "outcome":
+                        self.outcomes[number] = cloudpickle.loads(content)
+
+    def end(self) -> None:
+        self._print(range(len(self.names)))
+        if len(self.outcomes) < len(self.names) and not self.processes.broken:
+            # What it still tells would be taken for the next call's.
+            self.processes.terminate("a call was left before its end, and all were put down")
+
+    def _print(self, ended):
+        """Print what the first process says as it says it; the others' lines wait until those before have ended."""
+        for number, name in enumerate(self.names):
+            *lines, rest = self._texts[number].split("\n")
+            if number in ended and rest:
+                lines, rest = [*lines, rest], ""
+            for line in lines:
+                print(f"[{name}] {line}")
+            self._texts[number] = rest
+            if number not in ended:
+                return
+
+    def _wait(self, seconds):
+        self._ready(seconds)
+
+    def _ready(self, seconds) -> list[Connection]:
+        """Those that have something to tell, now or within that time."""
+        running = [connection for number, connection in enumerate(self._connections) if number not in self.outcomes]
+        try:
+            return wait(running, seconds)
+        except (OSError, ValueError):  # another thread has stopped the processes, and closed the connections
+            return []

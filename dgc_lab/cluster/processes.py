@@ -49,8 +49,7 @@ class Processes:
 def start_guarded(module: str, *arguments: str, folder: str, private: bool, variables: Mapping[str, str], **pipes):
     """Start a Python module that ends when this process does, and its folder too (`dgc_lab.cluster.watchdog`).
 
-    It finds the modules that this process finds, leads a group of its own, and gets a private network where that is
-    asked for. Returns psutil's ``Popen``; ``pipes`` are of ``subprocess.Popen``.
+    It finds the modules that this process finds, and leads a group of its own. ``pipes`` are of ``subprocess.Popen``.
     """
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]

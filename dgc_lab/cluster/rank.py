@@ -1,7 +1,4 @@
-"""What runs inside the processes beside the notebook: its functions, whose end is told; and how a rank joins Horovod.
-
-The notebook's side is `dgc_lab.cluster.calls` and `dgc_lab.cluster.horovod_ranks`.
-"""
+"""What runs inside the processes beside the notebook: its functions, whose end is told; how a rank joins Horovod."""
 
 from __future__ import annotations
 
@@ -98,8 +95,7 @@ def leave() -> None:
 def outcome_of(payload: bytes, run: Callable) -> bytes:
     """Run a function that came from the notebook, and say how it ended, whatever it raised: a `CallResult`, pickled.
 
-    ``payload`` is cloudpickle of ``(function, args, kwargs)``. ``run`` gets the `CallResult` to fill and these three;
-    it returns the function's value.
+    ``run`` gets the `CallResult` to fill, the function, its arguments and its keywords; it returns the value.
     """
     _stop.clear()
     free_memory()  # models and traces of earlier calls

@@ -1,19 +1,10 @@
-"""TensorFlow's own clusters beside the notebook, with a network of their own.
-
-    with ParameterServers(workers=2, ps=1) as servers:
-        for record in servers.stream(train, ...):   # runs in the coordinator
-            ...
-
-TensorFlow's servers listen on all interfaces, without a password: in a private network nobody else is on these. What
-runs inside the processes is in `dgc_lab.cluster.tensorflow_roles`.
-"""
+"""TensorFlow's own clusters beside the notebook; what their processes are is in `dgc_lab.cluster.tensorflow_roles`."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-import os
-import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -31,18 +22,22 @@ MOST = 64  # processes of one kind
 
 
 class TensorFlowCluster(Cluster):
-    """What `ParameterServers`, whose arguments these are, and `MultiWorkerMirrored` have in common.
+    """What `ParameterServers`, which says what the options are, and `MultiWorkerMirrored` have in common.
 
     ``jobs`` is the number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
     """
 
-    def __init__(self, jobs: dict[str, int], port, reachable, timeout, grace, progress):
+    def __init__(
+        self,
+        jobs: dict[str, int],
+        *,
+        reachable: bool = False,
+        timeout: float = 120,
+        grace: float = 10,
+        progress: Callable[[str], None] | None = show_line,
+    ):
         super().__init__(timeout, grace, progress)
-        self._jobs, self._number = jobs, sum(jobs.values())
-        self.workers = jobs["worker"]
-        if port is not None:
-            check_whole("port", port, 1024, 65536 - self._number)
-        self._port, self._reachable = port, reachable
+        self.workers, self._jobs, self._reachable = jobs["worker"], jobs, reachable
 
     def _prepare(self) -> dict[str, Callable[[], None]]:
         """By name of the process, what it does first."""
@@ -61,11 +56,6 @@ class TensorFlowCluster(Cluster):
                 "machine, with no password",
                 stacklevel=4,
             )
-        for port in range(self._port, self._port + self._number) if reason and self._port is not None else ():
-            try:
-                socket.create_server(("", port)).close()
-            except OSError as error:
-                raise LabError(f"port {port} is taken ({os.strerror(error.errno)}); port says which to use") from None
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores: expect slow steps", stacklevel=4)
 
@@ -79,31 +69,27 @@ class TensorFlowCluster(Cluster):
         self._say("importing TensorFlow, once for all processes")
         self._processes.start(deadline)
         self._say("starting servers")
-        if private or self._port is not None:
-            ports = range(first := self._port or FIRST_PORT, first + self._number)
-        else:
-            ports = private_network.free_ports(self._number)
-        addresses = iter(f"{LOOPBACK}:{port}" for port in ports)
+        ports = itertools.count(FIRST_PORT) if private else private_network.free_ports(sum(self._jobs.values()))
+        addresses = (f"{LOOPBACK}:{port}" for port in ports)
         self._addresses = {job: [next(addresses) for _ in range(number)] for job, number in self._jobs.items()}
         self._add(self._prepare(), deadline)
         return self.what, ""
 
     def _add(self, prepare, deadline):
-        configs = {
-            name: {"TF_CONFIG": json.dumps({"cluster": self._addresses, "task": {"type": job, "index": int(index)}})}
-            for name, (job, index) in {name: task(name) for name in prepare}.items()
-        }
-        self._processes.add(prepare, deadline, configs, self._vital())
+        configs = {name: json.dumps({"cluster": self._addresses, "task": task(name)}) for name in prepare}
+        variables = {name: {"TF_CONFIG": config} for name, config in configs.items()}
+        self._processes.add(prepare, deadline, variables, self._vital())
 
     def _vital(self) -> set[str]:
         """Names of the processes without which the others cannot go on."""
         return set(self._prepare())
 
 
-def task(name: str) -> tuple[str, str]:
+def task(name: str) -> dict:
     """Job and index in ``TF_CONFIG`` of the process of that name; the coordinator is TensorFlow's chief."""
     kind, _, number = name.rpartition(" ")
-    return {"": ("chief", "0"), "worker": ("worker", number), "parameter server": ("ps", number)}[kind]
+    job = {"": "chief", "worker": "worker", "parameter server": "ps"}[kind]
+    return {"type": job, "index": int(number) if kind else 0}
 
 
 class ParameterServers(TensorFlowCluster):
@@ -114,7 +100,6 @@ class ParameterServers(TensorFlowCluster):
     Args:
         workers: number of workers, 1 to 64; more than there are cores brings a warning.
         ps: number of parameter servers, 1 to 64.
-        port: first of the ports that the servers listen on; None for any that are free.
         reachable: consent to servers that listen on all addresses of this machine, where the kernel allows no
             private network. Where it does, the network is private all the same.
         timeout: seconds that a start may take, above 0.
@@ -131,20 +116,10 @@ class ParameterServers(TensorFlowCluster):
 
     what = "parameter servers"
 
-    def __init__(
-        self,
-        workers: int = 2,
-        ps: int = 1,
-        *,
-        port: int | None = None,
-        reachable: bool = False,
-        timeout: float = 120,
-        grace: float = 10,
-        progress: Callable[[str], None] | None = show_line,
-    ):
+    def __init__(self, workers: int = 2, ps: int = 1, **options):
         check_whole("workers", workers, 1, MOST)
         check_whole("ps", ps, 1, MOST)
-        super().__init__({"chief": 1, "ps": ps, "worker": workers}, port, reachable, timeout, grace, progress)
+        super().__init__({"chief": 1, "ps": ps, "worker": workers}, **options)
         self.ps = ps
         self._callers = ["coordinator"]
 
@@ -156,9 +131,7 @@ class ParameterServers(TensorFlowCluster):
     def restart_worker(self, number: int) -> None:
         """End a worker's process, if it lives, and start it anew at its address; the coordinator finds it there.
 
-        Raises:
-            ValueError: no such worker.
-            LabError: it was not there in time, or the servers are not running.
+        A LabError where it was not there in time, or the servers are not running.
         """
         check_whole("number", number, 0, self.workers - 1)
         with self._changing:
@@ -171,13 +144,9 @@ class ParameterServers(TensorFlowCluster):
                 raise LabError(f"worker {number} did not come back. restart() brings all back: {error}") from None
 
     def kill(self, name: str) -> None:
-        """Kill a process as ``kill -9`` does, to see what the others make of it.
+        """Kill ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on, as ``kill -9`` does.
 
-        Args:
-            name: ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on.
-
-        Raises:
-            ValueError: no such process.
+        A ValueError where there is no process of that name.
         """
         members = self._processes.members if self._processes else {}
         if name not in members:
@@ -206,13 +175,7 @@ class MultiWorkerMirrored(TensorFlowCluster):
     """Workers of ``tf.distribute.MultiWorkerMirroredStrategy``, each a process; functions run in all of them.
 
     There, `dgc_lab.cluster.tensorflow_roles.mirrored` gives the strategy. A worker that dies takes all others down.
-
-    Args:
-        workers: number of workers, 1 to 64.
-        port, reachable, timeout, grace, progress: as in `ParameterServers`.
-
-    Raises:
-        ValueError: an argument is not as said above.
+    Arguments and errors are those of `ParameterServers`.
 
     Example:
         >>> with MultiWorkerMirrored(2) as workers:  # doctest: +SKIP
@@ -222,18 +185,9 @@ class MultiWorkerMirrored(TensorFlowCluster):
 
     what = "workers"
 
-    def __init__(
-        self,
-        workers: int = 2,
-        *,
-        port: int | None = None,
-        reachable: bool = False,
-        timeout: float = 120,
-        grace: float = 10,
-        progress: Callable[[str], None] | None = show_line,
-    ):
+    def __init__(self, workers: int = 2, **options):
         check_whole("workers", workers, 1, MOST)
-        super().__init__({"worker": workers}, port, reachable, timeout, grace, progress)
+        super().__init__({"worker": workers}, **options)
         self._callers = list(self._prepare())
 
     def _prepare(self):

@@ -1,7 +1,4 @@
-"""What the processes of a TensorFlow cluster are: servers, a coordinator, mirrored workers. Runs inside them.
-
-The notebook's side is `dgc_lab.cluster.tensorflow_clusters`.
-"""
+"""What the processes of a TensorFlow cluster are: servers, a coordinator, mirrored workers. Runs inside them."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def coordinator():
     """The ``ClusterCoordinator`` of this process, connected to the servers that ``TF_CONFIG`` names.
 
     Call it once in a function: an error of an earlier function's step, which TensorFlow would raise again at the next
-    ``schedule``, is forgotten here.
-
-    Raises:
-        LabError: this is the first call, and a worker is not alive.
+    ``schedule``, is forgotten here. A LabError where this is the first call, and a worker is not alive.
     """
     import tensorflow as tf
 

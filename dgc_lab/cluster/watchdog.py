@@ -1,9 +1,6 @@
-"""Run a Python module for as long as its parent lives.
+"""Run a Python module for as long as its parent lives: a notebook's kernel can be killed at any moment.
 
-    python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ARGUMENTS...
-
-A notebook's kernel can be killed at any moment, and then nobody is left to stop what it had started. So each process
-watches the kernel: when the kernel is gone, it removes the folder that they shared, and ends with its own children.
+python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ARGUMENTS...
 """
 
 from __future__ import annotations
@@ -12,11 +9,12 @@ import os
 import runpy
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
 
-from dgc_lab.cluster.private_network import settle
+from dgc_lab.cluster.private_network import raise_loopback
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -43,7 +41,8 @@ def main() -> None:
     threading.Thread(target=watch, args=(int(parent), folder), name="guard", daemon=True).start()
     network, name, *arguments = module
     if network == "private":
-        settle()
+        raise_loopback()
+        socket.sethostname("localhost")  # Gloo looks it up; the machine's own often leads to its other interfaces
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 

@@ -1,9 +1,8 @@
 """Batch normalization on several workers: one set of moving means and variances out of many.
 
-Each worker normalizes by its own batches and keeps moving statistics of them, which are no weights: no gradient and no
-optimizer touches them, so the workers' drift apart and each saves another model. All have seen as many batches, so the
-mean over the workers is what one worker would have that had seen all of them, but for how far the batches' means lie
-apart. (Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
+No gradient touches these statistics: the workers' drift apart, and each would save another model. All have seen as many
+batches, so their mean is what one worker would have that had seen all, but for how far the batches' means lie apart.
+(Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ def statistics_of(model) -> list[tf.Variable]:
 
 
 def average_statistics(model, communicator=None) -> None:
-    """Give all workers the mean of their moving statistics; every worker must call it.
+    """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
 
-    Args:
-        model: a Keras model; one without such statistics is left alone.
-        communicator: who takes part, each with a model of its own: Horovod's ranks if None.
+    ``communicator`` is as in `dgc_lab.distributed.DistributedOptimizer`.
     """
     communicator = (communicator or default_communicator()).each_rank
     variables = statistics_of(model)
@@ -48,9 +45,6 @@ class AverageStatistics(keras.callbacks.Callback):
     """Averages batch normalization's moving statistics over the ranks, before every validation and after every epoch.
 
     Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
-
-    Args:
-        communicator: as in `dgc_lab.distributed.keras_optimizer.DistributedOptimizer`.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])

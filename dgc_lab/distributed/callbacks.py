@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
@@ -13,16 +14,13 @@ from dgc_lab.distributed.communicators import default_communicator
 class AverageMetrics(keras.callbacks.Callback):
     """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
 
-    Put it first in the list of callbacks. At the start it also takes weights that are not trained (batch norm's
-    moments) from rank 0, and makes sure that all ranks have as many steps: of a ``tf.data`` pipeline, give each rank
-    ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others. Batch norm's moments drift apart
-    afterwards: `dgc_lab.distributed.AverageStatistics` averages them.
+    Put it first in the list of callbacks. At the start it takes weights that are not trained (batch norm's moments)
+    from rank 0; later they drift apart, which `dgc_lab.distributed.AverageStatistics` mends. ``communicator`` is as in
+    `dgc_lab.distributed.DistributedOptimizer`.
 
     Raises:
-        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs.
-
-    Args:
-        communicator: as in `DistributedOptimizer`.
+        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs. Of a ``tf.data``
+            pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
     """
 
     def __init__(self, communicator=None):
@@ -32,30 +30,25 @@ class AverageMetrics(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.communicator = (self.communicator or default_communicator()).each_rank
         # A rank with fewer batches would leave the others waiting in the last step.
-        self.communicator.assert_same_on_all_ranks(
-            f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
-        )
+        numbers = f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
+        self.communicator.assert_same_on_all_ranks(numbers)
         # Not the seeds of dropout: each rank draws its own.
         self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
     def on_epoch_end(self, epoch, logs=None):
         if logs:
             names = sorted(logs)
-            total = self.communicator.allreduce(
-                [[tf.constant([float(logs[name]) for name in names])]], "dgc_lab.metrics"
-            )[0]
+            own = tf.constant([float(logs[name]) for name in names])
+            [total] = self.communicator.allreduce([[own]], "dgc_lab.metrics")
             logs.update(zip(names, (total / self.communicator.size).numpy().tolist(), strict=True))
 
 
 class WriteCompression(keras.callbacks.Callback):
-    """Writes `compression_ratios` for TensorBoard after every epoch: the mean of all steps so far.
+    """Writes for TensorBoard, after every epoch, what share was sent: the mean of all steps so far.
 
-    Scalars ``compression/NAME``, the share of the elements that was sent of each tensor, and ``compression/bytes``, the
-    share of the bytes. On several ranks, give it to one: ``on_first_rank(WriteCompression("logs"))``.
-
-    Args:
-        folder: where TensorBoard is told to look: ``tensorboard --logdir FOLDER``. TensorBoard need not be installed
-            where the training runs.
+    Scalars ``compression/NAME`` are of each tensor's elements, ``compression/bytes`` of the bytes. On several ranks,
+    give it to one: ``on_first_rank(WriteCompression("logs"))``, and ``tensorboard --logdir logs`` shows them.
+    TensorBoard need not be installed where the training runs.
 
     Raises:
         ValueError: at the start, the model's optimizer is not a `dgc_lab.distributed.DistributedOptimizer`.
@@ -86,19 +79,14 @@ class WriteCompression(keras.callbacks.Callback):
 
 
 def compression_ratios(compressor) -> dict[str, float]:
-    """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"``, with headers, against float32.
-
-    A ValueError before the first step.
-    """
+    """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"`` with headers, against float32."""
     steps = int(compressor.counted)
     if steps < 1:
         raise ValueError("compressor must have made at least one step, got one that has made none")
     sizes = [variable.shape.num_elements() for variable in compressor.trained]
     sent = [*compressor.kept.numpy(), compressor.bytes_sent.numpy().sum()]
-    shares = [
-        float(total) / steps / size for total, size in zip(sent, [*sizes, DENSE_ELEMENT * sum(sizes)], strict=True)
-    ]
-    return dict(zip([*compressor.names, "bytes"], shares, strict=True))
+    shares = np.array(sent) / steps / [*sizes, DENSE_ELEMENT * sum(sizes)]
+    return dict(zip([*compressor.names, "bytes"], shares.tolist(), strict=True))
 
 
 def on_first_rank(*callbacks, communicator=None) -> list:
@@ -115,10 +103,7 @@ def shard(*arrays, communicator=None) -> tuple:
     """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
 
     Args:
-        arrays: arrays or tensors of the same length.
-
-    Returns:
-        As many arrays; what does not divide among the ranks is left out.
+        arrays: arrays or tensors of one length; what does not divide among the ranks is left out.
 
     Raises:
         ValueError: the lengths differ, or there are fewer examples than ranks.
@@ -129,11 +114,7 @@ def shard(*arrays, communicator=None) -> tuple:
         [0, 1, 2]
     """
     communicator = (communicator or default_communicator()).each_rank
-    lengths = {len(array) for array in arrays}
-    if len(lengths) != 1 or min(lengths) < communicator.size:
-        raise ValueError(
-            f"arrays must have one length of at least {communicator.size}, the number of ranks, got lengths "
-            f"{[len(array) for array in arrays]}"
-        )
-    end = min(lengths) // communicator.size * communicator.size
-    return tuple(array[communicator.first : end : communicator.size] for array in arrays)
+    ranks, lengths = communicator.size, [len(array) for array in arrays]
+    if len(set(lengths)) != 1 or lengths[0] < ranks:
+        raise ValueError(f"arrays must have one length of at least {ranks}, the number of ranks, got lengths {lengths}")
+    return tuple(array[communicator.first : lengths[0] // ranks * ranks : ranks] for array in arrays)

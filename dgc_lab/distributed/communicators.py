@@ -40,10 +40,7 @@ class Communicator:
 
 
 class SimulatedWorkers(Communicator):
-    """N workers that live in this process and take turns: no network, the same sums.
-
-    Args:
-        workers: N, at least 1.
+    """One or more workers that live in this process and take turns: no network, the same sums.
 
     Example:
         >>> pair = SimulatedWorkers(2)
@@ -59,11 +56,9 @@ class SimulatedWorkers(Communicator):
         self.size = self.local = check_whole("workers", workers, 1)
 
     def allreduce(self, groups, name=None):
-        """Sums of the workers' lists of tensors, place by place."""
         return [tf.add_n(tensors) for tensors in zip(*groups, strict=True)]
 
     def allgather(self, tensors, name=None):
-        """The workers' tensors one after another."""
         return tf.concat(tensors, axis=0)
 
     def assert_same_on_all_ranks(self, what: str) -> None:
@@ -107,7 +102,6 @@ class HorovodWorkers(Communicator):
         return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name)
 
     def allgather(self, tensors, name=None):
-        """The ranks' tensors one after another, by rank."""
         [tensor] = tensors
         return self.hvd.allgather(tensor, name=name)
 

@@ -1,8 +1,5 @@
 """The compat.v1 optimizer that compresses gradients, in both orders with Horovod's.
 
-    hvd.DistributedOptimizer(GradientCompressionOptimizer(GradientDescentOptimizer(0.1)))
-    GradientCompressionOptimizer(hvd.DistributedOptimizer(GradientDescentOptimizer(0.1)))
-
 Inside, it hands Horovod sparse gradients, which Horovod exchanges by allgather. Outside, it takes the exchange over and
 compresses first: Horovod's ``compute_gradients`` would reduce the dense gradients before anything could be saved.
 """
@@ -36,7 +33,6 @@ class GradientCompressionOptimizer(v1.Optimizer):
         sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
             they stay rows, duplicates merged.
         communicator: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
-        name: of the optimizer.
 
     Attributes:
         compressor: the `dgc_lab.dgc.compressor.Compressor`, from the first ``compute_gradients`` on.
@@ -55,15 +51,8 @@ class GradientCompressionOptimizer(v1.Optimizer):
     Source: arXiv:1712.01887; ``horovod.tensorflow.DistributedOptimizer``.
     """
 
-    def __init__(
-        self,
-        optimizer,
-        config: DGCConfig | None = None,
-        sparse_to_dense=False,
-        communicator=None,
-        name="GradientCompression",
-    ):
-        super().__init__(use_locking=False, name=name)
+    def __init__(self, optimizer, config: DGCConfig | None = None, sparse_to_dense=False, communicator=None):
+        super().__init__(use_locking=False, name="GradientCompression")
         self.config, self.sparse_to_dense = config or DGCConfig(), sparse_to_dense
         around_horovod = is_horovods(optimizer)
         if around_horovod:
@@ -75,23 +64,18 @@ class GradientCompressionOptimizer(v1.Optimizer):
         self._given_out = []
 
     def compute_gradients(self, loss, var_list=None, **options):
-        """Gradients of a loss, compressed; where this optimizer exchanges, combined over all workers.
+        """Pairs of gradient, compressed, and variable; where this optimizer exchanges, combined over all workers.
 
-        Arguments are those of ``tf.compat.v1.train.Optimizer.compute_gradients``; in eager mode the loss is a function.
-
-        Returns:
-            List of (gradient, variable). Inside Horovod's optimizer, a gradient that is sent in part is a flat
-            ``tf.IndexedSlices``, one row an element, which `apply_gradients` brings back to its shape.
+        Arguments are those of ``tf.compat.v1.train.Optimizer``. Inside Horovod's optimizer, a gradient that is sent in
+        part is a flat ``tf.IndexedSlices``, one row an element, which `apply_gradients` brings back to its shape.
         """
         gradients, variables = zip(*self.inner.compute_gradients(loss, var_list, **options), strict=True)
         if self.sparse_to_dense:
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if self.compressor is None:
+            kind = LocalCompressor if self.communicator is None else Compressor
             with tf.init_scope():
-                if self.communicator is None:
-                    self.compressor = LocalCompressor(self.config, variables, default_communicator())
-                else:
-                    self.compressor = Compressor(self.config, variables, self.communicator)
+                self.compressor = kind(self.config, variables, self.communicator or default_communicator())
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
                 f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
@@ -128,7 +112,6 @@ class GradientCompressionOptimizer(v1.Optimizer):
         return own[name][places[0]] if places else None
 
     def get_slot_names(self):
-        """Names that `get_slot` knows."""
         return sorted({*self.inner.get_slot_names(), *self._own_slots()})
 
     def variables(self):
@@ -142,18 +125,13 @@ class GradientCompressionOptimizer(v1.Optimizer):
 
 
 class LocalCompressor(Compressor):
-    """A `Compressor` whose updates somebody else exchanges, Horovod's optimizer around ours.
-
-    Updates are this worker's own: flat ``tf.IndexedSlices`` (one row an element) where a gradient is sent in part, and
-    `after_exchange` makes updates of what comes back. The workers must only agree.
-    """
+    """A `Compressor` whose updates Horovod's optimizer exchanges; `after_exchange` makes updates of what comes back."""
 
     def __call__(self, gradients, ratio=None, metadata=None):
-        """As the compressor's, but nothing is sent.
+        """As the compressor's, but nothing is sent: this worker's own updates, NaN where a gradient is not finite.
 
         From the break-even on, a gradient that is sent in part is a tensor with zeros, unless the ratio is a tensor:
-        whether indices come has to be known beforehand. A gradient that is not finite makes all updates NaN, which
-        tells the other workers.
+        whether indices come has to be known beforehand.
         """
         gradients, clipped, metadata = self.prepared(gradients)
         ratio = self._ratio() if ratio is None else ratio
@@ -183,10 +161,7 @@ class LocalCompressor(Compressor):
         return self.commit(updates, self.kept_changes(kinds.sparse, [state]), report), report
 
     def after_exchange(self, updates):
-        """The rest of the step: back to the variables' shapes, and momentum where it is due.
-
-        An InvalidArgumentError names the variable of which some worker's gradient held NaN or infinity.
-        """
+        """The rest of the step: back to the variables' shapes, and momentum where it is due."""
         changes, done, corrects = [], [None] * len(updates), self.config.corrects_momentum
         sparse = self._exchange.kinds.sparse
         for i, (update, name) in enumerate(zip(updates, self.names, strict=True)):

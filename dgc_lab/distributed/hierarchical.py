@@ -1,10 +1,7 @@
 """Hosts as the workers: the ranks of one host add up their gradients first, and one message a host goes out.
 
-Ranks on one host reach each other by its memory, hosts by a network that is far slower. Where each host is one worker,
-the network carries one message for all of its ranks, and fewer workers make the break-even ratio larger.
-
-    hvd.init(process_sets="dynamic")
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.001), communicator=Hosts())
+Ranks on one host reach each other by its memory, hosts by a network that is far slower. Fewer workers also make the
+break-even ratio larger.
 """
 
 from __future__ import annotations
@@ -25,8 +22,7 @@ class HierarchicalCommunicator(HorovodWorkers):
 
     ``size`` is the number of hosts and ``first`` the number of this rank's own, by their lowest ranks. All ranks of a
     host hold the same velocities and residuals, bit for bit. Bytes that are counted are those that a host hands to the
-    exchange between hosts. For `dgc_lab.distributed.DistributedOptimizer` and `dgc_lab.dgc.Compressor`; Keras saves no
-    communicator, so give it again to an optimizer that was loaded.
+    exchange between hosts. Keras saves no communicator: give it again to a `DistributedOptimizer` that was loaded.
 
     Args:
         host: name of this rank's host; the machine's own if None.
@@ -65,7 +61,6 @@ class HierarchicalCommunicator(HorovodWorkers):
 
     @property
     def each_rank(self):
-        """Examples, metrics and files are each rank's own."""
         return HorovodWorkers()
 
     def reduce_within_host(self, gradients, metadata, average):
@@ -91,7 +86,6 @@ class HierarchicalCommunicator(HorovodWorkers):
         return [pooled], [metadata]
 
     def allreduce(self, groups, name=None):
-        """Sums over all hosts of a list of tensors, the same bits on every rank."""
         [tensors] = groups
         if self.leads:
             tensors = self._sums(tensors, self._leaders, f"{name}.hosts")
@@ -100,7 +94,6 @@ class HierarchicalCommunicator(HorovodWorkers):
         return self._sums(tensors, self._own, f"{name}.own")  # zeros, but for the rank that has the sums
 
     def allgather(self, tensors, name=None):
-        """The hosts' tensors one after another."""
         [tensor] = tensors
         if self.leads:
             tensor = self.hvd.allgather(tensor, name=f"{name}.hosts", process_set=self._leaders)

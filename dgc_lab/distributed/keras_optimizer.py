@@ -1,13 +1,7 @@
-"""Keras 3 on Horovod: an optimizer that exchanges gradients in ``model.fit``, compressed or not, and what goes with it.
+"""Keras 3 on Horovod: an optimizer that exchanges gradients in ``model.fit``, compressed or not.
 
 Horovod's own wrapper was written for Keras 2; under Keras 3 it trains every rank alone and says nothing. This one
 overrides ``apply``, which ``fit`` and custom loops both call.
-
-    hvd.init()
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.001, momentum=0.9))
-    model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
-    x, y = shard(x_train, y_train)
-    model.fit(x, y, callbacks=[AverageMetrics(), *on_first_rank(keras.callbacks.ModelCheckpoint("model.keras"))])
 """
 
 from __future__ import annotations
@@ -85,9 +79,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     def apply(self, grads, trainable_variables=None):
         """Exchange the gradients, then let the inner optimizer apply the update; the same on all ranks.
 
-        Args:
-            grads: one gradient per variable: a tensor, ``tf.IndexedSlices`` or None.
-            trainable_variables: Keras variables; those that it was built with if None.
+        Arguments are those of a Keras optimizer; of ``grads``, some may be ``tf.IndexedSlices`` or None.
 
         Raises:
             ValueError: called inside ``jit_compile=True``: Horovod's collectives are no XLA operations; or inside a
@@ -115,9 +107,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self._started:
             return
         with tf.init_scope():
-            self.communicator.assert_same_on_all_ranks(
-                f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
-            )
+            step = f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
+            self.communicator.assert_same_on_all_ranks(step)
             state = [variable.value for variable in (*self._trainable_variables, *self.inner.variables)]
             self.communicator.broadcast(state)
         self._started = True
@@ -162,11 +153,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         saved, own = int(np.asarray(store["rank"])), self.communicator.first
         if saved != own:
             raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
-        if len(store.keys()) - 1 != len(self.compressor.state):
-            raise ValueError(
-                f"the file holds {len(store.keys()) - 1} of the {len(self.compressor.state)} state variables"
-            )
-        for number, variable in enumerate(self.compressor.state):
+        state, held = self.compressor.state, len(store.keys()) - 1
+        if held != len(state):
+            raise ValueError(f"the file holds {held} of the {len(state)} state variables")
+        for number, variable in enumerate(state):
             variable.assign(np.asarray(store[str(number)]))
 
     def get_config(self):
@@ -195,13 +185,9 @@ def check_outer_optimizer(optimizer) -> None:
             f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the config has the momentum, "
             "and it would be applied twice"
         )
-    for name, instead in {
-        "weight_decay": "weight_decay",
-        "clipnorm": "clip_norm",
-        "global_clipnorm": "clip_norm",
-        "clipvalue": "clip_norm",
-    }.items():
+    for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
         if getattr(optimizer, name):
+            instead = name if name == "weight_decay" else "clip_norm"
             raise ValueError(
                 f"{name} must be given to the config, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
                 "it comes before the accumulation"

@@ -1,9 +1,7 @@
 """What Horovod did and when: a reader of the timeline that Horovod writes.
 
-Horovod writes one when told to: by the environment variable ``HOROVOD_TIMELINE=FILE`` from the start on, or, started
-with ``HOROVOD_TIMELINE=DYNAMIC``, by ``hvd.start_timeline(FILE)`` and ``hvd.stop_timeline()`` in between. It is in
-the format of Chrome's trace viewer (chrome://tracing and https://ui.perfetto.dev show it): one "process" for each
-tensor, an event where each of its phases begins and one where it ends, and the moment at which each rank was ready.
+``HOROVOD_TIMELINE=FILE`` in the environment asks for one from the start on; with ``HOROVOD_TIMELINE=DYNAMIC`` there,
+``hvd.start_timeline(FILE)`` and ``hvd.stop_timeline()`` do in between. https://ui.perfetto.dev shows it, too.
 
 Source: https://horovod.readthedocs.io/en/stable/timeline.html
 """
@@ -18,19 +16,13 @@ import pandas as pd
 
 from dgc_lab.common import LabError
 
-READY = "rank {} ready"
-COLUMNS = ["tensor", "phase", "depth", "start ms", "ms"]
-
 
 class TimelineError(LabError):
     """The file is no timeline of Horovod's; the message says why."""
 
 
 def read(file: str | os.PathLike) -> pd.DataFrame:
-    """The phases in a timeline file, in the order of their beginnings.
-
-    Args:
-        file: what Horovod wrote; also one that it is still writing, or that a killed rank left behind.
+    """The phases in a timeline file, in the order of their beginnings; Horovod may still write it, or have been killed.
 
     Returns:
         One row per phase that has ended: ``tensor``, ``phase`` as Horovod names it, such as ``NEGOTIATE_ALLREDUCE``
@@ -54,14 +46,14 @@ def read(file: str | os.PathLike) -> pd.DataFrame:
             phase, start = opened[tensor].pop()
             rows.append((tensor, phase, len(opened[tensor]), start, event["ts"] - start))
         elif kind == "X":
-            ready = READY.format(event["name"]) if str(event["name"]).isdigit() else event["name"]
-            rows.append((tensor, ready, len(opened.get(tensor, [])), event["ts"], event.get("dur", 0)))
+            phase = f"rank {event['name']} ready" if str(event["name"]).isdigit() else event["name"]
+            rows.append((tensor, phase, len(opened.get(tensor, [])), event["ts"], event.get("dur", 0)))
     if not rows:
         raise TimelineError(f"{file} holds no phase: was anything exchanged between start_timeline and stop_timeline?")
-    frame = pd.DataFrame(rows, columns=COLUMNS).sort_values(["start ms", "depth"], ignore_index=True)
+    frame = pd.DataFrame(rows, columns=["tensor", "phase", "depth", "start ms", "ms"])
     frame["start ms"] = (frame["start ms"] - frame["start ms"].min()) / 1000
     frame["ms"] = frame["ms"] / 1000
-    return frame
+    return frame.sort_values(["start ms", "depth"], ignore_index=True)
 
 
 def events_in(text: str) -> list[dict]:

@@ -21,12 +21,9 @@ class Handed(dict):
 
 @contextlib.contextmanager
 def count_collective_bytes():
-    """Count what is handed to Horovod's collectives meanwhile, by whomever: this lab's code or Horovod's optimizer.
+    """Count what is handed to Horovod's collectives meanwhile, by whomever, in a `Handed` that grows.
 
     Counts what runs, eagerly or in a ``tf.function``; one that was traced before this was ever used is not seen.
-
-    Yields:
-        A `Handed` that grows.
 
     Example:
         >>> with count_collective_bytes() as sent:  # doctest: +SKIP

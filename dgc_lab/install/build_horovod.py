@@ -1,20 +1,14 @@
-"""Build Horovod for the TensorFlow that is installed: ``python -m dgc_lab.install.build_horovod``.
+"""Build Horovod for the TensorFlow that is installed: ``python -m dgc_lab build-horovod``.
 
 Horovod 0.28.1, its last release, does not compile against TensorFlow 2.19 or newer as it is. One file of it,
-optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped. This
-module fetches the release from PyPI, checks its hash, leaves that file out, builds with Gloo alone (no MPI), keeps
-the wheel in a cache and lets two processes add their numbers over the result.
-
-Needs g++, make and cmake; about two minutes on two cores. Uses the standard library alone, so that it runs before
-anything else of the lab is installed.
+optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped: it is left out.
+Uses the standard library alone, so that it runs before anything else of the lab is installed.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import re
 import shutil
@@ -31,15 +25,7 @@ from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendez
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE = "xla_mpi_ops.cc"
-BUILD_MODULES = {
-    "setuptools": "setuptools",
-    "wheel": "wheel",
-    "cffi": "cffi",
-    "cloudpickle": "cloudpickle",
-    "psutil": "psutil",
-    "yaml": "pyyaml",
-    "packaging": "packaging",
-}
+BUILD_PACKAGES = ("setuptools", "wheel", "cffi", "cloudpickle", "psutil", "pyyaml", "packaging")
 BUILD_OPTIONS = {
     "HOROVOD_WITH_TENSORFLOW": "1",
     "HOROVOD_WITHOUT_PYTORCH": "1",
@@ -49,7 +35,6 @@ BUILD_OPTIONS = {
     # CMake 4 refuses the bundled Gloo unless it is told that rules of version 3.5 will do.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
-REBUILD = "python -m dgc_lab.install.build_horovod --force"
 RANK_PROGRAM = """
 import horovod.tensorflow as hvd, tensorflow as tf
 hvd.init()
@@ -107,18 +92,14 @@ def require_horovod() -> None:
         )
 
 
-def cache_folder() -> Path:
-    """Folder for the built wheels: ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``."""
-    return Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
-
-
 def wheel_folder() -> Path:
-    """Where the wheel for this Python and this TensorFlow is kept.
+    """Where the wheel for this Python and this TensorFlow is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
 
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """
+    cache = Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return cache_folder() / "horovod" / f"{VERSION}-{python}-tf{tensorflow_version()}"
+    return cache / "horovod" / f"{VERSION}-{python}-tf{tensorflow_version()}"
 
 
 def tool_path() -> str:
@@ -128,20 +109,16 @@ def tool_path() -> str:
 
 def check_tools() -> None:
     """Raise a BuildError that names everything missing for the build, with the command that brings it."""
+    compiler = "a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)"
     remedies = {
-        (
-            "g++",
-            "c++",
-            "clang++",
-        ): "a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)",
+        ("g++", "c++", "clang++"): compiler,
         ("make",): "make (Debian, Ubuntu: apt-get install make)",
         ("cmake",): f"cmake ({sys.executable} -m pip install 'cmake<4')",
     }
     path = tool_path()
     missing = [what for names, what in remedies.items() if not any(shutil.which(name, path=path) for name in names)]
-    modules = [package for name, package in BUILD_MODULES.items() if importlib.util.find_spec(name) is None]
-    if modules:
-        missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(modules)})")
+    if packages := [package for package in BUILD_PACKAGES if installed(package) is None]:
+        missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(packages)})")
     if missing:
         raise BuildError("Horovod cannot be built, these are missing:\n  - " + "\n  - ".join(missing))
 
@@ -202,10 +179,7 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
 
 
 def verify(timeout: float = 120) -> None:
-    """Start two ranks on the loopback interface and let them add 1 and 2 with a real allreduce.
-
-    A BuildError where a rank failed, with what it printed, or did not end within ``timeout`` seconds.
-    """
+    """Let two ranks on the loopback interface add 1 and 2 with a real allreduce; a BuildError where they do not."""
     ranks = []
     with rendezvous() as port:
         try:
@@ -235,9 +209,9 @@ def say(text: str) -> None:
 
 
 def build(force: bool = False) -> None:
-    """Fetch, build, install and verify Horovod; what is already built for this TensorFlow is taken from the cache.
+    """Fetch, build, install and verify Horovod; without ``force``, what the cache holds for this TensorFlow will do.
 
-    ``force`` builds again even then. A BuildError where something is missing or failed.
+    A BuildError where something is missing or failed. Needs g++, make and cmake; two minutes on two cores.
     """
     tensorflow, wheels, start = tensorflow_version(), wheel_folder(), time.monotonic()
     if not force and horovod_state() == (VERSION, tensorflow):
@@ -273,28 +247,5 @@ def install_and_verify(wheel: Path) -> None:
         verify()
     except BuildError as error:
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", "horovod"], capture_output=True)
-        raise BuildError(f"{error}\nHorovod was taken off again. To build anew: {REBUILD}") from error
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Command line of this module; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m dgc_lab.install.build_horovod", description=__doc__.split("\n")[0])
-    parser.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
-    parser.add_argument("--verify", action="store_true", help="only let two ranks of the installed Horovod add up")
-    options = parser.parse_args(arguments)
-    try:
-        if options.verify:
-            if horovod_state()[0] is None:
-                raise BuildError("Horovod is not installed. Run: python -m dgc_lab.install.build_horovod")
-            verify()
-            say("Two ranks added up: Horovod works.")
-        else:
-            build(force=options.force)
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        rebuild = "python -m dgc_lab build-horovod --force"
+        raise BuildError(f"{error}\nHorovod was taken off again. To build anew: {rebuild}") from error

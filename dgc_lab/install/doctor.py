@@ -31,10 +31,7 @@ OLDEST_TENSORFLOW = "2.20"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was looked at and found, and what to do, if anything.
-
-    ``needed`` says whether lessons fail without it.
-    """
+    """One line of the report: what was looked at and found, what to do, and whether lessons fail without it."""
 
     name: str
     found: str
@@ -91,17 +88,15 @@ def package_finding(name: str, least: str, needed: bool) -> Finding:
 
 def tensorflow_finding() -> Finding:
     """TensorFlow under either of its names."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        if installed(name):
-            return package_finding(name, OLDEST_TENSORFLOW, True)
-    return Finding("tensorflow", "not installed", f"pip install 'tensorflow>={OLDEST_TENSORFLOW}'")
+    name = next(filter(installed, ("tensorflow", "tensorflow-cpu")), "tensorflow")
+    return package_finding(name, OLDEST_TENSORFLOW, True)
 
 
 def horovod_finding() -> Finding:
     """Whether Horovod is built, and for the TensorFlow that is installed."""
     version, built_for = horovod_state()
     tensorflow = installed("tensorflow") or installed("tensorflow-cpu")
-    remedy = "python -m dgc_lab.install.build_horovod (for lessons with several workers)"
+    remedy = "python -m dgc_lab build-horovod (for lessons with several workers)"
     if version is None:
         return Finding("horovod", "not built", remedy, needed=False)
     found = f"{version} for TensorFlow {built_for or 'unknown'}"

@@ -289,7 +289,7 @@ def test_death_of_an_idle_rank(two_ranks):
     until(lambda: not two_ranks.ready)
     with pytest.raises(RankDied, match=r"rank 1 died.*restart\(\)") as caught:
         two_ranks.run(total)
-    assert caught.value.ranks == [1]
+    assert caught.value.names == ["rank 1"]
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -507,9 +506,6 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
         ({"timeout": -1}, "timeout must be above 0, got -1"),
         ({"timeout": float("nan")}, "timeout must be above 0, got nan"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
-        ({"port": 1023}, "port must be a whole number from 1024 to"),
-        ({"port": 65535}, "port must be a whole number from 1024 to"),
-        ({"port": "http"}, "port must be a whole number from 1024 to"),
     ],
 )
 def test_bad_arguments(cluster, arguments, message):
@@ -600,27 +596,14 @@ def test_with_consent_there_is_one_warning_and_the_servers_run(open_network):
     assert caught[0].filename == __file__
 
 
-def test_a_port_that_is_taken_is_named(open_network):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for first in (port, port - 2):
-            with (
-                pytest.warns(UserWarning, match="no private network"),
-                pytest.raises(LabError, match=rf"port {port} is taken \(Address already in use\); port says which"),
-            ):
-                ParameterServers(1, 1, port=first, reachable=True, progress=None).start()
-
-
-def test_a_port_of_ones_own_and_the_users_proxy(monkeypatch):
+def test_the_addresses_of_the_servers_and_the_users_proxy(monkeypatch):
     """In a private network all ports are free; a proxy in the environment is not asked for the way to it."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with ParameterServers(1, 1, port=30303, progress=None) as servers:
+    with ParameterServers(1, 1, progress=None) as servers:
         config = json.loads(servers.run(os.getenv, "TF_CONFIG"))
         assert config["cluster"] == {
-            "chief": ["127.0.0.1:30303"], "ps": ["127.0.0.1:30304"], "worker": ["127.0.0.1:30305"]
+            "chief": ["127.0.0.1:20000"], "ps": ["127.0.0.1:20001"], "worker": ["127.0.0.1:20002"]
         }  # fmt: skip
         assert servers.run(squares, 3) == [0, 1, 4]
 

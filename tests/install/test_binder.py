@@ -105,7 +105,7 @@ def run_post_build(checkout, folder, fails):
     python = folder / "bin" / "python"
     python.write_text(
         f'#!/bin/sh\necho "$@" >> {folder}/asked\ncase "$*" in\n*sys.prefix*) echo {folder}/prefix ;;\n'
-        f'*build_horovod*) echo wheel > "$DGC_LAB_CACHE/wheel" ;;\nesac\ncase "$*" in *"{fails}"*) exit 1 ;; esac\n'
+        f'*build-horovod*) echo wheel > "$DGC_LAB_CACHE/wheel" ;;\nesac\ncase "$*" in *"{fails}"*) exit 1 ;; esac\n'
     )
     python.chmod(0o755)
     variables = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "TMPDIR": str(folder / "tmp")}
@@ -117,13 +117,13 @@ def run_post_build(checkout, folder, fails):
 def test_post_build_installs_builds_and_warms(checkout, tmp_path):
     status, asked = run_post_build(checkout, tmp_path, fails="nothing")
     assert status == 0
-    steps = ["pip install", "sys.prefix", "dgc_lab.install.build_horovod", "compileall", "font_manager"]
+    steps = ["pip install", "sys.prefix", "dgc_lab build-horovod", "compileall", "font_manager"]
     assert [word for line in asked for word in steps if word in line] == steps
     settings = tmp_path / "prefix" / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     assert settings.read_text() == (ROOT / "binder" / "overrides.json").read_text()
 
 
-@pytest.mark.parametrize("step", ["pip install", "build_horovod", "compileall"])
+@pytest.mark.parametrize("step", ["pip install", "build-horovod", "compileall"])
 def test_post_build_ends_at_the_first_failure(checkout, tmp_path, step):
     status, asked = run_post_build(checkout, tmp_path, fails=step)
     assert status == 1

@@ -60,7 +60,7 @@ def test_doctor_names_the_remedy(monkeypatch):
     assert findings["keras"].remedy == "pip install 'keras>=3.13'"
     assert findings["numpy"].remedy == "pip install 'numpy>=2.0'"
     assert findings["tensorflow"].remedy == "pip install 'tensorflow>=2.20'"
-    assert "build_horovod" in findings["horovod"].remedy
+    assert "build-horovod" in findings["horovod"].remedy
     assert not findings["horovod"].needed
     assert "no file /nowhere" in findings["MNIST"].remedy
     text = doctor.report(list(findings.values()))
@@ -146,7 +146,7 @@ def test_missing_tools_are_named_with_their_remedy(monkeypatch):
     with pytest.raises(build_horovod.BuildError, match=r"C\+\+ compiler .*apt-get install g\+\+(.|\n)*cmake<4"):
         build_horovod.check_tools()
     monkeypatch.setattr(shutil, "which", which)
-    monkeypatch.setattr(build_horovod, "BUILD_MODULES", {"no_such_module": "no-such-package"})
+    monkeypatch.setattr(build_horovod, "BUILD_PACKAGES", ("no-such-package",))
     with pytest.raises(build_horovod.BuildError, match="pip install no-such-package"):
         build_horovod.check_tools()
 
