@@ -127,7 +127,7 @@ def run_train(options: argparse.Namespace) -> int:
     settings.check_ratios([options.ratio])
     check_number("--save-every", options.save_every, "at least 1")
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
-    go_on = options.checkpoint is not None and trainer.restore(options.checkpoint)
+    go_on = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
     stopping = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done

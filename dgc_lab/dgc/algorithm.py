@@ -7,7 +7,7 @@ With gradient g, velocity u and residual v of each tensor (arXiv:1712.01887, Alg
     threshold <- ratio-th of |v|     `dgc_lab.dgc.thresholding.thresholds`
     mask <- |v| >= threshold         `take`
     send v * mask
-    v <- v * !mask;  u <- u * !mask  momentum factor masking is the second one
+    v <- v * !mask;  u <- u * !mask  momentum factor masking is the second one; not where all is sent
 
 `local_step` is these lines. Nothing here sends or stores: `dgc_lab.dgc.exchange` carries what was taken to all workers,
 `dgc_lab.dgc.compressor` keeps velocity and residual. All tensors are flat here.
@@ -49,12 +49,14 @@ class Selection(NamedTuple):
 
 def local_gradients(gradients, weights, config: DGCConfig, workers: int):
     """A worker's gradients with rows merged and weight decay added, before and after clipping; None stays None."""
+    # What is added up over many steps is float32, whatever the weights are: 1 + 0.001 is 1 in bfloat16.
+    gradients = [g if g is None else tf.cast(g, tf.float32) for g in gradients]
     gradients = [sum_duplicate_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     if config.weight_decay:
         # A gradient that holds 1 / workers gets its share of the decay, for the exchange adds up the shares.
         decay = config.weight_decay / (1 if config.reduction == "average" else workers)
         gradients = [
-            g if g is None or isinstance(g, tf.IndexedSlices) else g + decay * tf.convert_to_tensor(weight)
+            g if g is None or isinstance(g, tf.IndexedSlices) else g + decay * tf.cast(weight, tf.float32)
             for g, weight in zip(gradients, weights, strict=True)
         ]
     if config.clip_norm is None:
@@ -66,7 +68,7 @@ def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allre
     """One worker's step: what it sends of each tensor, and what stays with it.
 
     Args:
-        gradients: flat floating-point tensors, new in this step, clipped already.
+        gradients: flat float32 tensors, new in this step, clipped already.
         state: velocity and residual of each, flat, as the step before left them.
         ratio: share of the elements to send, in [0, 1]; number or float64 scalar tensor.
         config: the switches; its ratio and warm-up are not looked at.
@@ -91,7 +93,10 @@ def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allre
     state = accumulate(gradients, state, config)
     maxima = [block_maxima(residual) for residual in state.residual]
     limits = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
-    forms = (lambda: take_masked(state, limits, config), lambda: take_entries(state, limits, maxima, config))
+    forms = (
+        lambda: take_masked(state, limits, ratio, config),
+        lambda: take_entries(state, limits, ratio, maxima, config),
+    )
     taken = tf.cond(by_allreduce, *forms) if tf.is_tensor(by_allreduce) else forms[0 if by_allreduce else 1]()
     return *taken, maxima
 
@@ -107,27 +112,29 @@ def accumulate(gradients, state: State, config: DGCConfig) -> State:
     return State(velocities, residuals)
 
 
-def take_entries(state: State, limits, maxima, config: DGCConfig):
+def take_entries(state: State, limits, ratio, maxima, config: DGCConfig):
     """Take what passes the thresholds out of the state, as values and indices; (selection, state)."""
     indices, values, velocities, residuals = [], [], [], []
     for velocity, residual, limit, blocks in zip(*state, limits, maxima, strict=True):
         where, sent, error = select(residual, limit, config.values, blocks)
         indices.append(where)
         values.append(sent)
-        velocities.append(zero_at(velocity, where) if config.clears_velocity else velocity)
+        if config.clears_velocity:  # nowhere, where everything is sent: that is momentum SGD
+            velocity = zero_at(velocity, where[: tf.size(where) * tf.cast(ratio < 1, tf.int32)])
+        velocities.append(velocity)
         residuals.append(zero_at(residual, where, error))
     kept = tf.convert_to_tensor([tf.size(where, tf.int64) for where in indices], tf.int64)
     return Selection(indices, values, [tf.zeros([0])] * len(indices), kept), State(velocities, residuals)
 
 
-def take_masked(state: State, limits, config: DGCConfig):
+def take_masked(state: State, limits, ratio, config: DGCConfig):
     """The same with zeros between what is sent, which is not rounded then; (selection, state)."""
     masked, kept, velocities, residuals = [], [], [], []
     for velocity, residual, limit in zip(*state, limits, strict=True):
-        mask, zero = keep_mask(residual, limit), tf.zeros([], residual.dtype)
-        masked.append(tf.cast(tf.where(mask, residual, zero), tf.float32))
+        mask, zero = keep_mask(residual, limit), tf.zeros([])
+        masked.append(tf.where(mask, residual, zero))
         kept.append(tf.math.count_nonzero(mask))
-        velocities.append(tf.where(mask, zero, velocity) if config.clears_velocity else velocity)
+        velocities.append(tf.where(mask & (ratio < 1), zero, velocity) if config.clears_velocity else velocity)
         residuals.append(tf.where(mask, zero, residual))
     indices = [tf.zeros([0], tf.int32)] * len(masked)
     values = [tf.zeros([0], config.values)] * len(masked)

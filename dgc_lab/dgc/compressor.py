@@ -41,8 +41,8 @@ class Compressor(tf.Module):
         names: names of the variables for messages; their own if None.
 
     Attributes:
-        velocities, residuals: for each worker in this process, one ``tf.Variable`` of its shape per trained variable,
-            or None where the config needs none.
+        velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` of its shape per trained
+            variable, or None where the config needs none.
         step: int64 ``tf.Variable``, the number of updates so far.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
         kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent since it was made; a mean
@@ -78,7 +78,7 @@ class Compressor(tf.Module):
 
     def _zeros(self, name, wanted):
         return [
-            tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name) if wanted else None
+            tf.Variable(tf.zeros(variable.shape), trainable=False, name=name) if wanted else None
             for variable, wanted in zip(self.trained, wanted, strict=True)
         ]
 
@@ -154,12 +154,14 @@ class Compressor(tf.Module):
             else:
                 updates[i] = new if self.config.corrects_momentum else self.momentum_after(i, new, changes)
         for i, mean in zip(kinds.dense, received.dense, strict=True):
-            updates[i] = self.momentum_after(i, self._shaped(i, mean), changes)
+            updates[i] = self.momentum_after(i, mean, changes)
         for i, (values, rows) in zip(kinds.rows, received.rows, strict=True):
-            values = tf.cast(tf.reshape(values, [-1, *self.trained[i].shape[1:]]), self.trained[i].dtype)
+            values = tf.reshape(values, [-1, *self.trained[i].shape[1:]])
             like = gradients[0][i]
             rows = tf.cast(rows, like.indices.dtype)
             updates[i] = tf.IndexedSlices(self.momentum_after(i, values, changes, rows), rows, like.dense_shape)
+        # State is float32 whatever the weights are, and only what changes them takes their type.
+        updates = [u if u is None else tf.cast(u, v.dtype) for u, v in zip(updates, self.trained, strict=True)]
         report = self.report(payloads, kinds, received.handed, received.metadata[:, 1:])
         return self.commit(updates, changes, report, fail_if_bad(received.metadata[:, 0], self.names)), report
 
@@ -196,12 +198,11 @@ class Compressor(tf.Module):
         # What is not finite makes its block's maximum, and any sum with it, not finite either.
         witnesses = [*maxima, *(getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows))]
         bad = first_non_finite(gradients, witnesses, clipped)
-        dense = [tf.cast(clipped[i], tf.float32) for i in kinds.dense]
         rows = []
         for i in kinds.rows:
-            values = tf.cast(clipped[i].values, tf.float32)
-            values = tf.reshape(values, [-1, self.trained[i].shape[1:].num_elements()])
+            values = tf.reshape(clipped[i].values, [-1, self.trained[i].shape[1:].num_elements()])
             rows.append((values, tf.cast(clipped[i].indices, tf.int32)))
+        dense = [clipped[i] for i in kinds.dense]
         return WorkerPayload(selection, dense, rows, tf.concat([bad[None], metadata], 0)), state
 
     @staticmethod
@@ -222,18 +223,18 @@ class Compressor(tf.Module):
     def _sparse(self, received: ExchangeResult, exchange: GradientExchange, by_allreduce, learning_rate):
         """Flat updates of the sparse tensors; with a learning rate, their new weights."""
         if learning_rate is None:
-            ways = (lambda: received.masked, lambda: scatter_add(received.indices, received.values, exchange.sizes))
+            ways = (lambda: received.masked, lambda: scatter_add(received.entries, exchange.sizes))
         else:
             weights = self._flat(self.trained, exchange.kinds.sparse)
             ways = (
                 lambda: [old - learning_rate * mean for old, mean in zip(weights, received.masked, strict=True)],
-                lambda: scatter_add(received.indices, -learning_rate * received.values, exchange.sizes, weights),
+                lambda: scatter_add([(i, -learning_rate * v) for i, v in received.entries], exchange.sizes, weights),
             )
         return tf.cond(by_allreduce, *ways) if tf.is_tensor(by_allreduce) else ways[0 if by_allreduce else 1]()
 
     def _shaped(self, i, flat):
-        """A flat tensor in the variable's shape and type."""
-        return tf.cast(tf.reshape(flat, self.trained[i].shape), self.trained[i].dtype)
+        """A flat tensor in the variable's shape."""
+        return tf.reshape(flat, self.trained[i].shape)
 
     def momentum_after(self, i, update, changes: list, rows=None):
         """Momentum on what all workers have in common already, for all of a variable or for some of its rows."""

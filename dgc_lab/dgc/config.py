@@ -35,10 +35,12 @@ class DGCConfig:
         ratio: share of each tensor's elements that a worker sends, in [0, 1].
         momentum: in [0, 1). The optimizer that applies the update must be plain SGD: momentum is here already.
         nesterov: Nesterov's momentum in place of the vanilla kind.
-        accumulate: keep what was not sent and add the next gradients to it. Off, it is dropped: masking alone.
+        accumulate: keep what was not sent and add the next gradients to it. Off, it is dropped: masking alone, and
+            momentum comes after the exchange, for a velocity on each worker would keep what is to be dropped.
         momentum_correction: momentum before accumulation, on each worker (the paper's eq. 4). Off, momentum is
             applied to the averaged sparse update after the exchange (eq. 5), which the paper warns of.
-        factor_masking: clear the velocity, too, where an element was sent (section 3.2).
+        factor_masking: clear the velocity, too, where an element was sent (section 3.2). At a ratio of 1 it is kept:
+            where everything is sent, this is momentum SGD.
         clip_norm: L2 norm over all of a step's gradients above which they are scaled down; None for no clipping.
             The norm is that of the gradient over all workers; each worker clips to its share of it (`clip_locally`).
         weight_decay: times the weights is added to the local gradient, before everything else; not to gradients that
@@ -125,7 +127,7 @@ class DGCConfig:
     @functools.cached_property
     def corrects_momentum(self) -> bool:
         """Whether momentum comes before the accumulation, on each worker."""
-        return self.momentum_correction and self.momentum > 0
+        return self.momentum_correction and self.momentum > 0 and self.accumulate
 
     @functools.cached_property
     def clears_velocity(self) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import Selection, sum_duplicate_rows
+from dgc_lab.dgc.algorithm import Selection
 from dgc_lab.dgc.break_even import break_even_ratio, one_message_is_shorter
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.wire_format import Content, Layout, flatten, global_indices, nbytes, pack, unflatten, unpack
@@ -39,16 +39,15 @@ class WorkerPayload(NamedTuple):
 
 
 class ExchangeResult(NamedTuple):
-    """What all workers have in common afterwards; of the first three fields either two or the third is empty.
+    """What all workers have in common afterwards; of the first two fields one is empty.
 
-    Entries that any worker sent, by worker: int32 ``indices`` (k,), sparse tensors numbered through, and ``values``,
-    each entry's part in the mean. ``masked`` are flat means of sparse tensors. Each gradient of rows has
+    ``entries`` of each worker: int32 indices (k,), sparse tensors numbered through, and values (k,), each entry's part
+    in the mean. ``masked`` are flat means of sparse tensors. Each gradient of rows has
     means (r, width) and int32 row numbers (r,), each row once. ``metadata`` is (workers, numbers). ``handed``, int64
     (2,): bytes that the workers here handed to allreduce and to allgather. Where no type is named, it is float32.
     """
 
-    indices: tf.Tensor
-    values: tf.Tensor
+    entries: list
     masked: list
     dense: list
     rows: list
@@ -89,9 +88,8 @@ class GradientExchange:
             indices = global_indices(own.selection.indices, self.sizes)
             contents.append(Content(own.metadata, dense, own.rows, indices, tf.concat(own.selection.values, 0)))
         contents, allgathered = self._gather(contents, self.layout)
-        indices = tf.concat([content.indices for content in contents], 0)
         # The mean here, and not when they stand among zeros: a division less for every element that nobody sent.
-        values = self._mean(tf.cast(tf.concat([content.values for content in contents], 0), tf.float32))
+        entries = [(content.indices, self._mean(tf.cast(content.values, tf.float32))) for content in contents]
         dense, allreduced = [], tf.constant(0, tf.int64)
         if self.joins:
             dense = unflatten(self._mean(tf.add_n([content.dense for content in contents])), self.shapes)
@@ -100,7 +98,7 @@ class GradientExchange:
         metadata = tf.stack([content.metadata for content in contents])
         masked = [tf.zeros([0])] * len(self.sizes)
         handed = tf.stack([allreduced, allgathered])
-        return ExchangeResult(indices, values, masked, dense, self._rows(contents), metadata, handed)
+        return ExchangeResult(entries, masked, dense, self._rows(contents), metadata, handed)
 
     def _allreduce(self, payloads):
         """What is sent in its place, with zeros for the rest; only rows need a message."""
@@ -108,10 +106,10 @@ class GradientExchange:
         for worker, own in enumerate(payloads, self.communicator.first):
             table = [] if has_rows else [row_in_table(own.metadata, worker, self.communicator.size)]
             groups.append([*own.selection.masked, *own.dense, *table])
-        nothing = tf.zeros([0]), tf.zeros([0], tf.int32), tf.zeros([0], self.layout.values)
+        nothing = tf.zeros([0], tf.int32), tf.zeros([0], self.layout.values)
         rows, allgathered = [], tf.constant(0, tf.int64)
         if has_rows:
-            contents = [Content(own.metadata, nothing[0], own.rows, *nothing[1:]) for own in payloads]
+            contents = [Content(own.metadata, tf.zeros([0]), own.rows, *nothing) for own in payloads]
             contents, allgathered = self._gather(contents, self.rows_layout)
             rows, metadata = self._rows(contents), tf.stack([content.metadata for content in contents])
         means, allreduced = self._reduce(groups, summed=0 if has_rows else 1)
@@ -119,7 +117,8 @@ class GradientExchange:
             *means, metadata = means
         masked, dense = means[: len(self.sizes)], means[len(self.sizes) :]
         handed = tf.stack([allreduced, allgathered])
-        return ExchangeResult(nothing[1], nothing[0], masked, dense, rows, metadata, handed)
+        entries = [(nothing[0], tf.zeros([0]))] * self.communicator.size
+        return ExchangeResult(entries, masked, dense, rows, metadata, handed)
 
     def _mean(self, total):
         """What a sum over all workers comes to, by the config's reduction: the one place where it is divided."""
@@ -141,10 +140,15 @@ class GradientExchange:
         return [*map(self._mean, sums[:means]), *sums[means:]], nbytes([tensor for group in groups for tensor in group])
 
     def _rows(self, contents):
-        """Of each gradient of rows the mean, from the messages of all."""
-        every = zip(*(content.rows for content in contents), strict=True)
-        joined = [tf.IndexedSlices(*(tf.concat(parts, 0) for parts in zip(*pairs, strict=True))) for pairs in every]
-        return [(self._mean(rows.values), rows.indices) for rows in map(sum_duplicate_rows, joined)]
+        """Of each gradient of rows the mean, from the messages of all, a worker at a time as in `scatter_add`."""
+        means = []
+        for width, parts in zip(self.widths, zip(*(content.rows for content in contents), strict=True), strict=True):
+            numbers, places = tf.unique(tf.concat([own for _, own in parts], 0))
+            total = tf.zeros([tf.size(numbers), width])
+            for (values, _), own in zip(parts, tf.split(places, [tf.size(own) for _, own in parts]), strict=True):
+                total = tf.tensor_scatter_nd_add(total, own[:, None], values)
+            means.append((self._mean(total), numbers))
+        return means
 
 
 def row_in_table(metadata, worker: int, workers: int):

@@ -12,7 +12,7 @@ import math
 import tensorflow as tf
 
 BLOCK = 64
-LARGEST_HALF = 65504.0  # the largest finite float16
+LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24  # of the finite float16 above zero
 
 
 def block_maxima(x):
@@ -58,6 +58,8 @@ def select(residual, threshold, values="float32", maxima=None):
         >>> indices.numpy().tolist(), sent.numpy().tolist()
         ([1, 2], [-3.0, 2.0])
     """
+    if values == "float16":  # what would be rounded to zero waits
+        threshold = tf.maximum(threshold, SMALLEST_HALF)
     indices, chosen = elements_above(residual, threshold, maxima)
     if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)

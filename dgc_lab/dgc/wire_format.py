@@ -96,30 +96,30 @@ def global_indices(indices, sizes):
     return flatten([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
 
 
-def scatter_add(indices, values, sizes, onto=None) -> list:
+def scatter_add(entries, sizes, onto=None) -> list:
     """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
 
-    An element that is named several times is added up in this order. ``onto`` are flat float32 tensors of these sizes
-    that the sums are added to, in place of zeros.
+    The workers' ``entries``, each (indices, values) with the indices ascending and none twice, are added in the order
+    of the workers. A worker at a time: a GPU adds the values of one scatter in any order, and the bits of a sum of
+    three would differ from rank to rank. ``onto`` are flat float32 tensors of these sizes to add to, in place of zeros.
 
     Example:
-        >>> first, second = scatter_add(tf.constant([0, 4, 0]), tf.constant([1.0, 2.0, 4.0]), [3, 5])
+        >>> entries = [(tf.constant([0, 4]), tf.constant([1.0, 2.0])), (tf.constant([0]), tf.constant([4.0]))]
+        >>> first, second = scatter_add(entries, [3, 5])
         >>> first.numpy().tolist(), second.numpy().tolist()
         ([5.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])
-        >>> scatter_add(tf.constant([1]), tf.constant([4.0]), [2], onto=[tf.constant([1.0, 2.0])])[0].numpy().tolist()
-        [1.0, 6.0]
     """
-    starts = tf.constant(_starts(sizes), tf.int32)
-    owner = tf.searchsorted(starts, indices, side="right") - 1
-    places = tf.dynamic_partition(indices - tf.gather(starts, owner), owner, len(sizes))
-    values = tf.dynamic_partition(tf.cast(values, tf.float32), owner, len(sizes))
-    if onto is None:
-        return [tf.scatter_nd(p[:, None], v, [size]) for p, v, size in zip(places, values, sizes, strict=True)]
-    # A copy and the few additions: a tensor of zeros, filled and then added, would be written and read once more.
-    return [
-        tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=p[:, None], updates=v)
-        for x, p, v in zip(onto, places, values, strict=True)
-    ]
+    starts, tensors = _starts(sizes), onto
+    for indices, values in entries:
+        ends = tf.unstack(tf.searchsorted(indices, [*starts[1:], sum(sizes)])) if sizes else []
+        slices = list(zip([0, *ends[:-1]], ends, starts, strict=True))
+        parts = [(indices[a:b, None] - start, values[a:b]) for a, b, start in slices]
+        if tensors is None:
+            tensors = [tf.scatter_nd(*part, [size]) for part, size in zip(parts, sizes, strict=True)]
+        else:  # a copy and the few additions: a tensor of zeros, filled and then added, would be one pass more
+            scatter = tf.raw_ops.ScatterNdNonAliasingAdd
+            tensors = [scatter(input=x, indices=i, updates=v) for x, (i, v) in zip(tensors, parts, strict=True)]
+    return tensors
 
 
 def nbytes(tensors):

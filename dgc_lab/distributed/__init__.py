@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "communicators": "HorovodWorkers OneWorker RanksDisagree SimulatedWorkers default_communicator",
         "hierarchical": "HierarchicalCommunicator",
         "keras_optimizer": "DistributedOptimizer",
+        "rank_files": "SaveRanks",
         "callbacks": "AverageMetrics WriteCompression on_first_rank shard",
         "compat_v1_optimizer": "GradientCompressionOptimizer",
         "batch_norm": "AverageStatistics average_statistics statistics_of",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 
 import keras
 import numpy as np
@@ -21,14 +22,19 @@ UNCOMPRESSED = DGCConfig(
     ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
 )
 
+BEFORE_THE_EXCHANGE = ("gradient_accumulation_steps", "loss_scale_factor")  # taken over from the inner optimizer
+
 
 @keras.saving.register_keras_serializable(package="dgc_lab")
 class DistributedOptimizer(keras.optimizers.Optimizer):
     """A Keras optimizer whose gradients are averaged over all Horovod ranks before it applies them.
 
     At the first step the trained variables and the inner optimizer's state are taken from rank 0. The learning rate,
-    schedules and callbacks that change it are the inner optimizer's. Saving the model saves the residuals and
-    velocities of the rank that saves: to resume, let every rank save and load its own file.
+    schedules and callbacks that change it are the inner optimizer's. Its ``gradient_accumulation_steps`` and
+    ``loss_scale_factor`` come before the exchange: gradients are added up first and sent once for all these steps.
+    Saving the model saves the residuals and velocities of the rank that saves: to resume, use
+    `dgc_lab.distributed.SaveRanks`. What else of Keras works: docs/keras.md. One list of variables for all ranks, and
+    gradients for the same ones in every step: Horovod's elastic runs, ``join`` and process sets are not supported.
 
     Args:
         optimizer: the Keras optimizer that applies the update. With a config, SGD without momentum: the momentum is
@@ -39,8 +45,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     Raises:
         ValueError: optimizer is not a Keras optimizer; with a config, it is not SGD (Adam is outside the algorithm),
-            has momentum of its own (it would be applied twice), or weight decay (the config's comes before the
-            accumulation).
+            has momentum of its own (it would be applied twice), or weight decay or clipping (the config's come before
+            the accumulation).
         RanksDisagree: at the first step, on all ranks, when they differ in config, model or step.
 
     Example:
@@ -59,8 +65,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
         if config is not None:
             check_outer_optimizer(optimizer)
-        super().__init__(learning_rate=0.0, name=name)
-        self.inner, self.config, self.communicator = optimizer, config, communicator
+        both = {which: getattr(optimizer, which) for which in BEFORE_THE_EXCHANGE}
+        super().__init__(learning_rate=0.0, name=name, **both)
+        for which in both:
+            setattr(optimizer, which, None)
+        self.inner_optimizer, self.config, self.communicator = optimizer, config, communicator
         self.compressor = None
         self._started = False
 
@@ -73,7 +82,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while it traces, and the first step wants their values
             self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names)
-            self.inner.build(variables)
+            self.inner_optimizer.build(variables)
             super().build(variables)
 
     def apply(self, grads, trainable_variables=None):
@@ -83,10 +92,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             ValueError: called inside ``jit_compile=True``: Horovod's collectives are no XLA operations; or inside a
-                ``LossScaleOptimizer``; or a variable is not among those that it was built with.
+                ``LossScaleOptimizer`` or a ``tf.distribute`` strategy; or a variable is not among those that it was
+                built with.
             tf.errors.InvalidArgumentError: a rank's gradient holds NaN or infinity; on all ranks.
         """
-        refuse_xla_and_loss_scaling()
+        refuse_surroundings()
         if not self.built:
             self.build(trainable_variables)
         known = self._trainable_variables
@@ -99,8 +109,33 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 "unfrozen, compile the model with a new optimizer"
             )
         self._start()
-        updates, _ = self.compressor([[by_variable.get(id(variable)) for variable in known]])
-        self.inner.apply(updates, known)
+        gradients = [by_variable.get(id(variable)) for variable in known]
+        if self.loss_scale_factor:
+            gradients = [g if g is None else tf.math.scalar_mul(1 / self.loss_scale_factor, g) for g in gradients]
+        exchange = self._accumulate_and_exchange if self.gradient_accumulation_steps else self._exchange
+        exchange(gradients)
+
+    def _exchange(self, gradients):
+        updates, _ = self.compressor([gradients])
+        self.inner_optimizer.apply(updates, self._trainable_variables)
+
+    def _accumulate_and_exchange(self, gradients):
+        """Add up a step's gradients; in the last one of `gradient_accumulation_steps` exchange their mean."""
+        steps, done = self.gradient_accumulation_steps, self.inner_optimizer.iterations
+        there = [(old, old + g) for old, g in zip(self._accumulated_gradients, gradients, strict=True) if g is not None]
+
+        def exchange():
+            means = iter([new / steps for _, new in there])
+            self._exchange([None if g is None else next(means) for g in gradients])
+            for old, _ in there:
+                old.assign(keras.ops.zeros_like(old))
+
+        def wait():
+            for old, new in there:
+                old.assign(new)
+            done.assign_add(1)
+
+        keras.ops.cond((done + 1) % steps == 0, exchange, wait)
 
     def _start(self):
         """Before the first step: the same step and the same values on all ranks."""
@@ -109,60 +144,71 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         with tf.init_scope():
             step = f"step {int(self.compressor.step)} (every rank must load its own state, or none)"
             self.communicator.assert_same_on_all_ranks(step)
-            state = [variable.value for variable in (*self._trainable_variables, *self.inner.variables)]
+            state = [variable.value for variable in (*self._trainable_variables, *self.inner_optimizer.variables)]
             self.communicator.broadcast(state)
         self._started = True
 
     @property
     def variables(self):
-        return [*self._variables, *self.inner.variables]
+        return [*self._variables, *self.inner_optimizer.variables]
 
     @property
     def learning_rate(self):
-        return self.inner.learning_rate
+        return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        self.inner.learning_rate = learning_rate
+        self.inner_optimizer.learning_rate = learning_rate
 
     @property
     def iterations(self):
-        return self.inner.iterations
+        done, steps = self.inner_optimizer.iterations, self.gradient_accumulation_steps
+        return done // steps if steps else done
 
     def finalize_variable_values(self, var_list):
-        self.inner.finalize_variable_values(var_list)
+        self.inner_optimizer.finalize_variable_values(var_list)
 
     @property
     def bytes_sent(self) -> int:
         """Payload that this rank has handed to the collectives since it was built, in bytes."""
         return int(tf.reduce_sum(self.compressor.bytes_sent)) if self.built else 0
 
-    def scale_loss(self, loss):
-        return self.inner.scale_loss(loss)
+    @property
+    def _state(self):
+        sums = self._accumulated_gradients if self.gradient_accumulation_steps else []
+        return [*self.compressor.state, *(total.value for total in sums)]
 
     def save_own_variables(self, store):
         # Keras saves the inner optimizer by itself.
         if self.built:
-            store["rank"] = np.array(self.communicator.first)
-            for number, variable in enumerate(self.compressor.state):
+            store["rank"], store["workers"] = np.array(self.communicator.first), np.array(self.communicator.size)
+            for number, variable in enumerate(self._state):
                 store[str(number)] = variable.numpy()
 
     def load_own_variables(self, store):
         if not store.keys():  # saved before it was built
             return
+        if not self.built:  # as Keras's own optimizers do
+            warnings.warn("residuals and velocities are left as they are: the optimizer was not built", stacklevel=2)
+            return
         saved, own = int(np.asarray(store["rank"])), self.communicator.first
         if saved != own:
             raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
-        state, held = self.compressor.state, len(store.keys()) - 1
+        saved, own = int(np.asarray(store["workers"])), self.communicator.size
+        if saved != own:
+            raise ValueError(f"the file is one of {saved} ranks, and these are {own}: residuals are each rank's own")
+        state, held = self._state, len(store.keys()) - 2
         if held != len(state):
             raise ValueError(f"the file holds {held} of the {len(state)} state variables")
         for number, variable in enumerate(state):
             variable.assign(np.asarray(store[str(number)]))
 
     def get_config(self):
+        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        inner["config"] |= {which: getattr(self, which) for which in BEFORE_THE_EXCHANGE}
         return {
             "name": self.name,
-            "optimizer": keras.saving.serialize_keras_object(self.inner),
+            "optimizer": inner,
             "config": None if self.config is None else dataclasses.asdict(self.config),
         }
 
@@ -185,6 +231,13 @@ def check_outer_optimizer(optimizer) -> None:
             f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the config has the momentum, "
             "and it would be applied twice"
         )
+    if optimizer.nesterov:
+        raise ValueError("nesterov must be given to the config, got True in the inner SGD: it is a kind of momentum")
+    if optimizer.ema_overwrite_frequency and optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"ema_overwrite_frequency must be None with gradient_accumulation_steps, got "
+            f"{optimizer.ema_overwrite_frequency}: Keras counts it in batches, not in updates"
+        )
     for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
         if getattr(optimizer, name):
             instead = name if name == "weight_decay" else "clip_norm"
@@ -194,8 +247,13 @@ def check_outer_optimizer(optimizer) -> None:
             )
 
 
-def refuse_xla_and_loss_scaling() -> None:
-    """A clear ValueError for two surroundings that would fail later: XLA by an obscure message, the other by a hang."""
+def refuse_surroundings() -> None:
+    """A clear ValueError where it would fail later, obscurely in XLA and strategies, by a hang in a LossScaleOptimizer."""
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            f"tf.distribute's {type(tf.distribute.get_strategy()).__name__} must not be around DistributedOptimizer: "
+            "it exchanges gradients itself. Start a Horovod rank for each device"
+        )
     frame = inspect.currentframe()
     while frame:
         caller = frame.f_locals.get("self")

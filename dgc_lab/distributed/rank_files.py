@@ -65,9 +65,10 @@ class RankFiles:
         with np.load(self._file(step), allow_pickle=False) as file:
             about, *values = (file[name] for name in file.files)
         saved = json.loads(str(about))
-        differing = [f"{name} {saved.get(name)} (now {now})" for name, now in self.about.items() if saved.get(name) != now]
+        differing = [name for name, now in self.about.items() if saved.get(name) != now]
         if differing:
-            raise LabError(f"{self.folder} was saved by a run with {', '.join(differing)}")
+            told = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
+            raise LabError(f"{self.folder} was saved by a run with {told}")
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value.view(variable.dtype.as_numpy_dtype))
         self.step = step

@@ -143,7 +143,7 @@ def adding(entries: int):
     @tf.function
     def step(message):
         [content] = unpack(message, Layout(), workers=1)
-        return tf.add_n([tensor[0] for tensor in scatter_add(content.indices, content.values, sizes)])
+        return tf.add_n([tensor[0] for tensor in scatter_add([(content.indices, content.values)], sizes)])
 
     return lambda: step(message).numpy()
 

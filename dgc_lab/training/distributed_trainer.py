@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
+from dgc_lab.distributed.rank_files import RankFiles
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of
@@ -22,6 +22,7 @@ from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evalu
 from dgc_lab.workloads.data import Dataset, load
 from dgc_lab.workloads.models import MODELS
 
+LENGTHS = ("steps", "evaluations")  # what a run that goes on may change
 WARM_UPS = {
     "none": lambda ratio: (),
     "paper": lambda ratio: tuple(stage for stage in PAPER_WARM_UP if stage > ratio),
@@ -104,7 +105,7 @@ class DistributedTrainer(ModelTrainer):
         grow_gpu_memory()
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
-        self.ratio = None  # of the run
+        self.ratio = self.files = None  # of the run
         super().__init__(
             MODELS[settings.dataset](settings.seed),
             cross_entropy,
@@ -136,56 +137,27 @@ class DistributedTrainer(ModelTrainer):
         self.ratio = ratio
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
         if not go_on:
+            self.files = None
             self.reset()
         yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop)
 
     def save(self, folder) -> None:
-        """Keep weights, and this rank's velocities and residuals, in ``folder``; the save before this one stays.
+        """Keep weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""
+        self.files = self.files or self._files(folder, self.ratio)
+        self.files.save(self.steps_done)
 
-        A run that dies while some ranks have saved and others have not still has a step that all of them have.
-        """
-        file = self._file(folder, self.steps_done)
-        self._checkpoint().write(str(file))
-        file.with_suffix(".json").write_text(json.dumps({**dataclasses.asdict(self.settings), "ratio": self.ratio}))
-        for step in self._saved_steps(folder)[:-2]:
-            for old in Path(folder).glob(f"{self._file(folder, step).name}.*"):
-                old.unlink()
-
-    def restore(self, folder) -> bool:
+    def restore(self, folder, ratio: float) -> bool:
         """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
 
         False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine).
         """
-        steps = self._saved_steps(folder)
-        newest = tf.constant([steps[-1] if steps else 0])
-        step = int(tf.reduce_min(self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")))
-        if step == 0:
-            return False
-        if step not in steps:
-            raise LabError(
-                f"{folder} holds steps {steps} of rank {self.communicator.first}, and another rank has step {step}"
-            )
-        file = self._file(folder, step)
-        saved = json.loads(file.with_suffix(".json").read_text())
-        self.ratio = saved.pop("ratio")
-        now = dataclasses.asdict(self.settings)
-        differing = [name for name in now if saved.get(name) != now[name] and name not in ("steps", "evaluations")]
-        if differing:
-            told = ", ".join(f"{name} {saved.get(name)} (now {now[name]})" for name in differing)
-            raise LabError(f"{folder} was saved by a run with {told}")
-        self._checkpoint().read(str(file)).assert_consumed()
-        return True
+        self.ratio, self.files = ratio, self._files(folder, ratio)
+        return self.files.restore() > 0
 
-    def _saved_steps(self, folder) -> list[int]:
-        """Steps of this rank's saves in a folder, the last one last."""
-        files = Path(folder).glob(f"rank_{self.communicator.first}_step_*.json")
-        return sorted(int(file.stem.rpartition("_")[2]) for file in files)
-
-    def _file(self, folder, step) -> Path:
-        return Path(folder) / f"rank_{self.communicator.first}_step_{step}"
-
-    def _checkpoint(self):
-        return tf.train.Checkpoint(weights=self.weights, compressor=self.compressor)
+    def _files(self, folder, ratio) -> RankFiles:
+        settings = {name: value for name, value in dataclasses.asdict(self.settings).items() if name not in LENGTHS}
+        kept = [*self.weights, *self.compressor.state]
+        return RankFiles(folder, self.communicator, kept, {**settings, "ratio": ratio})
 
 
 class TrainerOnRanks:

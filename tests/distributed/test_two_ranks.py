@@ -166,7 +166,7 @@ def train_digits(settings, ratio, folder=None, interrupt=False):
                 break
         trainer.save(folder)
         trainer = DistributedTrainer(settings, HorovodWorkers())
-        assert trainer.restore(folder)
+        assert trainer.restore(folder, ratio)
     losses = [e.loss for e in trainer.run(ratio, go_on=interrupt) if isinstance(e, DistributedStep)]
     return losses, [weight.numpy() for weight in trainer.weights]
 

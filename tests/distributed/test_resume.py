@@ -1,0 +1,127 @@
+"""A training in `model.fit` on two ranks dies in the middle of an epoch and goes on as if it never had."""
+
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed
+from dgc_lab.common import LabError
+from dgc_lab.dgc import DGCConfig
+from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
+
+CONFIG = DGCConfig(ratio=0.05, momentum=0.9, dense_below=0, dense_vectors=False, warm_up=(0.5,), warm_up_steps=8)
+STEPS = 4  # an epoch
+
+
+def fit_on_rank(folder, epochs, dies_after=None):
+    """Weights, residuals and epochs of this call; with ``dies_after`` rank 1 is killed two steps into that epoch."""
+    import horovod.tensorflow as hvd
+
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if (self.epoch, batch, hvd.rank()) == (dies_after, 1, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    keras.utils.set_random_seed(3 + hvd.rank())
+    layers = [keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(1)])
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 5, 0.9)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(rate), CONFIG), "mse", jit_compile=False)
+    x = np.random.default_rng(hvd.rank()).normal(size=(STEPS * 4, 8)).astype(np.float32)
+    saves = SaveRanks(folder)
+    done = saves.restore(model)
+    callbacks = [AverageMetrics(), saves, Killed()]
+    model.fit(
+        x, x.sum(1), batch_size=4, shuffle=False, epochs=epochs, initial_epoch=done, verbose=0, callbacks=callbacks
+    )
+    residuals = [residual.numpy() for residual in model.optimizer.compressor.residuals[0]]
+    return [*model.get_weights(), *residuals], done
+
+
+def test_two_ranks_go_on_after_one_was_killed_with_the_same_bits(tmp_path):
+    with HorovodRanks(2, progress=None) as ranks:
+        whole = ranks.run(fit_on_rank, str(tmp_path / "whole"), 5)
+        with pytest.raises((RankDied, RankFailed)):
+            ranks.run(fit_on_rank, str(tmp_path / "killed"), 5, dies_after=3)
+    with HorovodRanks(2, progress=None) as ranks:
+        again = ranks.run(fit_on_rank, str(tmp_path / "killed"), 5)
+    for (expected, begun), (found, done) in zip(whole, again, strict=True):
+        assert (begun, done) == (0, 3)
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert any(np.any(one != other) for one, other in zip(whole[0][0], whole[1][0], strict=True)), "residuals differ"
+    for rank in range(2):
+        names = {file.name for file in (tmp_path / "killed").glob(f"rank_{rank}_*")}
+        assert names == {f"rank_{rank}_step_{epoch}.npz" for epoch in (4, 5)}, "two saves a rank"
+
+
+def model_and_saves(folder):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(dense_below=0)), "mse", jit_compile=False)
+    return model, SaveRanks(folder)
+
+
+def fit(model, saves, epochs=2, first=0):
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), epochs=epochs, initial_epoch=first, verbose=0, callbacks=[saves])
+
+
+def test_what_does_not_belong_together_is_refused(tmp_path):
+    model, saves = model_and_saves(tmp_path)
+    with pytest.raises(LabError, match=r"call saves.restore\(model\) first"):
+        fit(model, saves)
+    assert saves.restore(model) == 0
+    fit(model, saves)
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    other.compile(DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(dense_below=0)), "mse", jit_compile=False)
+    with pytest.raises(LabError, match="was saved by a run with shapes"):
+        SaveRanks(tmp_path).restore(other)
+    file = tmp_path / "rank_0_step_2.npz"
+    with np.load(file, allow_pickle=False) as saved:
+        arrays = {name: saved[name] for name in saved.files}
+    first = next(iter(arrays))
+    arrays[first] = np.array(str(arrays[first]).replace('"workers": 1', '"workers": 2'))
+    with open(file, "wb") as out:
+        np.savez(out, *arrays.values())
+    model, saves = model_and_saves(tmp_path)
+    with pytest.raises(LabError, match=r"was saved by a run with workers 2 \(now 1\)"):
+        saves.restore(model)
+
+
+def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
+    model, saves = model_and_saves(tmp_path)
+    saves.restore(model)
+    fit(model, saves, epochs=5)
+    model, saves = model_and_saves(tmp_path)
+    assert saves.restore(model) == 5
+    fit(model, saves, epochs=6, first=5)
+    fresh, saves = model_and_saves(tmp_path)
+    saves.restore(fresh)
+    saves.files.step = None  # as if never restored
+    with pytest.raises(LabError, match="holds step 6 of another run: restore it, or name an empty folder"):
+        fit(fresh, saves, epochs=1)
+
+
+def test_a_save_that_was_cut_short_is_no_save(tmp_path):
+    model, saves = model_and_saves(tmp_path)
+    saves.restore(model)
+    fit(model, saves)
+    (tmp_path / "rank_0_step_3.unfinished").write_bytes(b"half")
+    assert model_and_saves(tmp_path)[1].restore(model) == 2
+
+
+def test_bfloat16_is_saved_without_pickle(tmp_path):
+    from dgc_lab.distributed.communicators import OneWorker
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    variable = tf.Variable(tf.constant([1.5, -2.0], tf.bfloat16))
+    RankFiles(tmp_path, OneWorker(), [variable], {}).save(1)
+    variable.assign([0.0, 0.0])
+    assert RankFiles(tmp_path, OneWorker(), [variable], {}).restore() == 1
+    assert variable.numpy().tolist() == [1.5, -2.0]

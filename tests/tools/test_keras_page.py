@@ -1,0 +1,14 @@
+"""docs/keras.md is what training says: every feature works, or is refused, or differs as the page says."""
+
+import write_keras_page
+
+
+def test_the_page_is_what_running_it_makes():
+    found = write_keras_page.page()
+    assert write_keras_page.PAGE.read_text(encoding="utf-8") == found
+    lines = [line for line in found.splitlines() if line.startswith("| ") and " | " in line][1:]
+    assert len(lines) >= 25
+    for line in lines:
+        _, _, verdict, note, _ = line.split("|")
+        assert verdict.strip() in ("works", "refused", "differs"), line
+        assert verdict.strip() == "works" or len(note) > 20, f"says what to do: {line}"
