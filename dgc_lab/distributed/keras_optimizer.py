@@ -248,7 +248,7 @@ def check_outer_optimizer(optimizer) -> None:
 
 
 def refuse_surroundings() -> None:
-    """A clear ValueError where it would fail later, obscurely in XLA and strategies, by a hang in a LossScaleOptimizer."""
+    """A clear ValueError in place of an obscure error (XLA, strategies) or a hang (LossScaleOptimizer)."""
     if tf.distribute.has_strategy():
         raise ValueError(
             f"tf.distribute's {type(tf.distribute.get_strategy()).__name__} must not be around DistributedOptimizer: "

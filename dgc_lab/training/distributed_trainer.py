@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import tensorflow as tf
-
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.rank_files import RankFiles
