@@ -92,9 +92,11 @@ class GradientExchange:
         indices = tf.concat([content.indices for content in contents], 0)
         # The mean here, and not when they stand among zeros: a division less for every element that nobody sent.
         values = self._mean(tf.cast(tf.concat([content.values for content in contents], 0), tf.float32))
-        dense, allreduced = self._reduce([[] if self.joins else own.dense for own in payloads])
+        dense, allreduced = [], tf.constant(0, tf.int64)
         if self.joins:
             dense = unflatten(self._mean(tf.add_n([content.dense for content in contents])), self.shapes)
+        elif self.shapes:
+            dense, allreduced = self._reduce([own.dense for own in payloads])
         metadata = tf.stack([content.metadata for content in contents])
         masked = [tf.zeros([0])] * len(self.sizes)
         handed = tf.stack([allreduced, allgathered])
