@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "algorithm": "clip_locally correct_momentum local_step zero_at",
         "break_even": "break_even_ratio dense_is_shorter",
         "compressor": "Compressor",
-        "config": "PAPER_WARM_UP DGCConfig geometric_warm_up masking payload_bytes",
+        "config": "PAPER_WARM_UP DGCConfig geometric_warm_up payload_bytes",
         "selection": "select",
         "thresholding": "RULES SCOPES exact_threshold hierarchical_threshold keep_mask keep_masks sampled_threshold "
         "split thresholds",

@@ -59,9 +59,7 @@ def local_gradients(gradients, weights, config: DGCConfig, workers: int):
         ]
     if config.clip_norm is None:
         return gradients, gradients
-    there = [g for g in gradients if g is not None]
-    clipped = iter(clip_locally(there, config.clip_norm, workers, config.reduction))
-    return gradients, [None if g is None else next(clipped) for g in gradients]
+    return gradients, clip_locally(gradients, config.clip_norm, workers, config.reduction)
 
 
 def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allreduce=False):
@@ -118,10 +116,8 @@ def take_entries(state: State, limits, maxima, config: DGCConfig):
         values.append(sent)
         velocities.append(zero_at(velocity, where) if config.clears_velocity else velocity)
         residuals.append(zero_at(residual, where, error))
-    masked = [tf.zeros([0])] * len(indices)
-    return Selection(indices, values, masked, counts(tf.size(i, tf.int64) for i in indices)), State(
-        velocities, residuals
-    )
+    kept = tf.convert_to_tensor([tf.size(where, tf.int64) for where in indices], tf.int64)
+    return Selection(indices, values, [tf.zeros([0])] * len(indices), kept), State(velocities, residuals)
 
 
 def take_masked(state: State, limits, config: DGCConfig):
@@ -135,13 +131,8 @@ def take_masked(state: State, limits, config: DGCConfig):
         residuals.append(tf.where(mask, zero, residual))
     indices = [tf.zeros([0], tf.int32)] * len(masked)
     values = [tf.zeros([0], config.values)] * len(masked)
-    return Selection(indices, values, masked, counts(kept)), State(velocities, residuals)
-
-
-def counts(numbers) -> tf.Tensor:
-    """Numbers of elements as one int64 tensor, empty for no tensors."""
-    numbers = list(numbers)
-    return tf.stack(numbers) if numbers else tf.zeros([0], tf.int64)
+    selection = Selection(indices, values, masked, tf.convert_to_tensor(kept, tf.int64))
+    return selection, State(velocities, residuals)
 
 
 def clip_locally(gradients, clip_norm, workers, reduction="average"):
@@ -152,13 +143,10 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
     holds 1/N already, 1/sqrt(N) of it.
 
     Args:
-        gradients: list of tensors (or ``tf.IndexedSlices`` with every row once); the norm is that of all together.
+        gradients: list of tensors, ``tf.IndexedSlices`` with every row once, or None; the norm is that of all together.
         clip_norm: largest L2 norm of the gradient over all workers.
         workers: N.
         reduction: ``"average"``, each gradient is the worker's own mean, or ``"sum"``, it holds 1/N already.
-
-    Returns:
-        List of tensors like ``gradients``.
 
     Example:
         >>> [clipped] = clip_locally([tf.constant([3.0, 4.0])], clip_norm=1.0, workers=4)
@@ -171,24 +159,14 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
     norm = tf.linalg.global_norm(gradients)
     # A norm that overflows must not pass for a large gradient, which would be scaled to nothing.
     scale = tf.where(tf.math.is_finite(norm), tf.where(norm > limit, limit / norm, 1.0), float("nan"))
-    return [
-        tf.IndexedSlices(g.values * scale, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else g * scale
-        for g in gradients
-    ]
+    return [None if g is None else tf.math.scalar_mul(scale, g) for g in gradients]
 
 
 def correct_momentum(gradient, velocity, momentum, nesterov=False):
-    """The new velocity, and what is added to the residual in place of the gradient.
+    """The new velocity, and what is added to the residual in place of the gradient, as ``(velocity, addend)``.
 
-    Vanilla: ``u = m u + g``, add u. Nesterov: ``u = m (u + g)``, add ``u + g``.
-
-    Args:
-        gradient, velocity: tensors of one shape.
-        momentum: m, in [0, 1).
-        nesterov: which of the two.
-
-    Returns:
-        ``(velocity, addend)``.
+    Vanilla: ``u = m u + g``, add u. Nesterov: ``u = m (u + g)``, add ``u + g``. Gradient g and velocity u are tensors
+    of one shape, momentum m is in [0, 1).
 
     Example:
         >>> velocity, addend = correct_momentum(tf.constant([1.0]), tf.constant([2.0]), 0.5)

@@ -5,15 +5,12 @@ Per worker, of N, with n elements of 4 bytes in the gradient and the share ``rat
 - a ring allreduce sends 2 (N - 1) / N times 4 n bytes, however many workers there are nearly the same;
 - an allgather hands (N - 1) messages of ``ratio`` x n x (bytes of an entry) on, so it grows with the workers.
 
-They are equal where ratio x N x (bytes of an entry) = 8: with a value and an int32 index, 8 bytes, where
-ratio x N = 1.
+They are equal where ratio x N x (bytes of an entry) = 8: with a value and an int32 index where ratio x N = 1.
 
 Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgather of sparse gradients grows with N).
 """
 
 from __future__ import annotations
-
-from numbers import Real
 
 DENSE_ELEMENT = 4  # bytes of an element that is sent whole
 BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add up, and to hand round the sum
@@ -30,16 +27,13 @@ def dense_is_shorter(ratio, workers: int, entry_bytes: int = 8):
         entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
 
     Returns:
-        bool, or a boolean scalar tensor where ratio is a tensor. True where both are equal, and at ratio 1 always.
+        bool, or a boolean scalar tensor where ratio is one. True where both are equal, and at ratio 1 always.
 
     Example:
         >>> dense_is_shorter(0.25, 4), dense_is_shorter(0.25, 4, entry_bytes=6), dense_is_shorter(0.001, 256)
         (True, False, False)
     """
-    share = ratio * workers * entry_bytes
-    if isinstance(ratio, Real):
-        return bool(share >= BOTH_WAYS or ratio >= 1)
-    return (share >= BOTH_WAYS) | (ratio >= 1)
+    return ratio >= break_even_ratio(workers, entry_bytes)
 
 
 def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:

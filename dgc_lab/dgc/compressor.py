@@ -122,14 +122,6 @@ class Compressor(tf.Module):
         `__call__` makes of them. The result is the same, up to rounding where several workers sent the same element.
 
         Args, Raises: as `__call__`; learning_rate is a number or a scalar tensor.
-
-        Example:
-            >>> from dgc_lab.distributed import OneWorker
-            >>> weight = tf.Variable([[1.0, 2.0]])
-            >>> compressor = Compressor(DGCConfig(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
-            >>> _ = compressor.train([[tf.constant([[0.25, -0.5]])]], learning_rate=0.5)
-            >>> weight.numpy().tolist()
-            [[1.0, 2.25]]
         """
         updates, report = self._step(gradients, ratio, metadata, learning_rate)
         for variable, update in zip(self.trained, updates, strict=True):
@@ -146,11 +138,9 @@ class Compressor(tf.Module):
         ratio = self._ratio() if ratio is None else ratio
         exchange = self.exchange_of(gradients[0], 1 + metadata[0].shape[0])
         kinds, by_allreduce = exchange.kinds, exchange.prefers_allreduce(ratio)
-        payloads, states = [], []
-        for worker, own in enumerate(zip(gradients, clipped, metadata, strict=True)):
-            payload, state = self.local_step(worker, *own, kinds, ratio, by_allreduce)
-            payloads.append(payload)
-            states.append(state)
+        every = enumerate(zip(gradients, clipped, metadata, strict=True))
+        stepped = [self.local_step(worker, *own, kinds, ratio, by_allreduce) for worker, own in every]
+        payloads, states = zip(*stepped, strict=True)
         received = exchange.send(payloads, by_allreduce)
         changes, updates = self.kept_changes(kinds.sparse, states), [None] * len(self.trained)
         # Momentum after the exchange wants the update itself.
@@ -221,12 +211,12 @@ class Compressor(tf.Module):
     def kept_changes(self, sparse, states) -> list:
         """Pairs of variable and new value: what stays with each worker here."""
         changes = []
-        for worker, state in enumerate(states):
-            for place, i in enumerate(sparse):
+        for velocities, residuals, state in zip(self.velocities, self.residuals, states, strict=True):
+            for i, velocity, residual in zip(sparse, *state, strict=True):
                 if self.config.corrects_momentum:
-                    changes.append((self.velocities[worker][i], self._shaped(i, state.velocity[place])))
+                    changes.append((velocities[i], self._shaped(i, velocity)))
                 if self.config.accumulate:
-                    changes.append((self.residuals[worker][i], self._shaped(i, state.residual[place])))
+                    changes.append((residuals[i], self._shaped(i, residual)))
         return changes
 
     def _sparse(self, received: ExchangeResult, exchange: GradientExchange, by_allreduce, learning_rate):
@@ -272,12 +262,10 @@ class Compressor(tf.Module):
 
     def commit(self, updates, changes, report: Report, checks=()):
         """Change the state and let the updates out, after the checks."""
+        counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "kept": report.kept, "counted": 1}
         with tf.control_dependencies(checks):
             assigned = [variable.assign(value) for variable, value in changes]
-            assigned.append(self.step.assign_add(1))
-            assigned.append(self.bytes_sent.assign_add(tf.stack(report[:2])))
-            assigned.append(self.kept.assign_add(report.kept))
-            assigned.append(self.counted.assign_add(1))
+            assigned += [getattr(self, name).assign_add(more) for name, more in counts.items()]
         return after(updates, [] if tf.executing_eagerly() else [*checks, *assigned])
 
     def _ratio(self):

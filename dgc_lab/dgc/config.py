@@ -19,7 +19,8 @@ from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
 PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
 REDUCTIONS = ("average", "sum")
-# What is off in masking alone (lesson 4), which knows no tensor that is sent whole.
+# What is off in masking alone (lesson 4): it drops what is not sent, has momentum after the exchange, and knows no
+# tensor that is sent whole.
 MASKING = {
     **dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False),
     "dense_below": 0,
@@ -131,27 +132,15 @@ class DGCConfig:
         """Whether sending an element clears its velocity, too."""
         return self.corrects_momentum and self.factor_masking
 
-    def ratio_at(self, step: int, ratio: float | None = None) -> float:
-        """The ratio of a step, 0 for the first: a stage of the warm-up, then ``ratio`` (the config's own if None)."""
-        stage = int(step) // self.warm_up_steps
-        return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio if ratio is None else ratio
+    def ratio_at(self, step: int) -> float:
+        """The ratio of a step, 0 for the first: that of its stage of the warm-up, then ``ratio``."""
+        stage = step // self.warm_up_steps
+        return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio
 
     def is_dense(self, shape) -> bool:
         """Whether a tensor of this shape is sent whole: one dimension or none, or few elements."""
         shape = tf.TensorShape(shape)
         return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
-
-
-def masking(ratio: float, scope: str = "tensor", **switches) -> DGCConfig:
-    """Masking alone (lesson 4) as a config: what is not sent is dropped, momentum comes after the exchange.
-
-    Arguments are fields of `DGCConfig`; the scope ``"first"`` is the published code's.
-
-    Example:
-        >>> masking(0.01).accumulate
-        False
-    """
-    return DGCConfig(**{"ratio": ratio, "scope": scope, **MASKING, **switches})
 
 
 def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
@@ -172,7 +161,7 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
     return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
-def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0) -> tuple[int, int]:
+def payload_bytes(shapes, config: DGCConfig, workers: int = 1) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
@@ -183,10 +172,9 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0
         shapes: shape of each gradient tensor.
         config: ratio, exemptions, value and index type.
         workers: their number; it decides what travels by allreduce (`dgc_lab.dgc.break_even`).
-        metadata: numbers that each worker tells all others beside the gradients.
 
     Returns:
-        ``(compressed, dense)`` in bytes; the counts and metadata of a message are among the former.
+        ``(compressed, dense)`` in bytes; the header of a message is among the former.
 
     Example:
         >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01))
@@ -197,7 +185,7 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1, metadata: int = 0
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
     sparse = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
-    layout = Layout(config.values, config.indices, metadata=1 + metadata)
+    layout = Layout(config.values, config.indices, metadata=1)  # the number of a gradient that is not finite
     switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.element_bytes)
     if switches or not sparse:
         return dense + 4 * layout.metadata * workers, dense  # everybody's metadata are in the table that is added up

@@ -148,12 +148,7 @@ class GradientExchange:
 
 
 def row_in_table(metadata, worker: int, workers: int):
-    """A worker's metadata as its row of a table of all workers', zeros elsewhere: the sum of these is the table.
-
-    Example:
-        >>> row_in_table(tf.constant([7.0]), worker=1, workers=3).numpy().tolist()
-        [[0.0], [7.0], [0.0]]
-    """
+    """A worker's metadata as its row of a table of all workers', zeros elsewhere: the sum of these is the table."""
     return tf.pad(metadata[None], [[worker, workers - worker - 1], [0, 0]])
 
 
@@ -162,11 +157,6 @@ def first_non_finite(gradients, witnesses, clipped):
 
     One of ``witnesses``, cheaper to add up, holds NaN or infinity if a gradient does. ``clipped`` are the gradients
     after clipping: a finite one whose norm overflows is NaN there, and counts as bad.
-
-    Example:
-        >>> gradients = [tf.constant([1.0]), None, tf.constant([1.0, float("inf")])]
-        >>> float(first_non_finite(gradients, [gradients[0], gradients[2]], gradients))
-        2.0
     """
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
 

@@ -20,10 +20,6 @@ def block_maxima(x):
 
     A block has 64 elements, or the largest power of two below that which divides the number of elements, so that no
     element is left over; where that number is not known before it runs, every element is a block.
-
-    Example:
-        >>> block_maxima(tf.constant([1.0, -3.0, 2.0, 0.5, 0.0, 0.0])).numpy().tolist()
-        [3.0, 2.0, 0.0]
     """
     block = _block(x)
     if block == 1:

@@ -77,9 +77,9 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     """Sampled threshold, repaired where it is far off: between 0.8 k and 1.3 k elements are kept, whatever the sample.
 
-    When more than 1.3 k elements pass the sampled threshold, the exact k-th largest among those that passed replaces
-    it. When fewer than 0.8 k pass, the share read off the sample is doubled until enough do. Ties can still exceed the
-    band, and a tensor with fewer than 0.8 k non-zero elements stays below it.
+    When more pass, the exact k-th largest among them replaces the sampled threshold. When fewer pass, the share read
+    off the sample is doubled until enough do. Ties can still exceed the band, and a tensor with fewer than 0.8 k
+    non-zero elements stays below it.
 
     Args, Returns, Raises: as `sampled_threshold`.
 
@@ -97,12 +97,10 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
 
     Args:
         gradients: list of floating-point tensors, any shapes.
-        ratio: share to keep in [0, 1], number or scalar tensor.
+        ratio, sample, seed: as `sampled_threshold`.
         rule: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
         scope: ``"tensor"``, each tensor its own threshold; ``"global"``, one over the elements of all;
             ``"first"``, the first tensor's threshold for all, which is what the published masking code does.
-        sample: share of the elements that the sampled rules look at, in (0, 1].
-        seed: two integers or an integer tensor of shape (2,).
 
     Returns:
         List of scalar tensors, as long as ``gradients``.
@@ -117,11 +115,9 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
         >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
         [30.0, 30.0]
     """
-    if rule not in RULES:
-        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be one of {', '.join(SCOPES)}, got {scope!r}")
-    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    for name, value, allowed in (("rule", rule, RULES), ("scope", scope, SCOPES)):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     if scope == "tensor":
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
         return _each(rule, gradients, ratio, sample, seeds)
@@ -148,9 +144,7 @@ def keep_mask(x, threshold):
 
 
 def split(x, threshold):
-    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, and ``kept * dropped == 0``.
-
-    Both are of x's shape and dtype.
+    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, both of x's shape and dtype.
 
     Example:
         >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)
@@ -184,10 +178,6 @@ def elements_to_keep(ratio, x):
     return tf.cast(tf.math.ceil(share), tf.int32)
 
 
-def smallest_normal(dtype) -> float:
-    return float(ml_dtypes.finfo(tf.as_dtype(dtype).as_numpy_dtype).smallest_normal)
-
-
 def _each(rule, tensors, ratio, sample, seeds):
     """One threshold per tensor: ratio 1 is answered without a search, and those of other ratios are above zero.
 
@@ -205,11 +195,10 @@ def _each(rule, tensors, ratio, sample, seeds):
         return [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
-        found = []
-        for x, seed in zip(tensors, seeds, strict=True):
-            search = SEARCHES["exact" if _is_small(x) else rule]
-            found.append(tf.maximum(search(tf.reshape(x, [-1]), ratio, sample, seed), smallest_normal(x.dtype)))
-        return found
+        return [
+            SEARCHES["exact" if _is_small(x) else rule](tf.reshape(x, [-1]), ratio, sample, seed)
+            for x, seed in zip(tensors, seeds, strict=True)
+        ]
 
     known = tf.get_static_value(ratio)
     if known is None and tensors:
@@ -237,11 +226,10 @@ def _hierarchical(flat, ratio, sample, seed):
     def lower(share, threshold, _):
         share = tf.minimum(2 * share, 1.0)
         from_sample = _kth_largest(part, elements_to_keep(share, part))
-        threshold = tf.where(share < 1, from_sample, tf.zeros_like(from_sample))
-        threshold = tf.maximum(threshold, smallest_normal(flat.dtype))
+        threshold = tf.where(share < 1, from_sample, _smallest_normal(flat.dtype))
         return share, threshold, passing(threshold)
 
-    threshold = tf.maximum(_kth_largest(part, elements_to_keep(ratio, part)), smallest_normal(flat.dtype))
+    threshold = _kth_largest(part, elements_to_keep(ratio, part))
     _, threshold, passed = tf.while_loop(
         lambda share, threshold, passed: (passed < TOO_FEW * wanted) & (share < 1),
         lower,
@@ -291,5 +279,10 @@ def _sampled_magnitudes(flat, ratio, sample, seed):
 
 
 def _kth_largest(magnitudes, k):
-    """The k-th largest value; the smallest of no values is infinity, which is the threshold that k = 0 asks for."""
-    return tf.reduce_min(tf.math.top_k(magnitudes, k, sorted=False).values)
+    """The k-th largest value, or the smallest normal number above it; for k = 0 infinity, the smallest of no values."""
+    largest = tf.math.top_k(magnitudes, k, sorted=False).values
+    return tf.maximum(tf.reduce_min(largest), _smallest_normal(magnitudes.dtype))
+
+
+def _smallest_normal(dtype) -> float:
+    return float(ml_dtypes.finfo(dtype.as_numpy_dtype).smallest_normal)

@@ -83,9 +83,8 @@ def flatten(tensors, dtype=tf.float32):
 
 
 def unflatten(flat, shapes) -> list:
-    """The opposite of `flatten`: tensors of these shapes."""
-    sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
-    tensors = tf.split(flat, sizes) if sizes else []
+    """The opposite of `flatten`: tensors of these shapes, at least one."""
+    tensors = tf.split(flat, [shape.num_elements() for shape in shapes])
     return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
 
 

@@ -100,8 +100,6 @@ class DistributedTrainer(ModelTrainer):
         True
     """
 
-    own_masks = False
-
     def __init__(self, settings: DistributedConfig, communicator=None, data: Dataset | None = None):
         grow_gpu_memory()
         self.settings, self.data = settings, data or load(settings.dataset)
@@ -121,15 +119,11 @@ class DistributedTrainer(ModelTrainer):
         self.communicator.assert_same_on_all_ranks(str(settings))
 
     def run(self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False) -> Iterator:
-        """Train at one ratio.
+        """Train at one ratio; ``stop`` and what it yields are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
-            stop: asked before every step; when it says True on any rank, all end after the same step.
             go_on: from the present state, as after `restore`, in place of the first weights.
-
-        Yields:
-            A `DistributedStep` after every update, and on the first rank an `Evaluation` now and then.
 
         Raises:
             ValueError: ratio outside [0, 1], or another one than the run had that goes on.
@@ -206,8 +200,6 @@ class TrainerOnRanks:
     Raises:
         ValueError: there are more or fewer ranks than ``settings.workers``.
     """
-
-    own_masks = False
 
     def __init__(self, ranks, settings: DistributedConfig, data: Dataset | None = None, path=None):
         if settings.workers != ranks.size:

@@ -66,7 +66,6 @@ class DistributedSweep(LiveSweep):
         self.children = [*above, self.traffic, image, table]
 
     def _columns(self):
-        warm_ups, rules = ["none", "paper", "geometric", "dense"], ["sampled", "hierarchical", "exact"]
         self.workers = wide(IntText, "Ranks", value=2)
         self.method = wide(Dropdown, "Method", options=[AS_TYPED, *METHODS], value="complete DGC")
         self.accumulate = wide(Checkbox, "Accumulate what is not sent", value=True, indent=False)
@@ -74,10 +73,10 @@ class DistributedSweep(LiveSweep):
         self.factor_masking = wide(Checkbox, "Momentum factor masking", value=True, indent=False)
         self.nesterov = wide(Checkbox, "Nesterov's momentum", value=False, indent=False)
         self.clip_norm = wide(FloatText, "Clip norm", value=0)
-        self.warm_up = wide(Dropdown, "Warm-up", options=warm_ups)
+        self.warm_up = wide(Dropdown, "Warm-up", options=["none", "paper", "geometric", "dense"])
         self.warm_up_steps = wide(IntText, "Steps a stage", value=20)
         self.values = wide(Dropdown, "Values", options=["float32", "float16"])
-        self.rule = wide(Dropdown, "Threshold", options=rules)
+        self.rule = wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact"])
         self.method.observe(self._method_chosen, "value")
         for name in COMPLETE:
             getattr(self, name).observe(self._switch_moved, "value")
@@ -116,7 +115,6 @@ class DistributedSweep(LiveSweep):
         """The ranks, started where they are not up, with these settings."""
         from dgc_lab.cluster import HorovodRanks
         from dgc_lab.training.distributed_trainer import TrainerOnRanks
-        from dgc_lab.workloads.data import load
 
         if self._own_ranks and self.ranks is not None and self.ranks.size != settings.workers:
             self.ranks.stop()
@@ -125,8 +123,6 @@ class DistributedSweep(LiveSweep):
             self.ranks = HorovodRanks(settings.workers, progress=self._say)
         if not self.ranks.ready:  # never started, or a rank has died
             self.ranks.restart()
-        if self._data is None or self._data.name != settings.dataset:
-            self._data = load(settings.dataset)
         return TrainerOnRanks(self.ranks, settings, self._data)
 
     def close(self):

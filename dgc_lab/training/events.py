@@ -34,12 +34,9 @@ class Step:
 
 @dataclass(frozen=True)
 class DistributedStep(Step):
-    """What one update of all workers did.
+    """What one update of all workers did; the loss is the mean over them, ``kept`` that over those of this process.
 
     Attributes:
-        loss: mean over all workers.
-        kept, kept_overall: mean over the workers of this process.
-        bytes_sent: payload that a worker handed to the collectives, bytes.
         dense_bytes: what sending the whole gradient in float32 would have been.
         ratio: the ratio of this step, by the warm-up.
     """
@@ -58,12 +55,7 @@ class Evaluation:
 
 
 def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
-    """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last.
-
-    Example:
-        >>> [step for step in range(1, 11) if is_evaluated(step, steps=10, evaluations=3)]
-        [4, 7, 10]
-    """
+    """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
     return step * evaluations // steps > (step - 1) * evaluations // steps
 
 

@@ -120,21 +120,12 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
         for tensor, phase, depth, start, ms in frame[frame["tensor"].isin(tensors)].itertuples(index=False):
             place = tensors.index(tensor)
             height = 0.8 * 0.6**depth  # what is in another phase is drawn in it
+            kind = next((words for beginning, words in KINDS.items() if phase.startswith(beginning)), COLLECTIVE)
             if ms > 0:
-                axes.broken_barh([(start, ms)], (place - height / 2, height), **LOOKS[kind(phase)])
+                axes.broken_barh([(start, ms)], (place - height / 2, height), **LOOKS[kind])
             else:
                 axes.plot([start] * 2, [place - 0.5, place + 0.5], color="black", linewidth=1)
         longest = by_phase(frame).nlargest(3, "ms")
         told = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
         said.append(f"{title}; longest in all: {told}")
     return Picture(figure, "Timelines of Horovod's collectives, phase by phase. " + "; ".join(said) + ".")
-
-
-def kind(phase: str) -> str:
-    """What a phase is, in plain words.
-
-    Example:
-        >>> kind("NEGOTIATE_ALLGATHER"), kind("ALLREDUCE")
-        ('waiting until all ranks are ready', 'the rest of the collective')
-    """
-    return next((words for start, words in KINDS.items() if phase.startswith(start)), COLLECTIVE)

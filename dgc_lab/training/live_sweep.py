@@ -14,6 +14,7 @@ from dgc_lab.training.published_tables import beside_published
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
+from dgc_lab.workloads.data import load
 
 AS_TYPED = "as typed"
 
@@ -21,8 +22,9 @@ AS_TYPED = "as typed"
 class LiveSweep(LiveRun):
     """A widget that trains at one or several ratios and shows it live; the base of those of lessons 4 and 5.
 
-    A subclass says what can be set (``_columns()``, ``settings()``, which raises a ValueError) and who trains
-    (``_trainer(settings)``), and shows what it has to show of the latest step now and then (``_saw_step(step)``).
+    A subclass says what can be set (``_columns()``, ``settings()``, which raises a ValueError) and who trains with
+    ``_data`` (``_trainer(settings)``), and shows what it has to show of the latest step now and then
+    (``_saw_step(step)``).
     """
 
     presets: ClassVar[dict[str, str]]  # lists of ratios to choose from, by name
@@ -118,6 +120,8 @@ class LiveSweep(LiveRun):
 
     def _train(self, failures, settings, ratios):
         self.curves.fit(settings.steps)
+        if self._data is None or self._data.name != settings.dataset:
+            self._data = load(settings.dataset)
         events = sweep(settings, ratios, self.out, trainer=self._trainer(settings))
         with contextlib.closing(events):
             return self._follow(events, settings, ratios, failures)

@@ -1,7 +1,4 @@
-"""One worker trains with masked gradients: a loop that is a generator of what happens in it.
-
-The loop knows no widget and no file. Who runs it reads its events, and stops it by reading no further.
-"""
+"""One worker trains with masked gradients: a generator of what happens, which one stops by reading no further."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, is_evaluated, readable_error
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
@@ -51,23 +48,18 @@ class MaskingConfig:
     evaluations: int = 10
 
     def __post_init__(self):
-        choices = {"dataset": tuple(MODELS), "rule": (*RULES, "off"), "scope": SCOPES}
-        for name, allowed in choices.items():
+        for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
             check_choice(name, getattr(self, name), allowed)
         for name, least in {"steps": 1, "batch": 1, "seed": 0, "evaluations": 1}.items():
             check_whole(name, getattr(self, name), least)
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate!r}")
-        if self.seed >= 2**31:
-            raise ValueError(f"seed must be below 2147483648, got {self.seed!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
+        check_number("learning_rate", self.learning_rate, "above 0", finite=True)
+        check_number("seed", self.seed, "below 2147483648")
+        check_number("momentum", self.momentum, "at least 0 and below 1")
 
     def check_ratios(self, ratios) -> None:
         """A ValueError for a ratio outside [0, 1], and with rule "off" for any ratio but 1: nothing would apply it."""
         for ratio in ratios:
-            if not 0 <= ratio <= 1:
-                raise ValueError(f"ratio must be in [0, 1], got {ratio!r}")
+            check_number("ratio", ratio, "in [0, 1]")
             if self.rule == "off" and ratio != 1:
                 raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
 
@@ -126,10 +118,7 @@ class Trainer:
             velocity.assign(tf.zeros_like(velocity))
 
     def run(self, ratio: float) -> Iterator[Step | Evaluation]:
-        """Train from the first weights on, keeping the share ``ratio`` of each step's gradients.
-
-        Args:
-            ratio: share of the gradient elements to keep, in [0, 1].
+        """Train from the first weights on, keeping the share ``ratio``, in [0, 1], of each step's gradients.
 
         Yields:
             A `Step` after every update and an `Evaluation` now and then, the last one after the last step.

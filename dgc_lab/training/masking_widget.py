@@ -9,7 +9,6 @@ from ipywidgets import Dropdown
 from dgc_lab.training.live_sweep import LiveSweep
 from dgc_lab.training.published_tables import SINGLE_NODE
 from dgc_lab.ui.widget import wide
-from dgc_lab.workloads.data import load
 
 PUBLISHED_RECIPE = (
     "<p>Published rows: 20 000 steps, learning rate 0.001, momentum 0.9, batch 100, the first tensor's threshold.</p>"
@@ -46,13 +45,10 @@ class CompressionSweep(LiveSweep):
         "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
     }
 
-    def __init__(self, out=None, **settings):
-        self._last_trainer = None
-        super().__init__(out, **settings)
+    _last_trainer = None
 
     def _columns(self):
-        rules = ["sampled", "hierarchical", "exact", "off"]
-        self.rule = wide(Dropdown, "Threshold", options=rules)
+        self.rule = wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact", "off"])
         self.scope = wide(Dropdown, "Whose", options=SCOPE_NAMES)
         return [
             [self.dataset, self.ratio, self.ratios, self.preset],
@@ -73,8 +69,6 @@ class CompressionSweep(LiveSweep):
         """The last trainer when it fits, for a second trace of the step costs a second; else a new one."""
         from dgc_lab.training.masking_trainer import Trainer
 
-        if self._data is None or self._data.name != settings.dataset:
-            self._last_trainer, self._data = None, load(settings.dataset)
         if self._last_trainer is None or self._last_trainer.settings != settings:
             self._last_trainer = None  # lets go of the old one's memory first
             self._last_trainer = Trainer(settings, self._data)

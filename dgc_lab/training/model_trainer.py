@@ -1,7 +1,7 @@
 """Several workers train a Keras model with Deep Gradient Compression: simulated in one process, or Horovod ranks.
 
 Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
-inside, and for several workers in one process. It is a generator of what happens in it, and knows no widget or file.
+inside, and for several workers in one process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_whole
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
@@ -37,8 +37,7 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
     """A function from the number of a batch to its examples, for `ModelTrainer`; every epoch in a new order.
 
     Args:
-        inputs: array (examples, ...).
-        targets: array (examples, ...).
+        inputs, targets: arrays (examples, ...).
         batch: examples in a batch.
         seed: integer from which the orders are drawn.
 
@@ -99,9 +98,8 @@ class ModelTrainer:
         for name, value in {"loss": loss, "batches": batches}.items():
             if not callable(value):
                 raise ValueError(f"{name} must be a function, got {value!r}")
-        scheduled = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
-        if not scheduled and not 0 < learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be above 0, or a schedule, got {learning_rate!r}")
+        if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+            check_number("learning_rate", learning_rate, "above 0, or a schedule", finite=True)
         self.model, self.loss, self.batches, self.config = model, loss, batches, config
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
         self.communicator = communicator or OneWorker()
@@ -183,8 +181,8 @@ class ModelTrainer:
             loss, stopping, report = self._update(step, config, ratio, stop())
             seconds += time.perf_counter() - start
             due = is_evaluated(step, steps, evaluations)
-            if due or stopping:
-                self._meet()
+            if (due or stopping) and self.communicator.local < self.communicator.size:
+                average_statistics(self.model, self.communicator)  # simulated workers share theirs anyway
             kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
             overall = float(kept.sum() / self.sizes.sum())
             yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
@@ -200,11 +198,6 @@ class ModelTrainer:
         self._update(1, config, 1.0, stopping=False)
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-
-    def _meet(self):
-        """One set of moving statistics for all; simulated workers share them anyway."""
-        if self.communicator.local < self.communicator.size:
-            average_statistics(self.model, self.communicator)
 
     def _update(self, step, config, ratio, stopping):
         """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""

@@ -92,21 +92,17 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     )
 
 
-def beside_published(rows: list[dict], published: dict | None = None) -> pd.DataFrame:
+def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.DataFrame:
     """The rows' table (`dgc_lab.training.sweeps.table`) with the published accuracy and loss behind those on MNIST.
 
-    ``published`` is ``SINGLE_NODE`` (if None) or ``TWO_NODE``; what was not published stays empty.
+    What was not published stays empty.
     """
-    published = published or SINGLE_NODE
     frame = table(rows)
     # Where all rows are of one data set, the table has no column for it.
-    datasets = frame["dataset"] if "dataset" in frame else [row["dataset"] for row in rows]
-    figures = [
-        published.get(ratio, (None, None)) if dataset == "mnist" else (None, None)
-        for ratio, dataset in zip(frame["ratio"], datasets, strict=True)
-    ]
-    frame["published accuracy"] = [accuracy for accuracy, _ in figures]
-    frame["published loss"] = [loss for _, loss in figures]
+    on_mnist = frame["dataset"] == "mnist" if "dataset" in frame else [row["dataset"] == "mnist" for row in rows]
+    for place, name in enumerate(("accuracy", "loss")):
+        figures = {ratio: pair[place] for ratio, pair in published.items()}
+        frame[f"published {name}"] = frame["ratio"].map(figures).where(on_mnist)
     return frame
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from dgc_lab.common import check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+from dgc_lab.workloads.data import Dataset, load
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
-    from dgc_lab.workloads.data import Dataset
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
 ROW_START = '{"ratio": '
@@ -66,7 +67,7 @@ def sweep(
     data: Dataset | None = None,
     trainer: Trainer | None = None,
 ) -> Iterator:
-    """Train once per ratio and yield what happens: `RowStarted`, the training's events, `RowEnded` or `RowFailed`.
+    """Train once per ratio and yield what happens: `RowStarted`, the trainer's events, `RowEnded` or `RowFailed`.
 
     The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
 
@@ -76,9 +77,6 @@ def sweep(
         out: file for the finished rows; rows that this configuration has there already are not made again.
         data: the data set, when it is loaded already.
         trainer: one made with these settings before, to spare its second trace; comes with its data.
-
-    Yields:
-        `RowStarted`, `Step`, `Evaluation`, `RowEnded` and `RowFailed`, in the order in which they happen.
 
     Raises:
         ValueError: ratios is empty, names a ratio twice or one outside [0, 1], or one other than 1 with rule "off";
@@ -92,13 +90,12 @@ def sweep(
         [1.0, 0.1]
     """
     from dgc_lab.training.masking_trainer import Trainer
-    from dgc_lab.workloads.data import load
 
     ratios = checked_ratios(ratios)
     settings.check_ratios(ratios)
     if trainer and trainer.settings != settings:
         raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
-    if trainer and trainer.own_masks and out is not None:
+    if getattr(trainer, "own_masks", False) and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     data = trainer.data if trainer else data or load(settings.dataset)
     same, finished = configuration(settings, data), {}
@@ -161,8 +158,7 @@ def checked_ratios(ratios) -> list[float]:
     if not ratios:
         raise ValueError("ratios must hold at least one number in [0, 1], got none")
     for ratio in ratios:
-        if not 0 <= ratio <= 1:
-            raise ValueError(f"ratios must be in [0, 1], got {ratio!r}")
+        check_number("ratios", ratio, "in [0, 1]")
         if ratios.count(ratio) > 1:
             raise ValueError(f"ratios must differ from each other, got {ratio!r} more than once")
     return ratios
@@ -236,8 +232,6 @@ def table(rows: list[dict]) -> pd.DataFrame:
 
     Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
     """
-    import pandas as pd
-
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NO_SETTINGS]
     differing = [name for name in names if len({row.get(name) for row in rows}) > 1]
     counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []

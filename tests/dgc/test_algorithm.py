@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dgc_lab.dgc.algorithm import clip_locally, correct_momentum, zero_at
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up, masking, payload_bytes
+from dgc_lab.dgc.config import MASKING, PAPER_WARM_UP, DGCConfig, geometric_warm_up, payload_bytes
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import exact_threshold
 from dgc_lab.dgc.wire_format import Content, Layout, global_indices, pack
@@ -396,13 +396,13 @@ def test_9_a_resumed_run_is_the_uninterrupted_one(tmp_path):
 
 
 def test_dropping_keeps_no_residual():
-    _, compressor = train(masking(0.1))
+    _, compressor = train(DGCConfig(0.1, **MASKING))
     assert compressor.residuals[0] == [None] * 3
 
 
 def test_without_momentum_correction_the_average_gets_the_momentum():
     """The paper's eq. 5: momentum on the averaged sparse update."""
-    found, _ = train(masking(0.1, rule="exact"), 2)
+    found, _ = train(DGCConfig(0.1, rule="exact", **MASKING), 2)
     expected, velocity = [np.array(w) for w in weights()], [np.zeros(shape, np.float32) for shape in SHAPES]
     for step in range(6):
         for i, own in enumerate(zip(gradients(step, 0), gradients(step, 1), strict=True)):
@@ -505,7 +505,7 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, 
     assert_same([*compressor.state, *compressor.trained], before)
 
 
-@pytest.mark.parametrize("config", [EXACT, dataclasses.replace(EXACT, values="float16"), masking(0.01)])
+@pytest.mark.parametrize("config", [EXACT, dataclasses.replace(EXACT, values="float16"), DGCConfig(0.01, **MASKING)])
 @pytest.mark.parametrize("traced", [False, True])
 def test_training_in_one_call_is_taking_the_updates_off_the_weights(config, traced):
     """By entries, by whole tensors, and by rows; whether by entries is known beforehand, or by the ratio's value."""
@@ -536,7 +536,8 @@ def test_a_norm_that_overflows_is_told_and_changes_nothing():
 
 
 def test_traced_and_eager_steps_are_the_same():
-    for config in (EXACT, DGCConfig(ratio=0.01), masking(0.05, "first"), DGCConfig(ratio=0.01, values="float16")):
+    masking = DGCConfig(0.05, scope="first", **MASKING)
+    for config in (EXACT, DGCConfig(ratio=0.01), masking, DGCConfig(ratio=0.01, values="float16")):
         eager, traced = Compressor(config, weights(), OneWorker()), Compressor(config, weights(), OneWorker())
         step = tf.function(traced)
         for number in range(4):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.cluster import RankFailed
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig, masking
+from dgc_lab.dgc.config import MASKING, DGCConfig
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training.distributed_trainer import (
     DistributedConfig,
@@ -29,7 +29,7 @@ CONFIGS = {
     "float16": DGCConfig(ratio=0.02, values="float16", dense_below=0),
     "warm-up": DGCConfig(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, dense_below=0),
     "eq. 5": DGCConfig(ratio=0.01, momentum_correction=False, dense_below=0),
-    "masking": masking(0.1, "first"),
+    "masking": DGCConfig(0.1, scope="first", **MASKING),
     "vectors": DGCConfig(ratio=0.02, dense_vectors=False, dense_below=0),
     "dense": DGCConfig(ratio=1.0, factor_masking=False),
     "run lengths": DGCConfig(ratio=0.01, indices="run_lengths", dense_below=0),
