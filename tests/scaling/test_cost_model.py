@@ -37,11 +37,10 @@ def passed_one_after_another(messages):
 
 
 @pytest.mark.parametrize("workers", range(2, 10))
-@pytest.mark.parametrize(("name", "topology"), [("ring", "ring"), ("tree", "tree"), ("parameter server", "central")])
-def test_hops_and_bytes_are_those_of_messages_that_were_counted(name, topology, workers):
+def test_hops_and_bytes_are_those_of_messages_that_were_counted(workers):
     elements = 2520  # divisible by 2 to 10
-    _, messages = links.exchange([np.zeros(elements, np.float32)] * workers, topology)
-    assert COLLECTIVES[name](workers, 4 * elements) == passed_one_after_another(messages)
+    _, messages = links.exchange([np.zeros(elements, np.float32)] * workers, "ring")
+    assert COLLECTIVES["ring"](workers, 4 * elements) == passed_one_after_another(messages)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -116,15 +115,6 @@ def test_switching_is_sparse_or_dense():
                 assert switching.seconds == pytest.approx(dense.seconds + RESNET.selection)
 
 
-def test_a_parameter_server_answers_with_what_anybody_sent():
-    one = step(RESNET, Link(GBIT), 2, "sparse", 0.001, by="parameter server")
-    many = step(RESNET, Link(GBIT), 1024, "sparse", 0.001, by="parameter server")
-    assert one.handed == many.handed
-    assert many.passed > 1023 / 1 * one.passed, "its link carries everybody's, and the answers get longer"
-    dense = step(RESNET, Link(GBIT), 1024, "dense", by="parameter server")
-    assert many.passed < dense.passed
-
-
 def test_the_hop_of_the_rule_is_the_default_link():
     assert pytest.approx(GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
 
@@ -149,6 +139,11 @@ def rows_of(true, bandwidths=(1.25e6, 1.25e7, 1.25e8, math.inf), noise=0.0):
     return rows
 
 
+def largest(errors):
+    """The largest error without its sign."""
+    return max(map(abs, errors))
+
+
 @pytest.mark.parametrize(
     "true",
     [
@@ -164,17 +159,15 @@ def test_a_fit_finds_the_figures_and_predicts_what_was_left_out(true):
         (true.latency, true.efficiency, true.per_byte), abs=1e-12
     )
     assert len(found.errors) == 5
-    assert found.largest_error < 1e-6
+    assert largest(found.errors) < 1e-6
 
 
 def test_the_error_is_stated_and_grows_with_the_noise():
     true = Link(1, latency=2e-4, efficiency=0.9, per_byte=2e-9)
-    small, large = (fit(rows[::2], rows[1::2]) for rows in (rows_of(true, noise=noise) for noise in (0.01, 0.2)))
-    assert 0.001 < small.largest_error < 0.1 < large.largest_error
-    assert len(small.errors) == small.rows == 8
-    assert f"off by {small.largest_error:.1%} at most on 8 left out" in str(small)
-    assert "none left out to check" in str(fit(rows_of(true)))
-    assert {row.source for row in rows_of(true)} == {"measured"}
+    small, large = (fit(rows[::2], rows[1::2]).errors for rows in (rows_of(true, noise=noise) for noise in (0.01, 0.2)))
+    assert 0.001 < largest(small) < 0.1 < largest(large)
+    assert len(small) == 8
+    assert fit(rows_of(true)).errors == ()
 
 
 def test_no_figure_is_negative_where_the_measurements_pull_it_there():
@@ -191,10 +184,9 @@ def test_no_figure_is_negative_where_the_measurements_pull_it_there():
         (lambda: Link(1, latency=-1), r"latency must be at least 0, got -1"),
         (lambda: Link(1, efficiency=math.nan), r"efficiency must be above 0, got nan"),
         (lambda: step(RESNET, Link(1), 2, "dgc"), r"method must be one of no exchange, .* got 'dgc'"),
-        (lambda: step(RESNET, Link(1), 2, "dense", by="allgather"), r"by must be one of ring, tree, parameter server"),
         (lambda: step(RESNET, Link(1), 0, "dense"), r"workers must be a whole number of at least 1, got 0"),
         (lambda: step(RESNET, Link(1), 2, "sparse", 2), r"ratio must be in \[0, 1\], got 2"),
-        (lambda: Measured("star", 2, 1, 1, 1), r"collective must be one of ring, tree, allgather"),
+        (lambda: Measured("star", 2, 1, 1, 1), r"collective must be one of ring, allgather, got 'star'"),
         (lambda: Measured("ring", 1, 1, 1, 1), r"workers must be a whole number of at least 2, got 1"),
         (lambda: Measured("ring", 2, 1, 1, 0), r"seconds must be above 0, got 0"),
         (lambda: fit(rows_of(Link(1))[:1]), r"rows must be at least 2, got 1"),

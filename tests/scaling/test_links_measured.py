@@ -56,15 +56,15 @@ def test_the_table_has_a_line_for_each_row_and_dense_is_as_fast_as_itself():
 
 def test_the_model_predicts_links_that_it_has_not_seen():
     found = fit_links()
-    assert found.rows == sum(map(len, exchanges().values()))
-    assert len(found.errors) == found.rows
-    assert 0 < found.largest_error < STATED_ERROR
+    assert len(found.errors) == sum(map(len, exchanges().values()))
+    assert 0 < max(map(abs, found.errors)) < STATED_ERROR
     assert 0.8 < found.efficiency <= 1.05
 
 
 def test_whether_sending_less_pays_is_what_the_table_says():
     """For every link and way whose step differs from the dense one by more than the model is off."""
     found, rows, told = fit_links(), link_rows(), 0
+    largest_error = max(map(abs, found.errors))
     for link in {row["link"] for row in rows}:
         here = [row for row in rows if row["link"] == link]
         [nothing] = [row["ms"] for row in here if row["method"] == "no exchange"]
@@ -77,7 +77,7 @@ def test_whether_sending_less_pays_is_what_the_table_says():
         [dense] = [row for row in here if row["method"] == "dense"]
         for row in here:
             gain = dense["ms"] / row["ms"]
-            if row["collective"] == "allgather" and abs(gain - 1) > found.largest_error:
+            if row["collective"] == "allgather" and abs(gain - 1) > largest_error:
                 told += 1
                 assert (modelled(dense) / modelled(row) > 1) == (gain > 1), row
     assert told >= 18, "all ways over all limited links"
