@@ -54,8 +54,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     (n - 1, or ceil(log2 n) for pairs), and ``2 u + n u**2`` to first order for Kahan's. Infinity where ``d u >= 1``:
     the analysis promises nothing then.
 
-    Raises:
-        ValueError: unknown method or dtype, or a count below 1.
+    A ValueError for an unknown method or dtype, and for a count below 1.
 
     Example:
         >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
@@ -86,14 +85,10 @@ def errors(addends: Sequence) -> dict[str, float]:
 
 
 def measure(addends: Sequence, repeats: int = 3) -> list[dict]:
-    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape.
+    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
-    Returns:
-        One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of a call made eagerly: the
-        shortest of ``repeats``, which are made in turns, after one that is not counted.
-
-    Raises:
-        ValueError: unfit addends, or repeats below 1.
+    One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of a call made eagerly: the shortest
+    of ``repeats``, which are made in turns, after one that is not counted.
 
     Example:
         >>> from dgc_lab.aggregation.summation import make_addends

@@ -49,13 +49,10 @@ class TiedTrainer:
         self.method = None if way == TAPE else aggregation_method(way)
         self.train = tf.constant(data.x_train), tf.constant(data.y_train)
         self.weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
-        self._step = tf.function(self._update)
-
-    def step(self, number: int) -> float:
-        """One update; returns the loss of its batch before it."""
-        return float(self._step(tf.constant(number)))
+        self.step = tf.function(self._update)
 
     def _update(self, number):
+        """One update; returns the loss of its batch before it."""
         images, labels = pick_batch(*self.train, number, BATCH, SEED)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, row_logits(self.weights, images)))
@@ -71,16 +68,8 @@ class TiedTrainer:
 def train_each_way(data, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
-    Args:
-        data: a `dgc_lab.workloads.data.Dataset` with square images.
-        steps: updates each, 1 to 100 000.
-
-    Returns:
-        By way: ``losses`` (a float per step), ``weights`` (numpy arrays at the end) and ``seconds``, the median of a
-        step without its first two.
-
-    Raises:
-        ValueError: steps out of bounds.
+    ``data`` is a `dgc_lab.workloads.data.Dataset` with square images, steps are 1 to 100 000, else a ValueError. Gives,
+    by way, ``losses`` (a float per step) and ``seconds``, the median of a step without its first two.
     """
     check_whole("steps", steps, 1, 100_000)
     trainers = {way: TiedTrainer(way, data) for way in WAYS}
@@ -89,13 +78,8 @@ def train_each_way(data, steps: int = 200) -> dict[str, dict]:
         for turn in range(len(WAYS)):
             way = WAYS[(number + turn) % len(WAYS)]  # nobody is always first
             start = time.perf_counter()
-            losses[way].append(trainers[way].step(number))
+            losses[way].append(float(trainers[way].step(tf.constant(number))))
             seconds[way].append(time.perf_counter() - start)
     return {
-        way: {
-            "losses": losses[way],
-            "weights": [weight.numpy() for weight in trainer.weights],
-            "seconds": statistics.median(seconds[way][2:] or seconds[way]),
-        }
-        for way, trainer in trainers.items()
+        way: {"losses": losses[way], "seconds": statistics.median(seconds[way][2:] or seconds[way])} for way in WAYS
     }

@@ -45,7 +45,6 @@ class ReplicaExplorer(Explorer):
             "how": wider(Dropdown, "Call", options=ASSIGNMENTS),
             "initial": wider(FloatText, "Before", value=0),
         }
-        # Fields are shown and hidden one by one.
         self.grid = [
             wide(FloatText, f"Replica {place}", label=5, field=6, value=place + 1) for place in range(MOST_REPLICAS)
         ]

@@ -109,12 +109,7 @@ def by_doubling(counts) -> list[tuple[int, int, int]]:
 
 
 def median_age(counts) -> int:
-    """The smallest age that at least half of the elements do not exceed.
-
-    Example:
-        >>> median_age([2, 1, 1])
-        0
-    """
+    """The smallest age that at least half of the elements do not exceed."""
     total = np.cumsum(counts)
     if not len(total) or not total[-1]:
         raise ValueError("counts must hold at least one element, got none")

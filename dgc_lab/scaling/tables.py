@@ -108,13 +108,6 @@ def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "i
     """Steps that were timed over real links, as the cost model's estimates look; bytes passed are the link's count.
 
     Rows of complete DGC whose entries travelled as other ``values`` or ``indices`` are left out, as is masking.
-
-    Example:
-        >>> row = {"link": "slow", "bandwidth": 1e6, "ratio": 1.0, "values": "float32", "indices": "int32"}
-        >>> nothing = {**row, "method": "no exchange", "ms": 50, "handed_bytes": 0, "wire_bytes": 0}
-        >>> dense = {**row, "method": "dense", "ms": 200, "handed_bytes": 100, "wire_bytes": 120}
-        >>> [(each.method, each.source, each.speed_up) for each in timed_steps([nothing, dense])]
-        [('no exchange', 'measured', 2.0), ('dense', 'measured', 0.5)]
     """
     alone = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     return [

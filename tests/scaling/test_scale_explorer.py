@@ -120,6 +120,7 @@ def test_the_ends_cost_what_was_fitted(explorer):
 
 def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
     assert ("dense", "measured") in shown(explorer)
+    assert "no exchange, measured: speed-up 2 with 2; " in explorer.picture.alt
     assert "dense, measured: speed-up 0.667 with 2; sparse, measured: speed-up 1.67 with 2" in explorer.picture.alt
     set_and_wait(explorer, values="float16")
     assert "sparse, measured: speed-up 1.72 with 2" in explorer.picture.alt
