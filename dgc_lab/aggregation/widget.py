@@ -50,16 +50,16 @@ class AggregationExplorer(Explorer):
 
         asked = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
         if self._measured[0] != (addends, asked):
-            self._measured = ((addends, asked), measure(make_addends(addends, **asked), repeats=1))
+            self._measured = ((addends, asked), measure(make_addends(addends, **asked)))
         rows = self._measured[1]
-        chosen = next(row for row in rows if row["method"] == method)
-        best = min(row["error"] for row in rows)
-        said = f"{method}: relative error {chosen['error']:.2g}"
-        said += f", {chosen['error'] / best:.3g} times the smallest here." if best > 0 else "."
+        errors = {row["method"]: row["error"] for row in rows}
+        best = min(errors.values())
+        said = f"{method}: relative error {errors[method]:.2g}"
+        said += f", {errors[method] / best:.3g} times the smallest here." if best > 0 else "."
         frame = pd.DataFrame(
             {
-                "method": [row["method"] for row in rows],
-                "relative error": [f"{row['error']:.2g}" for row in rows],
+                "method": list(errors),
+                "relative error": [f"{error:.2g}" for error in errors.values()],
                 "ms": [1e3 * row["seconds"] for row in rows],
             }
         )

@@ -98,8 +98,8 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
             looks[label] = {"color": PALETTE[number % len(PALETTE)]}
             if source == "measured":
                 looks[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
-    log = {"xscale": "log", "yscale": "log"}
-    picture = lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, looks=looks, **log)
+    title = f"{ylabel} by {xlabel}"
+    picture = lines(title, curves, said, xlabel, ylabel, looks=looks, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
@@ -120,9 +120,8 @@ def errors_by_workers(frame) -> Picture:
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
         curves[label] = error.index, error.clip(lower=1e-3)  # no error at all has no place on a logarithmic axis
         said[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
-    log = {"xscale": "log", "yscale": "log"}
-    title = "Test error by number of workers, measured"
-    picture = lines(title, curves, said, "workers", "test error (1 - accuracy)", **log)
+    title, ylabel = "Test error by number of workers, measured", "test error (1 - accuracy)"
+    picture = lines(title, curves, said, "workers", ylabel, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
