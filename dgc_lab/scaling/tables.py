@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.scaling.calibration import Fit, Measured, fit
+from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, workload
@@ -88,20 +88,13 @@ def exchanges(rows: Sequence[dict] | None = None) -> dict[str, list[Measured]]:
     return found
 
 
-def fit_links(rows: Sequence[dict] | None = None) -> Fit:
-    """The cost model's figures by all rows, and its errors on each link when it was fitted on the other links alone.
+def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -> Link:
+    """The cost model's figures by the rows over all links, or over all but one; those of `link_rows` if None.
 
-    ``rows`` are of at least three links; those of `link_rows` if None. The latency of a hop is what two ranks take to
-    begin an exchange: most of it is Horovod's cycle and the wait for the slower rank, little of it the link's.
+    The latency of a hop is what two ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the
+    slower rank, little of it the link's.
     """
-    links = exchanges(rows)
-    errors = [error for link in links for error in fit(_of_others(links, link), links[link]).errors]
-    return dataclasses.replace(fit(_of_others(links)), errors=tuple(errors))
-
-
-def _of_others(links, left_out=None):
-    """The exchanges over all links, or over all but one."""
-    return [exchange for link, every in links.items() if link != left_out for exchange in every]
+    return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])
 
 
 def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:
@@ -150,7 +143,7 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
-def steps_over_links(rows: Sequence[dict], fitted: Fit | None = None) -> pd.DataFrame:
+def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.DataFrame:
     """Time of a step over each link, measured and by the cost model, for `dgc_lab.scaling.figures.lines_and_marks`.
 
     ``rows`` are as `link_rows` gives them, ``fitted`` is what the model takes for all links; if None, each link is
@@ -159,13 +152,14 @@ def steps_over_links(rows: Sequence[dict], fitted: Fit | None = None) -> pd.Data
     """
     import pandas as pd
 
-    links, lines = exchanges(rows), []
+    lines = []
     for link in dict.fromkeys(row["link"] for row in rows):
-        used = fitted or fit(_of_others(links, link))
+        used = fitted or fit_links(rows, left_out=link)
         for timed in timed_steps([row for row in rows if row["link"] == link]):
             ratios = [timed.ratio] if timed.method == "sparse" else []
             work = workload("mnist_cnn", times_over_links(rows, *ratios))
-            modelled = step(work, used.link(timed.bandwidth), RANKS, timed.method, timed.ratio)
+            here = dataclasses.replace(used, bandwidth=timed.bandwidth)
+            modelled = step(work, here, RANKS, timed.method, timed.ratio)
             curve = f"DGC {timed.ratio:.1%}" if ratios else timed.method
             x = min(timed.bandwidth, FASTEST_DRAWN) / GBIT * 1000
             lines += [(link, curve, each.source, x, 1e3 * each.seconds) for each in (timed, modelled)]

@@ -31,7 +31,7 @@ class ScaleExplorer(Explorer):
     Args:
         here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some
             seconds, if None.
-        fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can
+        fit: what was fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`); with it the ends of a link can
             cost what they cost there, and payload get as much of it. Its latency is not taken over: between two ranks
             most of it is no property of the link.
         link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);

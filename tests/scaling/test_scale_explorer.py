@@ -15,7 +15,6 @@ from dgc_lab.scaling import figures as scale_pictures
 from dgc_lab.scaling import named_shapes
 from dgc_lab.scaling import tables as scale_tables
 from dgc_lab.scaling import timing as step_times
-from dgc_lab.scaling.calibration import Fit
 from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, selection_times, times_of, workload
@@ -23,7 +22,7 @@ from dgc_lab.scaling.widget import ScaleExplorer
 from widgets import picture_of, set_and_wait
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
-FIT = Fit(latency=200e-6, efficiency=0.9, per_byte=1e-9, errors=(0.05,))
+FIT = Link(math.inf, latency=200e-6, efficiency=0.9, per_byte=1e-9)
 ROW = {"link": "1 Gbit/s", "bandwidth": GBIT, "ratio": 1.0, "values": "float32", "indices": "int32"}
 LINK_ROWS = [  # as results/link.jsonl has them
     {**ROW, "method": "no exchange", "ms": 50.0, "handed_bytes": 0, "wire_bytes": 7000},
@@ -269,14 +268,15 @@ def test_pictures_say_the_numbers_of_their_rows():
 
 def test_measured_and_modelled_steps_stand_side_by_side():
     """Three links that follow the model exactly: what is fitted to two of them predicts the third."""
-    true, rows = Fit(2e-4, 0.9, 1e-9), []
+    rows = []
     for gbit in (0.01, 0.1, 1):
         for method, collective, handed, selection in (
             ("no exchange", None, 0, 0.0),
             ("dense", "ring", 4 * 3_274_634, 0.0),
             ("DGC", "allgather", 8 * 3272.704 + 8 + 4 * 1930, 8.0),
         ):
-            network = true.link(gbit * GBIT).seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
+            link = Link(gbit * GBIT, 2e-4, 0.9, 1e-9)
+            network = link.seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
             row = {
                 **ROW,
                 "link": f"{gbit} Gbit/s",
@@ -292,6 +292,6 @@ def test_measured_and_modelled_steps_stand_side_by_side():
     assert errors.index.tolist() == ["DGC 0.1%", "dense"]
     assert errors.columns.tolist() == ["0.01 Gbit/s", "0.1 Gbit/s", "1 Gbit/s"]
     assert errors.abs().max().max() < 1e-3
-    wrong = scale_tables.steps_over_links(rows, Fit(2e-4, 0.45, 1e-9))
+    wrong = scale_tables.steps_over_links(rows, Link(math.inf, 2e-4, 0.45, 1e-9))
     assert scale_tables.errors_over_links(wrong).loc["dense", "0.01 Gbit/s"] == pytest.approx(1, abs=0.01)
     assert wrong.query("source == 'measured' and curve == 'dense'")["y"].tolist() == [r["ms"] for r in rows[1::3]]
