@@ -35,11 +35,9 @@ def sum_graphs(graphs: dict) -> Picture:
             places[node.name] = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
             for x, y in inputs:
                 axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
-        for names, look in (
-            (leaves, {"color": PALETTE[4], "marker": "o", "label": "contribution"}),
-            (made, {"color": PALETTE[1], "marker": "s", "label": "AddN"}),
-        ):
-            axes.scatter(*zip(*(places[name] for name in names), strict=True), s=46, zorder=2, **look)
+        for label, names, colour, marker in (("contribution", leaves, 4, "o"), ("AddN", made, 1, "s")):
+            x, y = zip(*(places[name] for name in names), strict=True)
+            axes.scatter(x, y, s=46, zorder=2, color=PALETTE[colour], marker=marker, label=label)
         axes.margins(0.12)
         inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
         in_a_row = max(x for x, _ in places.values())

@@ -11,12 +11,9 @@ from dgc_lab.ui.widget import side_by_side
 class AggregationExplorer(Explorer):
     """Add up the same addends by every method: bars of relative error and of time, the chosen method in colour.
 
-    Args:
-        settings: first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
-            (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`.
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+    ``settings`` are first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
+    (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`. A ValueError for another name,
+    or a value that its control does not take.
 
     Example:
         >>> explorer = AggregationExplorer(dtype="float16", addends=64)
