@@ -26,9 +26,7 @@ class ReplicaExplorer(Explorer):
         from dgc_lab.replicas import mirrored_variable as variables
 
         self._strategies, most = {}, variables.MOST_REPLICAS
-        with contextlib.suppress(
-            variables.TooLate
-        ):  # with fewer devices small numbers of replicas work; others are told
+        with contextlib.suppress(variables.TooLate):  # small numbers work with fewer devices; others get the message
             variables.start_devices(most)
         controls = {
             "replicas": wider(IntSlider, "Replicas", value=4, min=2, max=most),
