@@ -58,11 +58,12 @@ def make_trace(operations, changes) -> Trace:
     if not operations:
         raise TraceError("the trace holds no operation; run it again, and let no other profiler run beside it")
     zero = min(start for _, start, _ in operations)
-    operations = sorted((Operation(k, start - zero, end - zero) for k, start, end in operations), key=lambda o: o.start)
+    operations = [Operation(kind, start - zero, end - zero) for kind, start, end in operations]
     held, memory = 0, [(0.0, 0)]
     for moment, change in sorted(changes, key=lambda one: one[0]):  # stable: same moment, order of the source
         held += change
         memory.append((moment - zero, held))
+    operations.sort(key=lambda operation: operation.start)
     return Trace(tuple(operations), max(held for _, held in memory), tuple(memory))
 
 

@@ -38,31 +38,30 @@ def row_logits(weights, images):
     return tf.matmul(state, outward)
 
 
-class TiedTrainer:
-    """The network, its weights, and one traced training step (gradient descent) on square images.
+def training_step(way: str, data):
+    """A ``tf.function`` of a step's number: one update of a new network on square images, in one of `WAYS`.
 
-    ``way`` is one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``.
+    It returns the loss of the step's batch before the update.
     """
+    check_choice("way", way, WAYS)
+    method = None if way == TAPE else aggregation_method(way)
+    train = tf.constant(data.x_train), tf.constant(data.y_train)
+    weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
 
-    def __init__(self, way: str, data):
-        check_choice("way", way, WAYS)
-        self.method = None if way == TAPE else aggregation_method(way)
-        self.train = tf.constant(data.x_train), tf.constant(data.y_train)
-        self.weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
-        self.step = tf.function(self._update)
-
-    def _update(self, number):
-        """One update; returns the loss of its batch before it."""
-        images, labels = pick_batch(*self.train, number, BATCH, SEED)
+    @tf.function
+    def step(number):
+        images, labels = pick_batch(*train, number, BATCH, SEED)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(cross_entropy(labels, row_logits(self.weights, images)))
-        if self.method is None:
-            gradients = tape.gradient(loss, self.weights)
+            loss = tf.reduce_mean(cross_entropy(labels, row_logits(weights, images)))
+        if method is None:
+            gradients = tape.gradient(loss, weights)
         else:
-            gradients = tf.gradients(loss, self.weights, aggregation_method=self.method)
-        for weight, gradient in zip(self.weights, gradients, strict=True):
+            gradients = tf.gradients(loss, weights, aggregation_method=method)
+        for weight, gradient in zip(weights, gradients, strict=True):
             weight.assign_sub(LEARNING_RATE * gradient)
         return loss
+
+    return step
 
 
 def train_each_way(data, steps: int = 200) -> dict[str, dict]:
@@ -72,13 +71,13 @@ def train_each_way(data, steps: int = 200) -> dict[str, dict]:
     by way, ``losses`` (a float per step) and ``seconds``, the median of a step without its first two.
     """
     check_whole("steps", steps, 1, 100_000)
-    trainers = {way: TiedTrainer(way, data) for way in WAYS}
+    training = {way: training_step(way, data) for way in WAYS}
     losses, seconds = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(steps):
         for turn in range(len(WAYS)):
             way = WAYS[(number + turn) % len(WAYS)]  # nobody is always first
             start = time.perf_counter()
-            losses[way].append(float(trainers[way].step(tf.constant(number))))
+            losses[way].append(float(training[way](tf.constant(number))))
             seconds[way].append(time.perf_counter() - start)
     return {
         way: {"losses": losses[way], "seconds": statistics.median(seconds[way][2:] or seconds[way])} for way in WAYS

@@ -330,7 +330,7 @@ def test_training_is_the_same_each_way_and_learns(digits):
     for way in tied_training.WAYS:
         np.testing.assert_allclose(runs[way]["losses"], first["losses"], rtol=1e-4)
     with pytest.raises(ValueError, match="way must be one of ADD_N"):
-        tied_training.TiedTrainer("TREE", digits)
+        tied_training.training_step("TREE", digits)
 
 
 # Pictures ----------------------------------------------------------------------------------------------------------
