@@ -37,10 +37,8 @@ class ScaleExplorer(Explorer):
         link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);
             drawn where bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
-            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms). A ValueError for
+            another name, or a value that its control does not take.
 
     Example:
         >>> from dgc_lab.scaling.timing import StepTimes
