@@ -48,7 +48,7 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
         width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn, float32.
 
     Returns:
-        ``(graph, gradient)``: the graph and the gradient's symbolic tensor.
+        ``(graph, gradient)``: the graph and the gradient's symbolic tensor, shape (width, width).
 
     Raises:
         ValueError: an argument is outside what is said above.

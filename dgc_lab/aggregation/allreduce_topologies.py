@@ -112,7 +112,7 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
 
 
 def summary(messages) -> dict[str, int]:
-    """Steps that wait for one another, bytes in all, and those of the busiest link one way, of a worker in and out.
+    """Steps that wait for one another, bytes in all, of the busiest link (one way) and worker (in and out).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])

@@ -88,8 +88,8 @@ def session_trace(uses: int, method: str, width: int = 256, grappler: bool = Fal
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
     depend on what else the machine does; the `Trace` is that of the quickest of five runs for the same reason.
 
-    With ``grappler`` TensorFlow may rewrite the graph before it runs, as it does unless told otherwise. A ValueError
-    for an argument that `gradient_graph` refuses.
+    Each of the ``uses`` contributions has width x width elements of 4 bytes. With ``grappler`` TensorFlow may rewrite
+    the graph before it runs, as it does unless told otherwise. A ValueError for what `gradient_graph` refuses.
 
     Example:
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
