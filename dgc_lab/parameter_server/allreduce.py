@@ -1,8 +1,5 @@
 """Synchronous training without servers: ``MultiWorkerMirroredStrategy``, whose workers average by allreduce.
 
-    with MultiWorkerMirrored(2) as workers:
-        events = list(workers.stream(train_mirrored, task, config))
-
 Lesson 3, section 6: the same batches go into the same updates as in synchronous training on parameter servers.
 """
 

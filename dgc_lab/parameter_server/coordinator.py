@@ -1,10 +1,8 @@
-"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die.
-
-Lesson 3, section 7 kills the processes that this file has to do without.
-"""
+"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import queue
 import threading
@@ -44,30 +42,11 @@ class LivenessMonitor:
         return sorted(new)
 
 
-class UpdateBuffer:
-    """Holds records back until the update is made that their gradients are in; it takes ``needed`` of them."""
-
-    def __init__(self, needed: int):
-        self._needed, self._open = needed, {}
-
-    def add(self, record: GradientEvent) -> list[GradientEvent]:
-        """The records that can be told now: those of a full update, or a dropped one."""
-        if record.update == DROPPED:
-            return [record]
-        members = self._open.setdefault(record.update, [])
-        members.append(record)
-        return self._open.pop(record.update) if len(members) == self._needed else []
-
-    def unfinished(self) -> list[GradientEvent]:
-        """Those that are still held back."""
-        return [record for members in self._open.values() for record in members]
-
-
 class Dispatcher:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
-    Batch n is cut from the arrays ``examples`` at ``places[n]``, an int array; ``batches`` are the numbers to hand out,
-    in order, to `worker_step`'s ``step``. ``left`` of them have not been worked off.
+    Batch n is cut from the arrays ``examples`` at ``places[n]``; ``left`` of ``batches``, the numbers to hand out, have
+    not been worked off. A record is held back until the update is made that its gradient is in.
     """
 
     def __init__(self, coordinator, model: ParameterServerModel, step, examples, places, batches):
@@ -76,6 +55,7 @@ class Dispatcher:
         self.left, self._next = len(batches), iter(batches)
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
+        self._held = {}  # records by the number of their update
 
     def start(self, number: int) -> None:
         """Start that many threads."""
@@ -88,14 +68,14 @@ class Dispatcher:
         last_look = time.monotonic()
         while self.left and not stop_requested():
             try:
-                record = self._result(SECONDS_BETWEEN_LOOKS)
+                records = self._next_records(SECONDS_BETWEEN_LOOKS)
             except queue.Empty:
                 if not self._working() and self._results.empty():
                     raise LabError(
                         f"{self.left} batches came back without a gradient, and nobody works on them"
                     ) from None
             else:
-                yield record
+                yield from records
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
                 yield from monitor.look()
                 last_look = time.monotonic()
@@ -113,17 +93,25 @@ class Dispatcher:
     def rest(self) -> Iterator[GradientEvent]:
         """What became of the batches that were out when the training was stopped."""
         while not self._results.empty():
-            yield self._result()
+            yield from self._next_records()
+        if not self.left:  # no further gradient comes to make the last update
+            for records in self._held.values():
+                yield from (dataclasses.replace(record, update=DROPPED) for record in records)
 
     def _working(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
-    def _result(self, timeout: float | None = None) -> GradientEvent:
-        result = self._results.get(timeout=timeout)
-        if isinstance(result, Exception):
-            raise result
+    def _next_records(self, timeout: float | None = None) -> list[GradientEvent]:
+        """Waits for one batch more; the records that can be told with it: those of a full update, or a dropped one."""
+        record = self._results.get(timeout=timeout)
+        if isinstance(record, Exception):
+            raise record
         self.left -= 1
-        return result
+        if record.update == DROPPED:
+            return [record]
+        members = self._held.setdefault(record.update, [])
+        members.append(record)
+        return self._held.pop(record.update) if len(members) == self._model.needed else []
 
     def _work(self):
         try:
@@ -135,14 +123,13 @@ class Dispatcher:
                         return
                     result, again = self._hand_out(number, first)
                 first = False
-                values = None
-                while values is None:
+                while True:
                     try:
-                        values = np.asarray(result.fetch()).tolist()
+                        worker, *times, version, update, loss = np.asarray(result.fetch()).tolist()
+                        break
                     except (tf.errors.UnavailableError, tf.errors.AbortedError):
                         # Its worker died when the batch was done and before it could tell. The servers take none twice.
                         result = again()
-                worker, *times, version, update, loss = values
                 if update != NOT_YET:
                     self._results.put(GradientEvent(int(worker), int(number), *times, int(version), int(update), loss))
         except Exception as error:  # it is raised where the events are read

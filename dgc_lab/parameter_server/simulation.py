@@ -1,9 +1,7 @@
 """Lesson 3, section 9: the schedules as a discrete-event simulation, for more workers than a single machine holds.
 
-The protocol is that of the real training: a worker takes a batch, waits for its turn, reads version and weights under
-the servers' lock, computes, and hands its gradient in under the same lock. In synchronous training each worker gives
-one gradient to an update here; a real one that is late to take its batch can leave it to another. What is simulated is
-time; no gradient is computed, so that the records have staleness but no loss.
+The protocol is that of the real training, but no gradient is computed, so that records have no loss. In synchronous
+training each worker gives one gradient to an update; a real one that is late to take its batch can leave it to another.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import pandas as pd
 import simpy
 
 from dgc_lab.common import check_choice, check_whole
-from dgc_lab.parameter_server.metrics import check_runs, figures
+from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
 MOST_WORKERS = 1024
@@ -70,30 +68,25 @@ class StepCosts:
             >>> StepCosts.measured(run)  # doctest: +ELLIPSIS
             StepCosts(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0))
         """
-        check_runs({"records": records})
-        reads = np.array([(record.began, record.read) for record in records])
-        submissions = np.array([(record.computed, record.done) for record in records])
-        ends = np.sort(np.concatenate([reads[:, 1], submissions[:, 1]]))
-        reading, applying = _unhindered(reads, ends), _unhindered(submissions, ends)
-        if not reading.size or not applying.size:
+        frame = table_of(records)
+        ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
+        reading = _unhindered(frame["began"], frame["read"], ends)
+        applying = _unhindered(frame["computed"], frame["done"], ends)
+        if not len(reading) or not len(applying):
             raise ValueError(
                 "records must hold reads and submissions during which no other worker's ended, got "
-                f"{reading.size} and {applying.size} of {len(records)}; measure an asynchronous run of few workers"
+                f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
             )
-        gaps, last = [], {}
-        for record in sorted(records, key=lambda record: record.began):
-            if record.worker in last:
-                gaps.append(max(0.0, record.began - last[record.worker]))
-            last[record.worker] = record.done
-        if not gaps:
+        frame = frame.sort_values("began", kind="stable")
+        gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
+        if not len(gaps):
             raise ValueError(f"records must hold two gradients of one worker, got {len(records)} of as many workers")
         return cls([record.computed - record.read for record in records], reading, applying, gaps)
 
 
-def _unhindered(spans, ends) -> np.ndarray:
-    """Lengths of those spans, shape (n, 2), in which none of the sorted ends lies, but for their own."""
-    within = np.searchsorted(ends, spans[:, 1], "left") - np.searchsorted(ends, spans[:, 0], "right")
-    return np.diff(spans)[within == 0, 0]
+def _unhindered(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:
+    """Lengths of those spans of time in which none of the sorted ends lies, but for their own."""
+    return (stops - starts)[np.searchsorted(ends, stops, "left") == np.searchsorted(ends, starts, "right")]
 
 
 def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
@@ -240,11 +233,10 @@ def sweep_workers(
     check_whole("gradients_each", gradients_each, 1, MOST_GRADIENTS // MOST_WORKERS)
     for _, schedule, count in points:
         schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
-    rows = []
-    for name, schedule, count in points:
-        records = simulate(schedule, count, gradients_each * count, costs)
-        rows.append(scale_row(name, records, count, "simulated"))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        scale_row(name, simulate(schedule, count, gradients_each * count, costs), count, "simulated")
+        for name, schedule, count in points
+    )
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:

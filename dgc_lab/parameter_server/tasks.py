@@ -1,7 +1,6 @@
 """What is trained on parameter servers: first weights, examples, a loss and its gradients, a score.
 
-A task travels to other processes, so it holds arrays and functions, and makes models where it is used. `Classifier` is
-one; `dgc_lab.workloads.gan` has another.
+A task travels to other processes, and makes models where it is used. `dgc_lab.workloads.gan` has another one.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ class Classifier:
         self._model = None
 
     def model(self):
-        """The Keras model of this process; its own weights are not used.
+        """The Keras model of this process, whose own weights are not used.
 
-        Raises:
-            LabError: the model has variables that are not trained by gradients. Keras 3 would update them in place on
-                the worker that computes, and the parameter servers would never know.
+        A LabError where it has variables that gradients do not train: Keras 3 would update them in place on the worker
+        that computes, and the parameter servers would never know.
         """
         if self._model is None:
             model = self.build()
@@ -61,16 +59,10 @@ class Classifier:
         return [variable.numpy() for variable in self.model().trainable_variables]
 
     def gradients(self, weights, seed, images, labels):
-        """Mean loss of a batch, and its gradients. Called inside a ``tf.function``.
+        """Mean loss of a batch, a scalar, and its gradients, like ``weights``; called inside a ``tf.function``.
 
-        Args:
-            weights: list of float32 tensors.
-            seed: int32 (2,), the batch's own, for random operations; there are none here.
-            images: float32 (batch, height, width, 1).
-            labels: int32 (batch,).
-
-        Returns:
-            float32 scalar, and a list of tensors like ``weights``.
+        ``images`` are float32 (batch, height, width, 1), ``labels`` int32 (batch,). ``seed``, int32 (2,), is the
+        batch's own, for random operations; there are none here.
         """
         import tensorflow as tf
 
