@@ -94,14 +94,7 @@ def _some_gradients(runs) -> float:
 
 
 def staleness_histograms(runs: dict) -> Picture:
-    """A panel per run: which share of the gradients in its updates has which staleness.
-
-    Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name.
-
-    Raises:
-        ValueError: no run, or a run without records.
-    """
+    """A panel per run: which share of the gradients in its updates has which staleness; ``runs`` as in `timelines`."""
     check_runs(runs)
     stale = {
         name: np.array([record.staleness for record in records if record.update != DROPPED], int)
@@ -160,11 +153,7 @@ def loss_curves(runs: dict, by: str = "seconds") -> Picture:
 def by_workers(frame) -> Picture:
     """Gradients a second, mean staleness and idle share by number of workers: lines simulated, large marks measured.
 
-    Args:
-        frame: rows of `dgc_lab.parameter_server.simulation.scale_row`, from `sweep_workers` and from measured runs.
-
-    Raises:
-        ValueError: the table is empty.
+    ``frame`` has rows of `dgc_lab.parameter_server.scale_row`; a ValueError where it is empty.
     """
     if not frame.size:
         raise ValueError("frame must hold at least one row, got none")
@@ -181,7 +170,10 @@ def by_workers(frame) -> Picture:
                 shape = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "zorder": 3}
             for column, axes in panels.items():
                 axes.plot(points["workers"], points[column], **look, **shape)
-            said += [f"{name}, {source}: {_scale_in_words(row)}" for _, row in points.iloc[[0, -1]].iterrows()]
+            for _, row in points.iloc[[0, -1]].iterrows():
+                rate, stale = short(row["gradients/s"]), short(row["mean staleness"])
+                words = f"{row['workers']} workers {rate} gradients/s, mean staleness {stale}, idle"
+                said.append(f"{name}, {source}: {words} {row['idle share']:.0%}")
     workers = sorted(set(frame["workers"]))
     for column, axes in panels.items():
         axes.set_xscale("log")
@@ -203,24 +195,13 @@ def by_workers(frame) -> Picture:
     return Picture(figure, f"Speed, staleness and idle share by number of workers. {said}.")
 
 
-def _scale_in_words(row) -> str:
-    return (
-        f"{row['workers']} workers {short(row['gradients/s'])} gradients/s, mean staleness "
-        f"{short(row['mean staleness'])}, idle {row['idle share']:.0%}"
-    )
-
-
 def samples_beside_real(samples: dict) -> Picture:
     """One panel of real points, and one per run of those that its generator made, with circles around the centres.
 
-    Args:
-        samples: by label, a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives.
-
-    Raises:
-        ValueError: no run, or points of another shape.
+    ``samples`` has by label a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives; a ValueError
+    where there is no run, or an array has another shape.
 
     Example:
-        >>> import numpy as np
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
         'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
     """

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
@@ -46,19 +46,15 @@ class StepCosts:
                 raise ValueError(f"{name} must be seconds, one number or several, got {given!r}") from None
             if not values.size:
                 raise ValueError(f"{name} must hold at least one number of seconds, got none")
-            wrong = values[~np.isfinite(values) | (values < 0) | ((values == 0) & (name == "computing"))]
-            if wrong.size:
-                least = "above 0" if name == "computing" else "at least 0"
-                raise ValueError(f"{name} must be {least} seconds and finite, got {float(wrong[0])!r}")
-            object.__setattr__(self, name, tuple(values.tolist()))
+            allowed = f"{'above' if name == 'computing' else 'at least'} 0 seconds and finite"
+            object.__setattr__(self, name, tuple(check_number(name, value, allowed) for value in values.tolist()))
 
     @classmethod
     def measured(cls, records: list[GradientEvent]) -> StepCosts:
         """Costs as a real run without a straggler shows them.
 
         Time under the lock is taken from those reads and submissions alone during which no other worker's ended: in
-        the others a worker may have waited, for its turn or for the lock, and the simulation adds waiting by itself.
-        An asynchronous run has the most of them.
+        the others it may have waited, which the simulation adds by itself. An asynchronous run has the most of them.
 
         Raises:
             ValueError: there is no record, no worker with two gradients, or no exchange in which none ended.
@@ -93,10 +89,9 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
     """Let workers compute that many gradients on a schedule, in simulated time.
 
     Args:
-        schedule: who waits for whom, and who is slow.
+        schedule, costs: who waits for whom, who is slow, and how long things take.
         workers: how many, 1 to 1024.
-        gradients: mini-batches to compute in all, those included whose gradients are dropped.
-        costs: how long things take.
+        gradients: mini-batches to compute in all, those included whose gradients are dropped; at most a million.
         seed: at least 0; the same one gives the same records.
 
     Returns:
@@ -213,15 +208,10 @@ def sweep_workers(
     workers=tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
 ) -> pd.DataFrame:
-    """Simulate schedules, by the name that their rows get, for several numbers of workers.
+    """A table of `scale_row` from simulations of schedules, by name, for several numbers of workers.
 
-    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average.
-
-    Returns:
-        A table of `scale_row`, ``source`` being ``"simulated"``.
-
-    Raises:
-        ValueError: nothing to simulate, or as `simulate`.
+    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average. A
+    ValueError where there is nothing to simulate, or as in `simulate`.
 
     Example:
         >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
@@ -240,9 +230,9 @@ def sweep_workers(
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run of that many workers as a point among others: schedule, some figures of `summary`, and source.
+    """A run as a point among others: its schedule's name, workers, some figures of `summary`, and its source.
 
-    ``name`` is the schedule's, ``source`` is ``"measured"`` or ``"simulated"``, else a ValueError.
+    The source is ``"measured"`` or ``"simulated"``; a ValueError where it is neither, or there is no record.
     """
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})
