@@ -15,31 +15,11 @@ import tensorflow as tf
 from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.common import LabError
-from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent, Schedule
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
 from dgc_lab.parameter_server.server import ParameterServerModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
-
-
-class LivenessMonitor:
-    """Looks for workers that died, and says whether the schedule can do without them."""
-
-    def __init__(self, schedule: Schedule, workers: int):
-        self.schedule, self.workers, self._dead = schedule, workers, set()
-
-    def look(self) -> list[int]:
-        """Numbers of the workers that have died since the last look; a LabError where too many have."""
-        dead = set(roles.dead_workers())
-        spare = {"asynchronous": self.workers - 1, "backup workers": self.schedule.backup}.get(self.schedule.mode, 0)
-        if len(dead) > spare:
-            names = " and ".join(f"worker {number}" for number in sorted(dead))
-            raise LabError(
-                f"{names} died, and {self.schedule.mode} training cannot go on without: the others wait. "
-                "restart_worker() brings it back, a checkpoint keeps what was learnt"
-            )
-        new, self._dead = dead - self._dead, dead
-        return sorted(new)
 
 
 class Dispatcher:
@@ -56,6 +36,7 @@ class Dispatcher:
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
         self._held = {}  # records by the number of their update
+        self._dead = set()
 
     def start(self, number: int) -> None:
         """Start that many threads."""
@@ -63,7 +44,7 @@ class Dispatcher:
         for thread in self._threads:
             thread.start()
 
-    def events(self, monitor: LivenessMonitor) -> Iterator[GradientEvent | int]:
+    def events(self) -> Iterator[GradientEvent | int]:
         """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
         last_look = time.monotonic()
         while self.left and not stop_requested():
@@ -77,7 +58,7 @@ class Dispatcher:
             else:
                 yield from records
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
-                yield from monitor.look()
+                yield from self._new_deaths()
                 last_look = time.monotonic()
 
     def stop(self) -> None:
@@ -100,6 +81,19 @@ class Dispatcher:
 
     def _working(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
+
+    def _new_deaths(self) -> list[int]:
+        """Numbers of the workers that have died since the last look; a LabError where the schedule needs them."""
+        dead, schedule = set(roles.dead_workers()), self._model.schedule
+        spare = {"asynchronous": self._model.workers - 1, "backup workers": schedule.backup}.get(schedule.mode, 0)
+        if len(dead) > spare:
+            names = " and ".join(f"worker {number}" for number in sorted(dead))
+            raise LabError(
+                f"{names} died, and {schedule.mode} training cannot go on without: the others wait. "
+                "restart_worker() brings it back, a checkpoint keeps what was learnt"
+            )
+        new, self._dead = dead - self._dead, dead
+        return sorted(new)
 
     def _next_records(self, timeout: float | None = None) -> list[GradientEvent]:
         """Waits for one batch more; the records that can be told with it: those of a full update, or a dropped one."""

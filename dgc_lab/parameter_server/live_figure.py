@@ -147,7 +147,7 @@ class StragglerPicture(LiveFigure):
         if not self.counts:
             return words
         total = self.counts.total()
-        mean = sum(self.counts.elements()) / total
+        mean = sum(staleness * count for staleness, count in self.counts.items()) / total
         _, bars, moments = self._last_seconds()
         doing = []
         for worker in range(self.workers):

@@ -45,13 +45,13 @@ class ParameterServerModel:
         # One long vector, cut into a part for each server: few messages, and large ones.
         flat = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in (weights, velocities)]
         weight_parts, velocity_parts = (np.array_split(vector.astype(np.float32), servers) for vector in flat)
+        self.velocities, self.sums = [], []
         with strategy.scope():  # puts one on each server in turn
             self.weights = [tf.Variable(part) for part in weight_parts]
-        self.velocities, self.sums = [], []
-        for weight, velocity in zip(self.weights, velocity_parts, strict=True):
-            with strategy.scope(), strategy.extended.colocate_vars_with(weight):
-                self.velocities.append(tf.Variable(velocity))
-                self.sums.append(tf.Variable(tf.zeros_like(velocity)))
+            for weight, velocity in zip(self.weights, velocity_parts, strict=True):
+                with strategy.extended.colocate_vars_with(weight):
+                    self.velocities.append(tf.Variable(velocity))
+                    self.sums.append(tf.Variable(tf.zeros_like(velocity)))
         # One server keeps the books, and the lock. A worker that dies inside the lock loses it.
         with tf.device(self.weights[0].device):
             none = tf.zeros([workers], tf.int64)

@@ -35,7 +35,7 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
             put on servers.
     """
     from dgc_lab.cluster import tensorflow_roles as roles
-    from dgc_lab.parameter_server.coordinator import Dispatcher, LivenessMonitor
+    from dgc_lab.parameter_server.coordinator import Dispatcher
     from dgc_lab.parameter_server.server import ParameterServerModel
     from dgc_lab.parameter_server.worker import worker_step
 
@@ -59,7 +59,7 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
 
     try:
         dispatcher.start(2 * workers)  # one batch that a worker works on, and one that waits for it
-        for event in dispatcher.events(LivenessMonitor(config.schedule, workers)):
+        for event in dispatcher.events():
             if isinstance(event, int):
                 model.forget(event)
                 yield WorkerDied(event, time.time() - began if began else 0.0)

@@ -129,7 +129,7 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int 
     parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]
     vocabulary = Vocabulary.of(parts[0], least)
     numbers = [vocabulary.encode(part) for part in parts]
-    sequences = [every[: len(every) // length * length].reshape(-1, length) for every in numbers]
+    sequences = [part[: len(part) // length * length].reshape(-1, length) for part in numbers]
     if not all(map(len, sequences)):
         raise ValueError(f"text must have {length} words to train on and as many held out; it has too few")
     return Corpus(vocabulary, *sequences)
