@@ -108,7 +108,6 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
         [(0, 1.1, 0), (0, 2.2, 0), (1, 2.6, 2), (0, 3.3, 1)]
     """
     check_whole("workers", workers, 1, MOST_WORKERS)
-    schedule.gradients_an_update(workers)
     check_whole("gradients", gradients, 1, MOST_GRADIENTS)
     check_whole("seed", seed, 0, 2**63 - 1)
     return _Training(schedule, workers, gradients, costs, seed).run()

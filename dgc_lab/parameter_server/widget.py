@@ -217,7 +217,7 @@ def in_words(training, total: int) -> str:
     """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
 
     Example:
-        >>> from dgc_lab.parameter_server.events import Training, WorkerDied
+        >>> from dgc_lab.parameter_server.events import WorkerDied
         >>> one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
         >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
         '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'

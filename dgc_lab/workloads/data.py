@@ -89,8 +89,9 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
         file = Path(given).expanduser()
         file = file / "mnist.npz" if file.is_dir() else file
         if not file.is_file():
-            source = "path" if path else "DGC_LAB_DATA"
-            raise DataError(f"{source} is {str(given)!r}, and there is no MNIST file {file}")
+            raise DataError(
+                f"{'path' if path else 'DGC_LAB_DATA'} is {str(given)!r}, and there is no MNIST file {file}"
+            )
     else:
         file = cached_or_downloaded()
     try:

@@ -119,13 +119,12 @@ class RingGAN:
             penalized = telling + PENALTY / 2 * tf.reduce_mean(tf.reduce_sum(slope**2, axis=1))
         return telling, tape.gradient(fooling, generator) + tape.gradient(penalized, discriminator)
 
-    def sample(self, weights, count: int = SAMPLES) -> np.ndarray:
-        """Points that the generator makes, float32 (count, 2); the same noise at every call."""
-        check_whole("count", count, 1, 10_000_000)
-        noise = tf.random.stateless_normal((count, NOISE), (self.seed, 2))
+    def sample(self, weights) -> np.ndarray:
+        """Points that the generator makes, float32 (1000, 2); the same noise at every call."""
+        noise = tf.random.stateless_normal((SAMPLES, NOISE), (self.seed, 2))
         points, _ = self.players[0].stateless_call(self.split(weights)[0], [], noise)
         return points.numpy()
 
     def score(self, weights) -> dict[str, float]:
-        """The `dgc_lab.workloads.ring.quality` of 1 000 samples; ValueError where ``weights`` have other shapes."""
+        """The `dgc_lab.workloads.quality` of such points; ValueError where ``weights`` have other shapes."""
         return quality(self.sample(weights))
