@@ -52,9 +52,8 @@ class Dispatcher:
                 records = self._next_records(SECONDS_BETWEEN_LOOKS)
             except queue.Empty:
                 if not self._working() and self._results.empty():
-                    raise LabError(
-                        f"{self.left} batches came back without a gradient, and nobody works on them"
-                    ) from None
+                    message = f"{self.left} batches came back without a gradient, and nobody works on them"
+                    raise LabError(message) from None
             else:
                 yield from records
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:

@@ -11,7 +11,7 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator
 
 from dgc_lab.common import check_choice
-from dgc_lab.parameter_server.metrics import check_runs, table_of, update_times
+from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
@@ -96,10 +96,7 @@ def _some_gradients(runs) -> float:
 def staleness_histograms(runs: dict) -> Picture:
     """A panel per run: which share of the gradients in its updates has which staleness; ``runs`` as in `timelines`."""
     check_runs(runs)
-    stale = {
-        name: np.array([record.staleness for record in records if record.update != DROPPED], int)
-        for name, records in runs.items()
-    }
+    stale = {name: np.array(stalenesses(records), int) for name, records in runs.items()}
     most = max(values.max(initial=0) for values in stale.values())
     width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
     edges = np.arange(0, most + 1 + width, width) - 0.5

@@ -88,7 +88,7 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
 
 def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     """One run's row of `summary`."""
-    applied = [record.staleness for record in records if record.update != DROPPED]
+    applied = stalenesses(records)
     seconds = max(record.done for record in records)
     updated = len(update_times(records))
     return {
@@ -103,6 +103,11 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
         "max staleness": max(applied, default=0),
         "idle share": float(by_worker(records)["idle share"].mean()),
     }
+
+
+def stalenesses(records: list[GradientEvent]) -> list[int]:
+    """Of the gradients that went into an update, in the order of the records."""
+    return [record.staleness for record in records if record.update != DROPPED]
 
 
 def by_worker(records: list[GradientEvent]) -> pd.DataFrame:

@@ -14,8 +14,8 @@ from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Training
 from dgc_lab.parameter_server.live_figure import StragglerPicture
-from dgc_lab.parameter_server.metrics import figures
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
+from dgc_lab.parameter_server.metrics import figures, stalenesses
+from dgc_lab.parameter_server.schedule import MODES, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train
 from dgc_lab.ui.live_run import LiveRun
@@ -33,9 +33,8 @@ COLUMNS = (
 class StragglerLab(LiveRun):
     """Train on parameter servers in one of four modes with the last worker slowed down, and watch it live.
 
-    Run starts the servers if they are not there (some seconds, once for each number of workers), trains, and adds a
-    row. Stop ends the training and keeps what there is of it as a row. Clear empties picture and table. ``run()`` does
-    what Run does and waits for the end; ``close()`` ends the servers.
+    Run starts the servers if they are not there (some seconds, once for each number of workers), and adds a row; Stop
+    keeps what there is of it. ``close()`` ends the servers.
 
     Args:
         task: what is trained, as `dgc_lab.parameter_server.train` takes it; digits by `wide_digits_cnn` if None.
@@ -223,7 +222,7 @@ def in_words(training, total: int) -> str:
         '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
     """
     records = training.records
-    stale = [record.staleness for record in records if record.update != DROPPED]
+    stale = stalenesses(records)
     dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
     deaths = "".join(f" Worker {death.worker} died; the others went on." for death in training.deaths)
     return (
