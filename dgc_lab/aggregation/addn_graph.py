@@ -32,10 +32,7 @@ def aggregation_method(name: str) -> int:
 
 
 def recurrent_loss(weight, start, uses: int):
-    """A scalar for which ``weight`` is used ``uses`` times, as in a recurrent layer: h becomes tanh(h W).
-
-    The weight has shape (width, width), the first h, ``start``, shape (batch, width); the result is the last h's mean.
-    """
+    """The mean of h, which begins as ``start`` and becomes tanh(h W) ``uses`` times, as in a recurrent layer."""
     state = start
     for _ in range(uses):
         state = tf.tanh(tf.matmul(state, weight))
@@ -97,9 +94,7 @@ def tape_graph(uses: int = 8):
 
 
 def sum_nodes(result) -> list[Node]:
-    """The additions that lead to a symbolic tensor: from its own operation back, for as long as they are sums.
-
-    Returns a list of `Node`, inputs before those that use them; empty when the tensor is no sum.
+    """The additions that lead to a symbolic tensor, inputs before those that use them; none when it is no sum.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")

@@ -20,14 +20,11 @@ def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
 
     Args:
         count: number of addends, 2 to 4 096.
-        size: float32 elements of each, 1 to 2**28; together at most 2**28.
+        size: float32 elements of each, 1 to 2**28; together at most 2**28, else a ValueError.
         repeats: the shortest of that many runs, the three in turns.
 
     Returns:
         By name: ``"one AddN"`` (what ADD_N makes), ``"chain"`` (what EXPERIMENTAL_TREE makes) and ``"pairs"``.
-
-    Raises:
-        ValueError: an argument is outside what is said above.
 
     Example:
         >>> sorted(time_sums(count=2, size=4, repeats=1))
@@ -55,7 +52,7 @@ def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
 
 
 def arranged(addends, shape: str):
-    """The sum of symbolic addends as one ``AddN``, a chain of two-input ``AddN`` or a tree of them."""
+    """The sum of symbolic addends as one of `SHAPES`: one ``AddN``, a chain of two-input ``AddN`` or a tree of them."""
     check_choice("shape", shape, SHAPES)
     level = list(addends)
     if shape == "one AddN":
@@ -70,9 +67,7 @@ def arranged(addends, shape: str):
 
 
 def crossing(sizes, first, second) -> float | None:
-    """Where two lines of times over increasing sizes cross, read off between the measured points on logarithmic axes.
-
-    Returns the last size at which the two take equally long, or None where one is faster at all sizes.
+    """The last size at which two lines of times cross on logarithmic axes; None where one is faster at all sizes.
 
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)

@@ -1,8 +1,7 @@
 """Lesson 1, section 5: add up one gradient per worker over links, every message counted: central, tree and ring.
 
 Each topology takes a numpy array per worker (1 to 64), all of one shape and dtype, else a ValueError; it gives the sum
-as each worker holds it, and a list of `Message` in the order of sending. The arrays are really moved: what a worker
-adds, a message has brought it. No network is used; the bytes on each link follow from the messages.
+as each worker holds it, and a list of `Message` in the order of sending. What a worker adds, a message has brought it.
 
 Source for the ring: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
 Journal of Parallel and Distributed Computing 69 (2), 2009.
@@ -31,13 +30,7 @@ class Message:
 
 
 def central(gradients):
-    """Everyone sends to worker 0, which adds up and sends the sum back.
-
-    Example:
-        >>> sums, messages = central([np.array([1.0]), np.array([2.0]), np.array([3.0])])
-        >>> [float(total[0]) for total in sums], len(messages)
-        ([6.0, 6.0, 6.0], 4)
-    """
+    """Everyone sends to worker 0, which adds up and sends the sum back."""
     gradients = check_gradients(gradients)
     messages, total = [], gradients[0]
     for worker, gradient in enumerate(gradients[1:], 1):
@@ -73,13 +66,7 @@ def tree(gradients):
 def ring(gradients):
     """Each worker sends a part to its right neighbour, 2 (k - 1) times: k - 1 to add up, k - 1 to hand round.
 
-    With k workers each array is cut into k parts. After k - 1 steps every worker holds one finished part, and after
-    k - 1 more all of them.
-
-    Example:
-        >>> sums, messages = ring([np.array([1.0, 10.0]), np.array([2.0, 20.0])])
-        >>> [total.tolist() for total in sums], {message.bytes for message in messages}
-        ([[3.0, 30.0], [3.0, 30.0]], {8})
+    With k workers each array is cut into k parts. After k - 1 steps every worker holds one finished part.
     """
     gradients = check_gradients(gradients)
     shape, workers = gradients[0].shape, len(gradients)
@@ -87,11 +74,10 @@ def ring(gradients):
     messages = []
     for step in range(2 * (workers - 1)):
         adding = step < workers - 1
-        sent = []
-        for sender in range(workers):
-            place = (sender - step) % workers if adding else (sender + 1 - (step - workers + 1)) % workers
-            sent.append((sender, (sender + 1) % workers, place, parts[sender][place]))
-        for sender, receiver, place, part in sent:
+        places = [(sender - step) % workers for sender in range(workers)]  # of the parts that the workers send now
+        sent = [parts[sender][place] for sender, place in enumerate(places)]
+        for sender, (place, part) in enumerate(zip(places, sent, strict=True)):
+            receiver = (sender + 1) % workers
             parts[receiver][place] = parts[receiver][place] + part if adding else part.copy()
             messages.append(Message(step, sender, receiver, part.nbytes))
     return [np.concatenate(part).reshape(shape) for part in parts], messages
@@ -122,14 +108,11 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
     links = Counter()
     for message in messages:
         links[message.sender, message.receiver] += message.bytes
-    return dict(links)
+    return links
 
 
 def summary(messages) -> dict[str, int]:
-    """An exchange in four figures.
-
-    Those are ``steps`` that wait for one another, ``bytes`` in all, ``busiest link`` (bytes one way) and ``busiest
-    worker`` (bytes in and out).
+    """Steps that wait for one another, bytes in all, of the busiest link (one way) and worker (in and out).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
 
@@ -34,28 +35,21 @@ def sum_graphs(graphs: dict) -> Picture:
             places[node.name] = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
             for x, y in inputs:
                 axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
-        for names, look in (
-            (leaves, {"color": PALETTE[4], "marker": "o", "label": "contribution"}),
-            (made, {"color": PALETTE[1], "marker": "s", "label": "AddN"}),
-        ):
-            axes.scatter(*zip(*(places[name] for name in names), strict=True), s=46, zorder=2, **look)
+        for label, names, colour, marker in (("contribution", leaves, 4, "o"), ("AddN", made, 1, "s")):
+            x, y = zip(*(places[name] for name in names), strict=True)
+            axes.scatter(x, y, s=46, zorder=2, color=PALETTE[colour], marker=marker, label=label)
         axes.margins(0.12)
-        inputs = sorted({len(node.inputs) for node in nodes})
-        said.append(
-            f"{title}: {len(nodes)} AddN with {' or '.join(map(str, inputs))} inputs, "
-            f"{max(x for x, _ in places.values()):.0f} in a row"
-        )
+        inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
+        in_a_row = max(x for x, _ in places.values())
+        said.append(f"{title}: {len(nodes)} AddN with {inputs} inputs, {in_a_row:.0f} in a row")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
 
 
 def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) -> Picture:
-    """Lines on two logarithmic axes, with further ones dashed in the same colours.
+    """Lines on two logarithmic axes: by label, ``(x, y)`` points; ``dashed`` are points of a bound, by the same labels.
 
-    Args:
-        tables: by label, ``(x, y)`` points; points where y is not finite or 0 are left out of the line and named.
-        xlabel, ylabel: words for the axes.
-        dashed: by the same labels, points of a bound.
+    Points where y is not finite or 0 are left out of the line, and named in the words.
     """
     curves = {label: _drawable(points) for label, points in tables.items()}
     said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
@@ -82,17 +76,15 @@ def timeline(traces: dict) -> Picture:
     for (bars, memory), (title, trace) in zip(panels, traces.items(), strict=True):
         for lane, operation in _lanes(trace.operations):
             colour = KIND_COLOURS.get(operation.kind.removeprefix("_Mkl"), GREY)
-            bars.broken_barh(
-                [(1e3 * operation.start, 1e3 * (operation.end - operation.start))], (lane, 0.8), color=colour
-            )
+            duration = 1e3 * (operation.end - operation.start)
+            bars.broken_barh([(1e3 * operation.start, duration)], (lane, 0.8), color=colour)
         bars.set_title(title, fontsize=9)
         bars.set(yticks=[], xlabel="ms")
         moments, held = np.array(trace.memory).T
         memory.step(1e3 * moments, held / 1e6, where="post", color="black", linewidth=1)
         memory.set(xlabel="ms", ylabel="MB held", ylim=(0, 1.08 * highest))
-        said.append(
-            f"{title}: {trace.count('AddN')} AddN, {1e3 * trace.seconds:.2f} ms, peak {trace.peak_bytes / 1e6:.2f} MB"
-        )
+        ms, peak = 1e3 * trace.seconds, trace.peak_bytes / 1e6
+        said.append(f"{title}: {trace.count('AddN')} AddN, {ms:.2f} ms, peak {peak:.2f} MB")
     handles = [Patch(color=colour, label=kind) for kind, colour in {**KIND_COLOURS, "other": GREY}.items()]
     figure.legend(handles=handles, fontsize=7, loc="outside lower center", ncols=len(handles))
     return Picture(figure, "Operations over time and memory held. " + "; ".join(said) + ".")
@@ -112,8 +104,6 @@ def links(exchanges: dict, workers: int) -> Picture:
 
     ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title.
     """
-    from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
-
     figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -140,18 +130,15 @@ def links(exchanges: dict, workers: int) -> Picture:
     return Picture(figure, f"{workers} workers and the bytes that their links carry. " + "; ".join(said) + ".")
 
 
-def error_and_time_bars(rows: list[dict], chosen: str | None = None) -> Picture:
-    """Two panels of bars per method: relative error on a logarithmic axis, and time in ms; of `rounding_error.measure`.
-
-    With a method chosen it alone is in full colour.
-    """
+def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
+    """Relative error, on a logarithmic axis, and ms of each row of `rounding_error.measure`; one method in colour."""
     figure, (error_axes, time_axes) = charts.grid(2, 2, 4.5, 2.7)
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
     said = []
     beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
     for place, row in enumerate(rows):
-        colour = PALETTE[1] if row["method"] == chosen else GREY if chosen else PALETTE[0]
+        colour = PALETTE[1] if row["method"] == chosen else GREY
         error, ms = row["error"], 1e3 * row["seconds"]
         words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
         error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)

@@ -1,7 +1,6 @@
 """Lesson 1, section 4: what a computation cost, operation by operation: time, and memory taken and given back.
 
-Two sources say the same: ``RunMetadata`` of a session run with ``FULL_TRACE``, and ``tf.profiler`` around a
-``tf.function``. Both become a `Trace`.
+``RunMetadata`` of a session run with ``FULL_TRACE`` and ``tf.profiler`` around a ``tf.function`` both become a `Trace`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ class TraceError(LabError):
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation that ran: its name, its type, and when, in seconds from the first operation's start."""
+    """One operation that ran: its type, and when, in seconds from the first operation's start."""
 
-    name: str
     kind: str
     start: float
     end: float
@@ -56,15 +54,16 @@ class Trace:
 
 
 def make_trace(operations, changes) -> Trace:
-    """A `Trace` from ``(name, kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-)."""
+    """A `Trace` from ``(kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-)."""
     if not operations:
         raise TraceError("the trace holds no operation; run it again, and let no other profiler run beside it")
-    zero = min(start for _, _, start, _ in operations)
-    operations = sorted((Operation(n, k, s - zero, e - zero) for n, k, s, e in operations), key=lambda one: one.start)
+    zero = min(start for _, start, _ in operations)
+    operations = [Operation(kind, start - zero, end - zero) for kind, start, end in operations]
     held, memory = 0, [(0.0, 0)]
     for moment, change in sorted(changes, key=lambda one: one[0]):  # stable: same moment, order of the source
         held += change
         memory.append((moment - zero, held))
+    operations.sort(key=lambda operation: operation.start)
     return Trace(tuple(operations), max(held for _, held in memory), tuple(memory))
 
 
@@ -89,14 +88,8 @@ def session_trace(uses: int, method: str, width: int = 256, grappler: bool = Fal
     One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
     depend on what else the machine does; the `Trace` is that of the quickest of five runs for the same reason.
 
-    Args:
-        uses: how often the weight is used: the number of contributions.
-        method: one of `dgc_lab.aggregation.addn_graph.AGGREGATION_METHODS`.
-        width: the weight, and so each contribution, has width x width elements of 4 bytes.
-        grappler: whether TensorFlow may rewrite the graph before it runs, as it does unless told otherwise.
-
-    Raises:
-        ValueError: an argument that `gradient_graph` refuses.
+    Each of the ``uses`` contributions has width x width elements of 4 bytes. With ``grappler`` TensorFlow may rewrite
+    the graph before it runs, as it does unless told otherwise. A ValueError for what `gradient_graph` refuses.
 
     Example:
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
@@ -123,7 +116,7 @@ def read_metadata(metadata) -> Trace:
             start = node.all_start_nanos / 1e9
             # "NAME [mklcpu 0.4MB 0.4MB] NAME = AddN(...)"
             kind = node.timeline_label.rpartition(" = ")[2].partition("(")[0]
-            operations.append((node.node_name, kind, start, start + node.all_end_rel_nanos / 1e9))
+            operations.append((kind, start, start + node.all_end_rel_nanos / 1e9))
             for used in node.memory:
                 changes += [(record.alloc_micros / 1e6, record.alloc_bytes) for record in used.allocation_records]
     return make_trace(operations, changes)
@@ -166,8 +159,7 @@ def profiler_trace(function, *arguments) -> Trace:
                     size = stats["requested_bytes"].int64_value
                     changes.append((start, size if name == "MemoryAllocation" else -size))
                 elif line.name.startswith("tf_Compute") and ":" in name and "::" not in name:
-                    name, _, kind = name.rpartition(":")
-                    operations.append((name, kind, start, start + event.duration_ps / 1e12))
+                    operations.append((name.rpartition(":")[2], start, start + event.duration_ps / 1e12))
     return make_trace(operations, changes)
 
 
@@ -180,8 +172,7 @@ def wait_for(result) -> None:
 def recurrent_gradient(uses: int, method: str):
     """A ``tf.function`` of (weight, start): the gradient of `recurrent_loss`, added up by ``tf.gradients``.
 
-    Raises:
-        ValueError: not one of `AGGREGATION_METHODS`, or uses not a whole number from 1 to 4 096.
+    A ValueError for what is not one of `AGGREGATION_METHODS`, and for uses that are no whole number from 1 to 4 096.
     """
     chosen = aggregation_method(method)
     check_whole("uses", uses, 1, 4096)

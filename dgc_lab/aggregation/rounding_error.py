@@ -52,10 +52,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
 
     With unit roundoff u: ``d u / (1 - d u)`` for a method in which an addend passes through at most d additions
     (n - 1, or ceil(log2 n) for pairs), and ``2 u + n u**2`` to first order for Kahan's. Infinity where ``d u >= 1``:
-    the analysis promises nothing then.
-
-    Raises:
-        ValueError: unknown method or dtype, or a count below 1.
+    the analysis promises nothing then. A ValueError for an unknown method or dtype, and for a count below 1.
 
     Example:
         >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
@@ -71,10 +68,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
 
 
 def errors(addends: Sequence) -> dict[str, float]:
-    """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape.
-
-    Raises:
-        ValueError: unfit addends.
+    """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     Example:
         >>> import tensorflow as tf
@@ -85,28 +79,19 @@ def errors(addends: Sequence) -> dict[str, float]:
     return {name: relative_error(method(addends), exact) for name, method in METHODS.items()}
 
 
-def measure(addends: Sequence, repeats: int = 3) -> list[dict]:
-    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape.
+def measure(addends: Sequence) -> list[dict]:
+    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
-    Returns:
-        One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of a call made eagerly: the
-        shortest of ``repeats``, which are made in turns, after one that is not counted.
-
-    Raises:
-        ValueError: unfit addends, or repeats below 1.
+    One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of an eager call, the second.
 
     Example:
         >>> from dgc_lab.aggregation.summation import make_addends
         >>> [row["method"] for row in measure(make_addends(8))]
         ['sequential', 'pairwise', 'add_n', 'accumulate_n', 'kahan']
     """
-    check_whole("repeats", repeats, 1, 1000)
-    addends = check_addends(addends)
-    distances = errors(addends)
-    shortest = dict.fromkeys(METHODS, math.inf)
-    for _ in range(repeats):
-        for name, method in METHODS.items():
-            start = time.perf_counter()
-            np.asarray(method(addends))  # waits for the value, also on a GPU
-            shortest[name] = min(shortest[name], time.perf_counter() - start)
-    return [{"method": name, "error": distances[name], "seconds": shortest[name]} for name in METHODS]
+    rows = []
+    for name, error in errors(addends).items():
+        start = time.perf_counter()
+        np.asarray(METHODS[name](addends))  # waits for the value, also on a GPU
+        rows.append({"method": name, "error": error, "seconds": time.perf_counter() - start})
+    return rows

@@ -1,11 +1,8 @@
 """Lesson 1, section 2: add up the contributions to a gradient in several ways, and draw addends to try them on.
 
 Each method takes n >= 1 tensors of one floating-point dtype and one shape, else a ValueError, and gives their sum in
-that dtype. In real arithmetic all sums are the same; in floating point each addition rounds, and the order in which the
-additions are made decides how the roundings pile up.
-
-Call the methods eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimiser (Grappler) may turn a
-chain of additions into a single ``AddN``.
+that dtype. Call them eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimiser (Grappler) may turn
+a chain of additions into a single ``AddN``.
 """
 
 from __future__ import annotations

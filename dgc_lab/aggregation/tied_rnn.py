@@ -38,64 +38,47 @@ def row_logits(weights, images):
     return tf.matmul(state, outward)
 
 
-class TiedTrainer:
-    """The network, its weights, and one traced training step (gradient descent) on square images.
+def training_step(way: str, data):
+    """A ``tf.function`` of a step's number: one update of a new network on square images, in one of `WAYS`.
 
-    ``way`` is one of `WAYS`: an aggregation method of ``tf.gradients``, or ``"GradientTape"``.
+    It returns the loss of the step's batch before the update.
     """
+    check_choice("way", way, WAYS)
+    method = None if way == TAPE else aggregation_method(way)
+    train = tf.constant(data.x_train), tf.constant(data.y_train)
+    weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
 
-    def __init__(self, way: str, data):
-        check_choice("way", way, WAYS)
-        self.method = None if way == TAPE else aggregation_method(way)
-        self.train = tf.constant(data.x_train), tf.constant(data.y_train)
-        self.weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
-        self._step = tf.function(self._update)
-
-    def step(self, number: int) -> float:
-        """One update; returns the loss of its batch before it."""
-        return float(self._step(tf.constant(number)))
-
-    def _update(self, number):
-        images, labels = pick_batch(*self.train, number, BATCH, SEED)
+    @tf.function
+    def step(number):
+        images, labels = pick_batch(*train, number, BATCH, SEED)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(cross_entropy(labels, row_logits(self.weights, images)))
-        if self.method is None:
-            gradients = tape.gradient(loss, self.weights)
+            loss = tf.reduce_mean(cross_entropy(labels, row_logits(weights, images)))
+        if method is None:
+            gradients = tape.gradient(loss, weights)
         else:
-            gradients = tf.gradients(loss, self.weights, aggregation_method=self.method)
-        for weight, gradient in zip(self.weights, gradients, strict=True):
+            gradients = tf.gradients(loss, weights, aggregation_method=method)
+        for weight, gradient in zip(weights, gradients, strict=True):
             weight.assign_sub(LEARNING_RATE * gradient)
         return loss
+
+    return step
 
 
 def train_each_way(data, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
-    Args:
-        data: a `dgc_lab.workloads.data.Dataset` with square images.
-        steps: updates each, 1 to 100 000.
-
-    Returns:
-        By way: ``losses`` (a float per step), ``weights`` (numpy arrays at the end) and ``seconds``, the median of a
-        step without its first two.
-
-    Raises:
-        ValueError: steps out of bounds.
+    ``data`` is a `dgc_lab.workloads.data.Dataset` with square images, steps are 1 to 100 000, else a ValueError. Gives,
+    by way, ``losses`` (a float per step) and ``seconds``, the median of a step without its first two.
     """
     check_whole("steps", steps, 1, 100_000)
-    trainers = {way: TiedTrainer(way, data) for way in WAYS}
+    training = {way: training_step(way, data) for way in WAYS}
     losses, seconds = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(steps):
         for turn in range(len(WAYS)):
             way = WAYS[(number + turn) % len(WAYS)]  # nobody is always first
             start = time.perf_counter()
-            losses[way].append(trainers[way].step(number))
+            losses[way].append(float(training[way](tf.constant(number))))
             seconds[way].append(time.perf_counter() - start)
     return {
-        way: {
-            "losses": losses[way],
-            "weights": [weight.numpy() for weight in trainer.weights],
-            "seconds": statistics.median(seconds[way][2:] or seconds[way]),
-        }
-        for way, trainer in trainers.items()
+        way: {"losses": losses[way], "seconds": statistics.median(seconds[way][2:] or seconds[way])} for way in WAYS
     }

@@ -11,12 +11,9 @@ from dgc_lab.ui.widget import side_by_side
 class AggregationExplorer(Explorer):
     """Add up the same addends by every method: bars of relative error and of time, the chosen method in colour.
 
-    Args:
-        settings: first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
-            (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`.
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+    ``settings`` are first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
+    (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`. A ValueError for another name,
+    or a value that its control does not take.
 
     Example:
         >>> explorer = AggregationExplorer(dtype="float16", addends=64)
@@ -50,16 +47,16 @@ class AggregationExplorer(Explorer):
 
         asked = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
         if self._measured[0] != (addends, asked):
-            self._measured = ((addends, asked), measure(make_addends(addends, **asked), repeats=1))
+            self._measured = ((addends, asked), measure(make_addends(addends, **asked)))
         rows = self._measured[1]
-        chosen = next(row for row in rows if row["method"] == method)
-        best = min(row["error"] for row in rows)
-        said = f"{method}: relative error {chosen['error']:.2g}"
-        said += f", {chosen['error'] / best:.3g} times the smallest here." if best > 0 else "."
+        errors = {row["method"]: row["error"] for row in rows}
+        best = min(errors.values())
+        said = f"{method}: relative error {errors[method]:.2g}"
+        said += f", {errors[method] / best:.3g} times the smallest here." if best > 0 else "."
         frame = pd.DataFrame(
             {
-                "method": [row["method"] for row in rows],
-                "relative error": [f"{row['error']:.2g}" for row in rows],
+                "method": list(errors),
+                "relative error": [f"{error:.2g}" for error in errors.values()],
                 "ms": [1e3 * row["seconds"] for row in rows],
             }
         )

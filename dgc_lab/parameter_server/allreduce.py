@@ -1,8 +1,5 @@
 """Synchronous training without servers: ``MultiWorkerMirroredStrategy``, whose workers average by allreduce.
 
-    with MultiWorkerMirrored(2) as workers:
-        events = list(workers.stream(train_mirrored, task, config))
-
 Lesson 3, section 6: the same batches go into the same updates as in synchronous training on parameter servers.
 """
 
@@ -25,8 +22,7 @@ from dgc_lab.parameter_server.worker import delay, now
 def train_mirrored(task, config: AsyncConfig) -> Iterator:
     """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each of them.
 
-    Args:
-        task, config: as in `dgc_lab.parameter_server.training_loop.train`; the mode has to be synchronous.
+    ``task`` and ``config`` are as in `dgc_lab.parameter_server.train`; the mode has to be synchronous.
 
     Yields:
         Each worker a `GradientEvent` for each of its batches; waiting for the others lies before ``done`` here, inside
@@ -40,9 +36,9 @@ def train_mirrored(task, config: AsyncConfig) -> Iterator:
     if config.schedule.mode != "synchronous":
         raise ValueError(f"schedule must be synchronous, got {config.schedule.mode!r}")
     strategy = roles.mirrored()
-    weights = task.initial_weights()
+    first = task.initial_weights()
     with strategy.scope():
-        weights = [tf.Variable(weight) for weight in weights]
+        weights = [tf.Variable(weight) for weight in first]
         velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
     places = config.batch_order(len(task.examples[0]))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_whole
 from dgc_lab.parameter_server.schedule import Schedule
 
 
@@ -47,10 +47,8 @@ class AsyncConfig:
         check_whole("batch", self.batch, 1, 2**20)
         check_whole("seed", self.seed, 0, 2**31 - 1)
         check_whole("score_every", self.score_every, 1, 1_000_000)
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum!r}")
+        check_number("learning_rate", self.learning_rate, "above 0 and finite")
+        check_number("momentum", self.momentum, "at least 0 and below 1")
 
     def check(self, workers: int) -> None:
         """Raise a ValueError if the config does not fit that many workers."""

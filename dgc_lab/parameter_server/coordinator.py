@@ -1,10 +1,8 @@
-"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die.
-
-Lesson 3, section 7 kills the processes that this file has to do without.
-"""
+"""The coordinator's side of a training: threads that hand batches to workers, and a watch over workers that die."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import queue
 import threading
@@ -17,57 +15,18 @@ import tensorflow as tf
 from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.common import LabError
-from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent, Schedule
+from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
 from dgc_lab.parameter_server.server import ParameterServerModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
 
 
-class LivenessMonitor:
-    """Looks for workers that died, and says whether the schedule can do without them."""
-
-    def __init__(self, schedule: Schedule, workers: int):
-        self.schedule, self.workers, self._dead = schedule, workers, set()
-
-    def look(self) -> list[int]:
-        """Numbers of the workers that have died since the last look; a LabError where too many have."""
-        dead = set(roles.dead_workers())
-        spare = {"asynchronous": self.workers - 1, "backup workers": self.schedule.backup}.get(self.schedule.mode, 0)
-        if len(dead) > spare:
-            names = " and ".join(f"worker {number}" for number in sorted(dead))
-            raise LabError(
-                f"{names} died, and {self.schedule.mode} training cannot go on without: the others wait. "
-                "restart_worker() brings it back, a checkpoint keeps what was learnt"
-            )
-        new, self._dead = dead - self._dead, dead
-        return sorted(new)
-
-
-class UpdateBuffer:
-    """Holds records back until the update is made that their gradients are in; it takes ``needed`` of them."""
-
-    def __init__(self, needed: int):
-        self._needed, self._open = needed, {}
-
-    def add(self, record: GradientEvent) -> list[GradientEvent]:
-        """The records that can be told now: those of a full update, or a dropped one."""
-        if record.update == DROPPED:
-            return [record]
-        members = self._open.setdefault(record.update, [])
-        members.append(record)
-        return self._open.pop(record.update) if len(members) == self._needed else []
-
-    def unfinished(self) -> list[GradientEvent]:
-        """Those that are still held back."""
-        return [record for members in self._open.values() for record in members]
-
-
 class Dispatcher:
     """Threads of the coordinator that hand out batches, one at a time each, and take what became of them.
 
-    Batch n is cut from the arrays ``examples`` at ``places[n]``, an int array; ``batches`` are the numbers to hand out,
-    in order, to `worker_step`'s ``step``. ``left`` of them have not been worked off.
+    Batch n is cut from the arrays ``examples`` at ``places[n]``; ``left`` of ``batches``, the numbers to hand out, have
+    not been worked off. A record is held back until the update is made that its gradient is in.
     """
 
     def __init__(self, coordinator, model: ParameterServerModel, step, examples, places, batches):
@@ -76,6 +35,8 @@ class Dispatcher:
         self.left, self._next = len(batches), iter(batches)
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
+        self._held = {}  # records by the number of their update
+        self._dead = set()
 
     def start(self, number: int) -> None:
         """Start that many threads."""
@@ -83,21 +44,20 @@ class Dispatcher:
         for thread in self._threads:
             thread.start()
 
-    def events(self, monitor: LivenessMonitor) -> Iterator[GradientEvent | int]:
+    def events(self) -> Iterator[GradientEvent | int]:
         """What became of the batches, and numbers of workers that died, as it comes; until all is done, or a stop."""
         last_look = time.monotonic()
         while self.left and not stop_requested():
             try:
-                record = self._result(SECONDS_BETWEEN_LOOKS)
+                records = self._next_records(SECONDS_BETWEEN_LOOKS)
             except queue.Empty:
                 if not self._working() and self._results.empty():
-                    raise LabError(
-                        f"{self.left} batches came back without a gradient, and nobody works on them"
-                    ) from None
+                    message = f"{self.left} batches came back without a gradient, and nobody works on them"
+                    raise LabError(message) from None
             else:
-                yield record
+                yield from records
             if time.monotonic() - last_look > SECONDS_BETWEEN_LOOKS:
-                yield from monitor.look()
+                yield from self._new_deaths()
                 last_look = time.monotonic()
 
     def stop(self) -> None:
@@ -113,17 +73,38 @@ class Dispatcher:
     def rest(self) -> Iterator[GradientEvent]:
         """What became of the batches that were out when the training was stopped."""
         while not self._results.empty():
-            yield self._result()
+            yield from self._next_records()
+        if not self.left:  # no further gradient comes to make the last update
+            for records in self._held.values():
+                yield from (dataclasses.replace(record, update=DROPPED) for record in records)
 
     def _working(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
-    def _result(self, timeout: float | None = None) -> GradientEvent:
-        result = self._results.get(timeout=timeout)
-        if isinstance(result, Exception):
-            raise result
+    def _new_deaths(self) -> list[int]:
+        """Numbers of the workers that have died since the last look; a LabError where the schedule needs them."""
+        dead, schedule = set(roles.dead_workers()), self._model.schedule
+        spare = {"asynchronous": self._model.workers - 1, "backup workers": schedule.backup}.get(schedule.mode, 0)
+        if len(dead) > spare:
+            names = " and ".join(f"worker {number}" for number in sorted(dead))
+            raise LabError(
+                f"{names} died, and {schedule.mode} training cannot go on without: the others wait. "
+                "restart_worker() brings it back, a checkpoint keeps what was learnt"
+            )
+        new, self._dead = dead - self._dead, dead
+        return sorted(new)
+
+    def _next_records(self, timeout: float | None = None) -> list[GradientEvent]:
+        """Waits for one batch more; the records that can be told with it: those of a full update, or a dropped one."""
+        record = self._results.get(timeout=timeout)
+        if isinstance(record, Exception):
+            raise record
         self.left -= 1
-        return result
+        if record.update == DROPPED:
+            return [record]
+        members = self._held.setdefault(record.update, [])
+        members.append(record)
+        return self._held.pop(record.update) if len(members) == self._model.needed else []
 
     def _work(self):
         try:
@@ -135,14 +116,13 @@ class Dispatcher:
                         return
                     result, again = self._hand_out(number, first)
                 first = False
-                values = None
-                while values is None:
+                while True:
                     try:
-                        values = np.asarray(result.fetch()).tolist()
+                        worker, *times, version, update, loss = np.asarray(result.fetch()).tolist()
+                        break
                     except (tf.errors.UnavailableError, tf.errors.AbortedError):
                         # Its worker died when the batch was done and before it could tell. The servers take none twice.
                         result = again()
-                worker, *times, version, update, loss = values
                 if update != NOT_YET:
                     self._results.put(GradientEvent(int(worker), int(number), *times, int(version), int(update), loss))
         except Exception as error:  # it is raised where the events are read

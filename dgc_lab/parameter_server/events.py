@@ -1,7 +1,4 @@
-"""What a training tells while it runs, and all of it collected. Lesson 3, from section 2 on.
-
-A training yields a `dgc_lab.parameter_server.schedule.GradientEvent` for each batch, and the events of this file.
-"""
+"""What a training tells while it runs, and all of it collected. Lesson 3, from section 2 on."""
 
 from __future__ import annotations
 

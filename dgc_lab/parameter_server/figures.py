@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,14 +10,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator
 
-from dgc_lab.common import check_choice, check_whole
-from dgc_lab.parameter_server.metrics import check_runs, updates
+from dgc_lab.common import check_choice
+from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
 from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
 from dgc_lab.workloads.ring import MODES as MODES_OF_RING
 
+SMOOTH = 20  # gradients over which the loss is averaged
 MOST_ROWS = 16  # workers drawn per run: more would be too thin to see
 EDGE = 1.7 * RADIUS  # of a panel of points; what lies outside is counted in the title
 COLUMNS = 4  # of such panels
@@ -28,36 +30,33 @@ LOOKS = {
 }
 
 
-def timelines(runs: dict, seconds: tuple[float, float] | None = None) -> Picture:
-    """One row per worker with what it did over time, and above them a mark for each update; runs below each other.
+def timelines(runs: dict) -> Picture:
+    """One row per worker with what it did at first, and above them a mark for each update; runs below each other.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. Of each, the first 16 workers are drawn.
-        seconds: first and last second to show; None for as long as some gradients of the slowest worker take.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. Of each, the first 16 workers are drawn, for as
+            long as some gradients of the slowest worker take.
 
     Raises:
-        ValueError: no run, a run without records, or seconds that do not go forward.
+        ValueError: no run, or a run without records.
     """
     check_runs(runs)
-    start, end = _some_gradients(runs) if seconds is None else seconds
-    if not 0 <= start < end < math.inf:
-        raise ValueError(f"seconds must be a time of at least 0 and a later one, got {seconds!r}")
-    rows = {name: sorted({record.worker for record in records})[:MOST_ROWS] for name, records in runs.items()}
-    titles = {}
+    end, rows = _some_gradients(runs), {}
     for name, records in runs.items():
-        count = len({record.worker for record in records})
-        some = f" (the first {MOST_ROWS} of {count} workers)" * (count > MOST_ROWS)
-        titles[f"{name}{some}"] = ["updates", *(f"worker {worker}" for worker in rows[name])]
-    figure, panels = charts.stacked_rows(titles, LOOKS, "update", "seconds", left=0.81, first=-1)
+        workers = sorted({record.worker for record in records})
+        some = f" (the first {MOST_ROWS} of {len(workers)} workers)" * (len(workers) > MOST_ROWS)
+        rows[f"{name}{some}"] = workers[:MOST_ROWS]
+    names = {title: ["updates", *(f"worker {worker}" for worker in workers)] for title, workers in rows.items()}
+    figure, panels = charts.stacked_rows(names, LOOKS, "update", "seconds", left=0.81, first=-1)
     said = []
-    for axes, title, (name, records) in zip(panels, titles, runs.items(), strict=True):
-        shares = _draw_workers(axes, records, rows[name], start, end)
-        moments = [moment for moment, _ in updates(records) if start <= moment <= end]
+    for axes, (title, workers), records in zip(panels, rows.items(), runs.values(), strict=True):
+        shares = _draw_workers(axes, records, workers, end)
+        moments = [moment for moment in update_times(records).values() if moment <= end]
         axes.plot(moments, np.full(len(moments), -1), "|", color="black", markersize=9)
-        axes.set_xlim(start, end)
+        axes.set_xlim(0, end)
         doing = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share)
         said.append(f"{title}: {len(moments)} updates; of the workers' time {doing or 'nothing yet'}")
-    return Picture(figure, f"What workers did from second {start:.3g} to {end:.3g}. " + "; ".join(said) + ".")
+    return Picture(figure, f"What workers did from second 0 to {end:.3g}. " + "; ".join(said) + ".")
 
 
 def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
@@ -67,50 +66,37 @@ def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[
         if record.worker in workers and record.began < end and record.done > start:
             computing = "computing, then dropped" if record.update == DROPPED else "computing"
             moments = [min(max(m, start), end) for m in (record.began, record.read, record.computed, record.done)]
-            for look, begin, stop in zip(
-                ("waiting, then reading", computing, "handing in"), moments, moments[1:], strict=False
-            ):
+            looks = ("waiting, then reading", computing, "handing in")
+            for look, (begin, stop) in zip(looks, itertools.pairwise(moments), strict=True):
                 if stop > begin:
                     found[record.worker, look].append((begin, stop - begin))
     return found
 
 
-def _draw_workers(axes, records, workers, start, end) -> dict[str, float]:
-    """Bars within a window of time; returns each look's share of these workers' time in it."""
+def _draw_workers(axes, records, workers, end) -> dict[str, float]:
+    """Bars until a second; returns each look's share of these workers' time until then."""
     total = dict.fromkeys(LOOKS, 0.0)
-    for (worker, look), bars in spans(records, workers, start, end).items():
+    for (worker, look), bars in spans(records, workers, 0.0, end).items():
         if bars:
             axes.broken_barh(bars, (workers.index(worker) - 0.4, 0.8), **LOOKS[look])
             total[look] += sum(length for _, length in bars)
-    return {look: spent / (len(workers) * (end - start)) for look, spent in total.items()}
+    return {look: spent / (len(workers) * end) for look, spent in total.items()}
 
 
-def _some_gradients(runs) -> tuple[float, float]:
-    """From the beginning, long enough to see each worker of each run several times, if the run is so long."""
-    length = 0.0
-    for records in runs.values():
-        busy = {}
-        for record in records:
-            busy.setdefault(record.worker, []).append(record.done - record.read)
-        typical = sorted(float(np.median(times)) for times in busy.values())
-        length = max(length, 3 * typical[-1], 10 * typical[0])
-    return 0.0, min(length, max(record.done for records in runs.values() for record in records))
+def _some_gradients(runs) -> float:
+    """Seconds in which each worker of each run can be seen several times, if the run is so long."""
+    length = last = 0.0
+    for frame in map(table_of, runs.values()):
+        typical = (frame["done"] - frame["read"]).groupby(frame["worker"]).median()
+        length = max(length, 3 * typical.max(), 10 * typical.min())
+        last = max(last, frame["done"].max())
+    return min(length, last)
 
 
 def staleness_histograms(runs: dict) -> Picture:
-    """A panel per run: which share of the gradients in its updates has which staleness.
-
-    Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name.
-
-    Raises:
-        ValueError: no run, or a run without records.
-    """
+    """A panel per run: which share of the gradients in its updates has which staleness; ``runs`` as in `timelines`."""
     check_runs(runs)
-    stale = {
-        name: np.array([record.staleness for record in records if record.update != DROPPED], int)
-        for name, records in runs.items()
-    }
+    stale = {name: np.array(stalenesses(records), int) for name, records in runs.items()}
     most = max(values.max(initial=0) for values in stale.values())
     width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
     edges = np.arange(0, most + 1 + width, width) - 0.5
@@ -132,50 +118,39 @@ def staleness_histograms(runs: dict) -> Picture:
     return Picture(figure, "Staleness of the gradients. " + "; ".join(said) + ".")
 
 
-def loss_curves(runs: dict, by: str = "seconds", smooth: int = 20) -> Picture:
-    """Training loss of each run by time or by gradients computed, a running mean over the last gradients.
+def loss_curves(runs: dict, by: str = "seconds") -> Picture:
+    """Training loss of each run by time or by gradients computed, a running mean over the last 20 gradients.
 
     Args:
         runs: lists of `dgc_lab.parameter_server.GradientEvent` by name, measured: simulated ones have no loss.
         by: ``"seconds"`` or ``"gradients"``.
-        smooth: over how many gradients to take the mean.
 
     Raises:
-        ValueError: no run, a run without a loss, or an argument not as said above.
+        ValueError: no run, a run without a loss, or another ``by``.
     """
     check_runs(runs)
     check_choice("by", by, ("seconds", "gradients"))
-    check_whole("smooth", smooth, 1, 1_000_000)
     curves, said, highest = {}, {}, 0.0
     for name, records in runs.items():
         records = sorted(records, key=lambda record: record.done)
         losses = np.array([record.loss for record in records], float)
         if np.isnan(losses).all():
             raise ValueError(f"runs must hold losses, got none for {name!r}: a simulation computes no gradients")
-        means = _running_mean(losses, smooth)
+        # A loss that is infinite or not a number spoils the means that it is in, and none after them.
+        means = np.array([losses[max(0, last - SMOOTH) : last].mean() for last in range(1, len(losses) + 1)])
         places = [record.done for record in records] if by == "seconds" else range(1, len(records) + 1)
         curves[name] = places, means
         highest = max(highest, np.max(means, initial=0.0, where=np.isfinite(means)))
         said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {places[-1]:.3g} {by}"
     limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
-    ylabel = f"training loss, mean of {smooth}"
+    ylabel = f"training loss, mean of {SMOOTH}"
     return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
-
-
-def _running_mean(values, length: int):
-    """Mean of each value and those before it, ``length`` in all where there are so many; NaN or infinite from one on
-    that is for as long as it is among them."""
-    return np.array([values[max(0, end - length) : end].mean() for end in range(1, len(values) + 1)])
 
 
 def by_workers(frame) -> Picture:
     """Gradients a second, mean staleness and idle share by number of workers: lines simulated, large marks measured.
 
-    Args:
-        frame: rows of `dgc_lab.parameter_server.simulation.scale_row`, from `sweep_workers` and from measured runs.
-
-    Raises:
-        ValueError: the table is empty.
+    ``frame`` has rows of `dgc_lab.parameter_server.scale_row`; a ValueError where it is empty.
     """
     if not frame.size:
         raise ValueError("frame must hold at least one row, got none")
@@ -192,7 +167,10 @@ def by_workers(frame) -> Picture:
                 shape = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "zorder": 3}
             for column, axes in panels.items():
                 axes.plot(points["workers"], points[column], **look, **shape)
-            said += [f"{name}, {source}: {_scale_in_words(row)}" for _, row in points.iloc[[0, -1]].iterrows()]
+            for _, row in points.iloc[[0, -1]].iterrows():
+                rate, stale = short(row["gradients/s"]), short(row["mean staleness"])
+                words = f"{row['workers']} workers {rate} gradients/s, mean staleness {stale}, idle"
+                said.append(f"{name}, {source}: {words} {row['idle share']:.0%}")
     workers = sorted(set(frame["workers"]))
     for column, axes in panels.items():
         axes.set_xscale("log")
@@ -214,24 +192,13 @@ def by_workers(frame) -> Picture:
     return Picture(figure, f"Speed, staleness and idle share by number of workers. {said}.")
 
 
-def _scale_in_words(row) -> str:
-    return (
-        f"{row['workers']} workers {short(row['gradients/s'])} gradients/s, mean staleness "
-        f"{short(row['mean staleness'])}, idle {row['idle share']:.0%}"
-    )
-
-
 def samples_beside_real(samples: dict) -> Picture:
     """One panel of real points, and one per run of those that its generator made, with circles around the centres.
 
-    Args:
-        samples: by label, a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives.
-
-    Raises:
-        ValueError: no run, or points of another shape.
+    ``samples`` has by label a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives; a ValueError
+    where there is no run, or an array has another shape.
 
     Example:
-        >>> import numpy as np
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
         'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
     """

@@ -8,13 +8,12 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from dgc_lab.parameter_server.figures import LOOKS, spans
-from dgc_lab.parameter_server.metrics import updates
+from dgc_lab.parameter_server.figures import LOOKS, SMOOTH, spans
+from dgc_lab.parameter_server.metrics import update_times
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
 
-SMOOTH = 20  # gradients over which the loss is averaged
 LEAST_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
 GRADIENTS_IN_WINDOW = 4  # of the slowest worker
 LEAST_STALENESS = 8  # where the histogram ends at first; doubled until its last bar holds few gradients
@@ -120,8 +119,7 @@ class StragglerPicture(LiveFigure):
         end = max((record.done for record in self._recent), default=0.0)
         start = end - self.window
         self._recent = deque(record for record in self._recent if record.done > start)
-        moments = [moment for moment, _ in updates(self._recent)]
-        return end, spans(self._recent, range(self.workers), start, end), moments
+        return end, spans(self._recent, range(self.workers), start, end), [*update_times(self._recent).values()]
 
     def _moving(self):
         if not self.runs:

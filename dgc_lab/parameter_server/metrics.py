@@ -1,7 +1,4 @@
-"""What the records of a training say: staleness, throughput, and what each worker did with its time.
-
-Lesson 3, from section 2 on. Measured records (`training_loop`) and simulated ones (`simulation`) are read alike.
-"""
+"""What the records of a training say: staleness, throughput, and what each worker did with its time. Lesson 3."""
 
 from __future__ import annotations
 
@@ -15,24 +12,18 @@ from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 
 
 def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
-    """Staleness of gradients, counted from the order of events alone.
+    """Updates between the reading of a gradient and its own, by its name, counted from the order of events alone.
 
     Args:
         events: in the order in which the servers served them: ``("read", name)`` when the weights for the gradient of
             that name were read, ``("update", name, ...)`` when an update with one or more gradients was applied.
 
-    Returns:
-        By name of each gradient in an update: how many updates stand between its reading and its own update.
-
     Raises:
         ValueError: an event is neither, a gradient is read or applied twice, or applied and not read.
 
     Example:
-        Two workers, a and b; a's second gradient misses b's first update:
-
-        >>> count_staleness([("read", "a1"), ("read", "b1"), ("update", "a1"), ("read", "a2"), ("update", "b1"),
-        ...                  ("update", "a2")])
-        {'a1': 0, 'b1': 1, 'a2': 1}
+        >>> count_staleness([("read", "a"), ("read", "b"), ("update", "a"), ("update", "b")])
+        {'a': 0, 'b': 1}
     """
     updates, version, staleness = 0, {}, {}
     for kind, *names in events:
@@ -55,37 +46,32 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
 def events_in_order(records: list[GradientEvent]) -> list[tuple]:
     """Reads and updates in the order of their times, as `count_staleness` takes them; a gradient's name is its place.
 
-    An update happens when the last of its gradients is done. Times that are measured where a worker is, not where the
-    variables are, can swap two events that lie closer together than a message takes.
+    Times that are measured where a worker is, not where the variables are, can swap two events that lie closer together
+    than a message takes.
     """
+    members = defaultdict(list)
+    for place, record in enumerate(records):
+        members[record.update].append(place)
     times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
-    for members in _updates(records).values():
-        times.append((max(records[place].done for place in members), 0, ("update", *members)))
+    times += [(time, 0, ("update", *members[update])) for update, time in update_times(records).items()]
     return [event for _, _, event in sorted(times)]
 
 
-def updates(records: list[GradientEvent]) -> list[tuple[float, int]]:
-    """When each update happened, in seconds, and how many gradients it took, in their order."""
-    members = _updates(records)
-    return [(max(records[place].done for place in members[update]), len(members[update])) for update in sorted(members)]
-
-
-def _updates(records) -> dict[int, list[int]]:
-    """By the number of an update, the places of its gradients."""
-    members = defaultdict(list)
-    for place, record in enumerate(records):
+def update_times(records: Iterable[GradientEvent]) -> dict[int, float]:
+    """When each update happened, in seconds, by its number: when the last of its gradients was done."""
+    times = {}
+    for record in records:
         if record.update != DROPPED:
-            members[record.update].append(place)
-    return members
+            times[record.update] = max(record.done, times.get(record.update, record.done))
+    return times
 
 
 def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
     """A table with a row per run, from its records and the number of examples in a mini-batch.
 
-    Returns:
-        Columns ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
-        ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
-        staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers (see `by_worker`).
+    Its columns are ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
+    ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
+    staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers (see `by_worker`).
 
     Raises:
         ValueError: there is no run, a run has no record, or batch_size is not positive.
@@ -102,9 +88,9 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
 
 def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     """One run's row of `summary`."""
-    applied = [record.staleness for record in records if record.update != DROPPED]
+    applied = stalenesses(records)
     seconds = max(record.done for record in records)
-    updated = len(_updates(records))
+    updated = len(update_times(records))
     return {
         "gradients": len(records),
         "updates": updated,
@@ -119,13 +105,17 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     }
 
 
-def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
-    """What each worker did until the run's last gradient was taken.
+def stalenesses(records: list[GradientEvent]) -> list[int]:
+    """Of the gradients that went into an update, in the order of the records."""
+    return [record.staleness for record in records if record.update != DROPPED]
 
-    Returns:
-        A table with a row per worker: ``gradients`` computed and ``dropped``; seconds ``computing`` (a straggler's
-        delay included), ``waiting`` for its turn and for the weights, and ``exchanging`` gradients; ``idle``, all
-        seconds in which it did not compute: these two, and those without a batch; and ``idle share`` of all seconds.
+
+def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
+    """A table with a row per worker: what it did until the run's last gradient was taken.
+
+    Its columns are ``gradients`` computed and ``dropped``; seconds ``computing`` (a straggler's delay included),
+    ``waiting`` for its turn and for the weights, and ``exchanging`` gradients; ``idle``, all seconds in which it did
+    not compute: these two, and those without a batch; and ``idle share`` of all seconds.
 
     Raises:
         ValueError: there is no record.
@@ -134,8 +124,7 @@ def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
         >>> by_worker([GradientEvent(0, 0, 0.0, 0.25, 0.75, 1.0, version=0, update=0, loss=2.3)])["idle share"].item()
         0.5
     """
-    check_runs({"records": records})
-    frame = pd.DataFrame([vars(record) for record in records])
+    frame = table_of(records)
     table = pd.DataFrame(
         {
             "worker": frame["worker"],
@@ -145,10 +134,15 @@ def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
             "waiting": frame["read"] - frame["began"],
             "exchanging": frame["done"] - frame["computed"],
         }
-    )
-    table = table.groupby("worker").sum()
-    seconds = frame["done"].max()
+    ).groupby("worker")
+    table, seconds = table.sum(), frame["done"].max()
     return table.assign(idle=seconds - table["computing"], **{"idle share": 1 - table["computing"] / seconds})
+
+
+def table_of(records: list[GradientEvent]) -> pd.DataFrame:
+    """A row for each record, a column for each of its fields; a ValueError where there is no record."""
+    check_runs({"records": records})
+    return pd.DataFrame([vars(record) for record in records])
 
 
 def check_runs(runs: dict[str, list[GradientEvent]]) -> None:

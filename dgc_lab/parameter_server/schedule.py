@@ -1,14 +1,10 @@
-"""Who computes when: the schedules of workers that share a model, and the record of every gradient. Lesson 3.
-
-Training on a real cluster (`training_loop`) and simulation (`simulation`) take the same `Schedule` and give the same
-records.
-"""
+"""Who computes when: the schedules of workers that share a model, and the record of every gradient. Lesson 3."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
 DROPPED = -1  # the number of the update that a gradient went into, where it went into none
@@ -41,12 +37,10 @@ class Straggler:
 
     def __post_init__(self):
         check_whole("worker", self.worker, 0, 1023)
-        if not 1 <= self.slowdown < float("inf"):
-            raise ValueError(f"slowdown must be at least 1 and finite, got {self.slowdown!r}")
-        if not 0 <= self.delay < float("inf"):
-            raise ValueError(f"delay must be at least 0 seconds and finite, got {self.delay!r}")
-        if self.tail is not None and not 1 < self.tail < float("inf"):
-            raise ValueError(f"tail must be above 1 and finite, or None, got {self.tail!r}")
+        check_number("slowdown", self.slowdown, "at least 1 and finite")
+        check_number("delay", self.delay, "at least 0 seconds and finite")
+        if self.tail is not None:
+            check_number("tail", self.tail, "above 1 and finite, or None")
 
 
 @dataclass(frozen=True)
@@ -118,22 +112,12 @@ class GradientEvent:
 
     @property
     def staleness(self) -> int:
-        """Updates applied between the reading of the weights and the update with this gradient.
-
-        Example:
-            >>> GradientEvent(0, 7, 0.0, 0.1, 0.2, 0.3, version=3, update=5, loss=2.3).staleness
-            2
-        """
+        """Updates applied between the reading of the weights and the update with this gradient."""
         return self.update - self.version
 
 
 def draw_delay(straggler: Straggler, random) -> float:
-    """Seconds that a straggler adds to its next gradient, drawn from a ``numpy.random.Generator`` if it has a tail.
-
-    Example:
-        >>> draw_delay(Straggler(0, delay=0.5), random=None)
-        0.5
-    """
+    """Seconds that a straggler adds to its next gradient, drawn from a ``numpy.random.Generator`` if it has a tail."""
     if straggler.tail is None:
         return straggler.delay
     # Pareto's mean is tail / (tail - 1) times its least value; numpy's pareto() starts at 0 instead of that value.

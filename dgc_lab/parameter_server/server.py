@@ -1,7 +1,6 @@
 """A model on parameter servers that workers share: they read its weights, and submit gradients that become updates.
 
-All modes of a `Schedule` run the same code. They differ in two things: how many gradients make an update (``needed``),
-and when a worker has to wait before it reads (`_not_its_turn`). Lesson 3, section 1.
+Modes differ in two things: how many gradients make an update (``needed``), and who has to wait (`_not_its_turn`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ POLL_SECONDS = 0.001
 
 
 def sleep(seconds) -> tf.Tensor:
-    """Sleep inside a graph, on the device that runs it, without using its processor.
-
-    tf.data has such an operation, `SleepDataset`; Python's sleep cannot run on a remote worker. Returns an int32 scalar
-    that is there when the time is over; make others depend on it.
-    """
+    """Sleep inside a graph, on a remote worker too: an int32 scalar that is there when the time is over."""
     nothing = {"output_types": [tf.int32], "output_shapes": [[]]}
     one = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
     slept = tf.raw_ops.SleepDataset(
@@ -38,8 +33,8 @@ class ParameterServerModel:
     mode (Goyal et al. 2017, "linear scaling rule"): v = momentum v + mean gradient, w = w - k rate v. Staleness-aware,
     the rate is divided by the staleness where that is above 1 (Zhang et al. 2016).
 
-    Each of the servers holds an equal part of weights and velocities, lists of float32 arrays. ``updates`` (batches,)
-    says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how many updates were made.
+    ``updates``, of shape (batches,), says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how
+    many updates were made.
     """
 
     def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):
@@ -50,13 +45,13 @@ class ParameterServerModel:
         # One long vector, cut into a part for each server: few messages, and large ones.
         flat = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in (weights, velocities)]
         weight_parts, velocity_parts = (np.array_split(vector.astype(np.float32), servers) for vector in flat)
+        self.velocities, self.sums = [], []
         with strategy.scope():  # puts one on each server in turn
             self.weights = [tf.Variable(part) for part in weight_parts]
-        self.velocities, self.sums = [], []
-        for weight, velocity in zip(self.weights, velocity_parts, strict=True):
-            with strategy.scope(), strategy.extended.colocate_vars_with(weight):
-                self.velocities.append(tf.Variable(velocity))
-                self.sums.append(tf.Variable(tf.zeros_like(velocity)))
+            for weight, velocity in zip(self.weights, velocity_parts, strict=True):
+                with strategy.extended.colocate_vars_with(weight):
+                    self.velocities.append(tf.Variable(velocity))
+                    self.sums.append(tf.Variable(tf.zeros_like(velocity)))
         # One server keeps the books, and the lock. A worker that dies inside the lock loses it.
         with tf.device(self.weights[0].device):
             none = tf.zeros([workers], tf.int64)
@@ -119,13 +114,11 @@ class ParameterServerModel:
         return version, self._apart(parts)
 
     def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
-        """Hand in the gradient of a batch, computed with the weights of that version.
+        """Hand in the gradient of a batch: the number of its update, and the version that it is of, int64 scalars.
 
-        Returns:
-            int64 scalars: number of the update that the gradient went into; `DROPPED`; or `NOT_YET` where it is
-            refused, because the training was stopped while the worker waited for its turn. And the version that it was
-            computed with. A batch that was submitted before is not taken twice, and its first gradient is told of: a
-            worker can die between the update and the word of it.
+        It is `NOT_YET` where it is refused, because the training was stopped while the worker waited for its turn. A
+        batch is not taken twice, and its first gradient is told of: a worker can die between the update and the word
+        of it.
         """
         sizes = [part.shape[0] for part in self.weights]
         parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
@@ -186,10 +179,10 @@ class ParameterServerModel:
 
     def snapshot(self) -> dict:
         """Version, updates, weights and velocities, all of one moment, as arrays; called outside a graph."""
-        version, updates, *parts = [tensor.numpy() for tensor in self._snapshot()]
+        version, updates, *parts = self._snapshot()
         halves = parts[: len(self.weights)], parts[len(self.weights) :]
         weights, velocities = ([tensor.numpy() for tensor in self._apart(half)] for half in halves)
-        return {"weights": weights, "velocities": velocities, "version": int(version), "updates": updates}
+        return {"weights": weights, "velocities": velocities, "version": int(version), "updates": updates.numpy()}
 
     def _apart(self, parts) -> list[tf.Tensor]:
         """The parts of the long vector as tensors of the weights' shapes."""

@@ -1,9 +1,7 @@
 """Lesson 3, section 9: the schedules as a discrete-event simulation, for more workers than a single machine holds.
 
-The protocol is that of the real training: a worker takes a batch, waits for its turn, reads version and weights under
-the servers' lock, computes, and hands its gradient in under the same lock. In synchronous training each worker gives
-one gradient to an update here; a real one that is late to take its batch can leave it to another. What is simulated is
-time; no gradient is computed, so that the records have staleness but no loss.
+The protocol is that of the real training, but no gradient is computed, so that records have no loss. In synchronous
+training each worker gives one gradient to an update; a real one that is late to take its batch can leave it to another.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import numpy as np
 import pandas as pd
 import simpy
 
-from dgc_lab.common import check_choice, check_whole
-from dgc_lab.parameter_server.metrics import check_runs, figures
+from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
 MOST_WORKERS = 1024
@@ -48,19 +46,15 @@ class StepCosts:
                 raise ValueError(f"{name} must be seconds, one number or several, got {given!r}") from None
             if not values.size:
                 raise ValueError(f"{name} must hold at least one number of seconds, got none")
-            wrong = values[~np.isfinite(values) | (values < 0) | ((values == 0) & (name == "computing"))]
-            if wrong.size:
-                least = "above 0" if name == "computing" else "at least 0"
-                raise ValueError(f"{name} must be {least} seconds and finite, got {float(wrong[0])!r}")
-            object.__setattr__(self, name, tuple(values.tolist()))
+            allowed = f"{'above' if name == 'computing' else 'at least'} 0 seconds and finite"
+            object.__setattr__(self, name, tuple(check_number(name, value, allowed) for value in values.tolist()))
 
     @classmethod
     def measured(cls, records: list[GradientEvent]) -> StepCosts:
         """Costs as a real run without a straggler shows them.
 
         Time under the lock is taken from those reads and submissions alone during which no other worker's ended: in
-        the others a worker may have waited, for its turn or for the lock, and the simulation adds waiting by itself.
-        An asynchronous run has the most of them.
+        the others it may have waited, which the simulation adds by itself. An asynchronous run has the most of them.
 
         Raises:
             ValueError: there is no record, no worker with two gradients, or no exchange in which none ended.
@@ -70,40 +64,34 @@ class StepCosts:
             >>> StepCosts.measured(run)  # doctest: +ELLIPSIS
             StepCosts(computing=(2.0, 2.0, 2.0), reading=(1.0, 1.0, 1.0), applying=(1.0, 1.0, 1.0), dispatch=(1.0, 1.0))
         """
-        check_runs({"records": records})
-        reads = np.array([(record.began, record.read) for record in records])
-        submissions = np.array([(record.computed, record.done) for record in records])
-        ends = np.sort(np.concatenate([reads[:, 1], submissions[:, 1]]))
-        reading, applying = _unhindered(reads, ends), _unhindered(submissions, ends)
-        if not reading.size or not applying.size:
+        frame = table_of(records)
+        ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
+        reading = _unhindered(frame["began"], frame["read"], ends)
+        applying = _unhindered(frame["computed"], frame["done"], ends)
+        if not len(reading) or not len(applying):
             raise ValueError(
                 "records must hold reads and submissions during which no other worker's ended, got "
-                f"{reading.size} and {applying.size} of {len(records)}; measure an asynchronous run of few workers"
+                f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
             )
-        gaps, last = [], {}
-        for record in sorted(records, key=lambda record: record.began):
-            if record.worker in last:
-                gaps.append(max(0.0, record.began - last[record.worker]))
-            last[record.worker] = record.done
-        if not gaps:
+        frame = frame.sort_values("began", kind="stable")
+        gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
+        if not len(gaps):
             raise ValueError(f"records must hold two gradients of one worker, got {len(records)} of as many workers")
         return cls([record.computed - record.read for record in records], reading, applying, gaps)
 
 
-def _unhindered(spans, ends) -> np.ndarray:
-    """Lengths of those spans, shape (n, 2), in which none of the sorted ends lies, but for their own."""
-    within = np.searchsorted(ends, spans[:, 1], "left") - np.searchsorted(ends, spans[:, 0], "right")
-    return np.diff(spans)[within == 0, 0]
+def _unhindered(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:
+    """Lengths of those spans of time in which none of the sorted ends lies, but for their own."""
+    return (stops - starts)[np.searchsorted(ends, stops, "left") == np.searchsorted(ends, starts, "right")]
 
 
 def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
     """Let workers compute that many gradients on a schedule, in simulated time.
 
     Args:
-        schedule: who waits for whom, and who is slow.
+        schedule, costs: who waits for whom, who is slow, and how long things take.
         workers: how many, 1 to 1024.
-        gradients: mini-batches to compute in all, those included whose gradients are dropped.
-        costs: how long things take.
+        gradients: mini-batches to compute in all, those included whose gradients are dropped; at most a million.
         seed: at least 0; the same one gives the same records.
 
     Returns:
@@ -120,7 +108,6 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
         [(0, 1.1, 0), (0, 2.2, 0), (1, 2.6, 2), (0, 3.3, 1)]
     """
     check_whole("workers", workers, 1, MOST_WORKERS)
-    schedule.gradients_an_update(workers)
     check_whole("gradients", gradients, 1, MOST_GRADIENTS)
     check_whole("seed", seed, 0, 2**63 - 1)
     return _Training(schedule, workers, gradients, costs, seed).run()
@@ -220,15 +207,10 @@ def sweep_workers(
     workers=tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
 ) -> pd.DataFrame:
-    """Simulate schedules, by the name that their rows get, for several numbers of workers.
+    """A table of `scale_row` from simulations of schedules, by name, for several numbers of workers.
 
-    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average.
-
-    Returns:
-        A table of `scale_row`, ``source`` being ``"simulated"``.
-
-    Raises:
-        ValueError: nothing to simulate, or as `simulate`.
+    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average. A
+    ValueError where there is nothing to simulate, or as in `simulate`.
 
     Example:
         >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
@@ -240,17 +222,16 @@ def sweep_workers(
     check_whole("gradients_each", gradients_each, 1, MOST_GRADIENTS // MOST_WORKERS)
     for _, schedule, count in points:
         schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
-    rows = []
-    for name, schedule, count in points:
-        records = simulate(schedule, count, gradients_each * count, costs)
-        rows.append(scale_row(name, records, count, "simulated"))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        scale_row(name, simulate(schedule, count, gradients_each * count, costs), count, "simulated")
+        for name, schedule, count in points
+    )
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run of that many workers as a point among others: schedule, some figures of `summary`, and source.
+    """A run as a point among others: its schedule's name, workers, some figures of `summary`, and its source.
 
-    ``name`` is the schedule's, ``source`` is ``"measured"`` or ``"simulated"``, else a ValueError.
+    The source is ``"measured"`` or ``"simulated"``; a ValueError where it is neither, or there is no record.
     """
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})

@@ -1,11 +1,11 @@
 """What is trained on parameter servers: first weights, examples, a loss and its gradients, a score.
 
-A task travels to other processes, so it holds arrays and functions, and makes models where it is used. `Classifier` is
-one; `dgc_lab.workloads.gan` has another.
+A task travels to other processes, and makes models where it is used. `dgc_lab.workloads.gan` has another one.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -34,43 +34,34 @@ class Classifier:
     def __init__(self, build: Callable, data: Dataset):
         self.build, self.data = build, data
         self.examples = (data.x_train, data.y_train)
-        self._model = None
 
+    @functools.cached_property
     def model(self):
-        """The Keras model of this process; its own weights are not used.
+        """The Keras model of this process, whose own weights are not used.
 
-        Raises:
-            LabError: the model has variables that are not trained by gradients. Keras 3 would update them in place on
-                the worker that computes, and the parameter servers would never know.
+        A LabError where it has variables that gradients do not train: Keras 3 would update them in place on the worker
+        that computes, and the parameter servers would never know.
         """
-        if self._model is None:
-            model = self.build()
-            if state := [variable.path for variable in model.non_trainable_variables]:
-                raise LabError(
-                    "the model must hold nothing but weights that gradients train, got "
-                    f"{', '.join(state)}: Keras 3 keeps such state (batch normalization, dropout) on the worker"
-                )
-            self._model = model
-        return self._model
+        model = self.build()
+        if state := [variable.path for variable in model.non_trainable_variables]:
+            raise LabError(
+                "the model must hold nothing but weights that gradients train, got "
+                f"{', '.join(state)}: Keras 3 keeps such state (batch normalization, dropout) on the worker"
+            )
+        return model
 
     def __getstate__(self):
-        return self.__dict__ | {"_model": None}
+        return {name: value for name, value in vars(self).items() if name != "model"}
 
     def initial_weights(self) -> list[np.ndarray]:
         """First weights: float32 arrays."""
-        return [variable.numpy() for variable in self.model().trainable_variables]
+        return [variable.numpy() for variable in self.model.trainable_variables]
 
     def gradients(self, weights, seed, images, labels):
-        """Mean loss of a batch, and its gradients. Called inside a ``tf.function``.
+        """Mean loss of a batch, a scalar, and its gradients, like ``weights``; called inside a ``tf.function``.
 
-        Args:
-            weights: list of float32 tensors.
-            seed: int32 (2,), the batch's own, for random operations; there are none here.
-            images: float32 (batch, height, width, 1).
-            labels: int32 (batch,).
-
-        Returns:
-            float32 scalar, and a list of tensors like ``weights``.
+        ``images`` are float32 (batch, height, width, 1), ``labels`` int32 (batch,). ``seed``, int32 (2,), is the
+        batch's own, for random operations; there are none here.
         """
         import tensorflow as tf
 
@@ -78,7 +69,7 @@ class Classifier:
 
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            logits, _ = self.model().stateless_call(weights, [], images, training=True)
+            logits, _ = self.model.stateless_call(weights, [], images, training=True)
             loss = tf.reduce_mean(cross_entropy(labels, logits))
         return loss, tape.gradient(loss, weights)
 
@@ -86,7 +77,6 @@ class Classifier:
         """Loss and accuracy on the test examples."""
         from dgc_lab.workloads.batches import make_evaluator
 
-        data, model = self.data, self.model()
-        evaluate = make_evaluator(data.x_test, data.y_test, batch=len(data.y_test))
-        accuracy, loss = evaluate(lambda images: model.stateless_call(weights, [], images, training=False)[0])
+        evaluate = make_evaluator(self.data.x_test, self.data.y_test, batch=len(self.data.y_test))
+        accuracy, loss = evaluate(lambda images: self.model.stateless_call(weights, [], images, training=False)[0])
         return {"loss": loss, "accuracy": accuracy}

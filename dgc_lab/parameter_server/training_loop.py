@@ -1,12 +1,6 @@
 """Synchronous and asynchronous training on TensorFlow's clusters. Lesson 3.
 
-    with ParameterServers(2) as servers:
-        training = train_on(servers, task, AsyncConfig(Schedule("asynchronous")))
-        training.records
-
-`train` is the loop that runs in the coordinator, a generator of what happens in it. What a gradient goes through is in
-`worker` and `server`. Section 7's checkpoint is what a training begins with and goes on with after a stop: weights,
-velocities, the number of updates made, and which batches are in them.
+Section 7's checkpoint holds weights, velocities, the number of updates made, and which batches are in them.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
             put on servers.
     """
     from dgc_lab.cluster import tensorflow_roles as roles
-    from dgc_lab.parameter_server.coordinator import Dispatcher, LivenessMonitor, UpdateBuffer
+    from dgc_lab.parameter_server.coordinator import Dispatcher
     from dgc_lab.parameter_server.server import ParameterServerModel
     from dgc_lab.parameter_server.worker import worker_step
 
@@ -55,7 +49,6 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
     yield Score(done, 0.0, task.score(state["weights"]))
     step, places = worker_step(model, task, config.seed), config.batch_order(len(task.examples[0]))
     dispatcher = Dispatcher(coordinator, model, step, task.examples, places, left)
-    monitor, buffer = LivenessMonitor(config.schedule, workers), UpdateBuffer(model.needed)
     began = None
 
     def since_start(record):
@@ -66,27 +59,20 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
 
     try:
         dispatcher.start(2 * workers)  # one batch that a worker works on, and one that waits for it
-        for event in dispatcher.events(monitor):
+        for event in dispatcher.events():
             if isinstance(event, int):
                 model.forget(event)
                 yield WorkerDied(event, time.time() - began if began else 0.0)
                 continue
-            for record in buffer.add(event):
-                yield since_start(record)
-                if done % config.score_every == 0 and done < config.gradients:
-                    state = save(checkpoint, model, config)
-                    yield Score(done, time.time() - began, task.score(state["weights"]))
+            yield since_start(event)
+            if done % config.score_every == 0 and done < config.gradients:
+                state = save(checkpoint, model, config)
+                yield Score(done, time.time() - began, task.score(state["weights"]))
     finally:
         dispatcher.stop()
-    for last in dispatcher.rest():
-        for record in buffer.add(last):
-            yield since_start(record)
-    ended = not dispatcher.left
-    if ended:  # no further gradient comes to make the last update
-        for record in buffer.unfinished():
-            yield since_start(dataclasses.replace(record, update=DROPPED))
+    yield from map(since_start, dispatcher.rest())
     seconds = time.time() - began if began else 0.0
-    state = save(checkpoint, model, config, ended)
+    state = save(checkpoint, model, config, ended=not dispatcher.left)
     yield Score(done, seconds, task.score(state["weights"]))
     yield Finished(state["weights"], int(state["version"]), done)
 
@@ -101,8 +87,7 @@ def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
         found, wanted = file["settings"].item(), fingerprint(config, workers, weights)
         if found != wanted:
             raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
-        number = len(weights)
-        kept = {name: [file[f"{name}{n}"] for n in range(number)] for name in ("weights", "velocities")}
+        kept = {name: [file[f"{name}{n}"] for n in range(len(weights))] for name in ("weights", "velocities")}
         return kept | {"updates": file["updates"], "version": int(file["version"])}
 
 
@@ -123,11 +108,10 @@ def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
 
 def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
     """What two trainings must have in common for one to go on with the other's checkpoint."""
-    needed = config.schedule.gradients_an_update(workers)
-    parameters = sum(weight.size for weight in weights)
     return (
-        f"mode={config.schedule.mode}, gradients an update={needed}, gradients={config.gradients}, "
-        f"batch={config.batch}, seed={config.seed}, parameters={parameters}"
+        f"mode={config.schedule.mode}, gradients an update={config.schedule.gradients_an_update(workers)}, "
+        f"gradients={config.gradients}, batch={config.batch}, seed={config.seed}, "
+        f"parameters={sum(weight.size for weight in weights)}"
     )
 
 
@@ -157,8 +141,7 @@ def train_on(cluster, task, config: AsyncConfig, checkpoint: str | Path | None =
 
         events = cluster.stream(train_mirrored, task, config)
     training = Training()
-    name = config.schedule.mode
-    with tqdm(total=config.gradients, desc=name, unit="gradient", leave=False) as bar:
+    with tqdm(total=config.gradients, desc=config.schedule.mode, unit="gradient", leave=False) as bar:
         for event in events:
             training.take(event)
             bar.update(isinstance(event, GradientEvent))

@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 from typing import ClassVar
 
+import pandas as pd
 from ipywidgets import Checkbox, Dropdown, FloatSlider, FloatText, IntSlider, IntText
 
+from dgc_lab.cluster import ParameterServers
+from dgc_lab.cluster.tensorflow_roles import dead_workers
 from dgc_lab.install.launch_env import cores
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.events import Training
 from dgc_lab.parameter_server.live_figure import StragglerPicture
-from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
+from dgc_lab.parameter_server.metrics import figures, stalenesses
+from dgc_lab.parameter_server.schedule import MODES, GradientEvent, Schedule, Straggler
+from dgc_lab.parameter_server.tasks import Classifier
+from dgc_lab.parameter_server.training_loop import train
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.models import wide_digits_cnn
 
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
 COLUMNS = (
@@ -23,21 +33,18 @@ COLUMNS = (
 class StragglerLab(LiveRun):
     """Train on parameter servers in one of four modes with the last worker slowed down, and watch it live.
 
-    Run starts the servers if they are not there (some seconds, once for each number of workers), trains, and adds a
-    row. Stop ends the training and keeps what there is of it as a row. Clear empties picture and table. ``run()`` does
-    what Run does and waits for the end; ``close()`` ends the servers.
+    Run starts the servers if they are not there (some seconds, once for each number of workers), and adds a row; Stop
+    keeps what there is of it. ``close()`` ends the servers.
 
     Args:
         task: what is trained, as `dgc_lab.parameter_server.train` takes it; digits by `wide_digits_cnn` if None.
         reachable: as in `dgc_lab.cluster.ParameterServers`, for machines that allow no private network.
         settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
-            learning_rate, momentum, staleness_aware, batch, gradients, seed, as in
-            `dgc_lab.parameter_server.AsyncConfig` and `dgc_lab.parameter_server.Schedule`.
+            learning_rate, momentum, staleness_aware, batch, gradients, seed.
 
     Attributes:
         rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
-            of `dgc_lab.parameter_server.metrics.figures`. ``loss`` and ``accuracy`` are those on the test examples at
-            the end.
+            of `dgc_lab.parameter_server.summary`. ``loss`` and ``accuracy`` are of the test examples at the end.
         records: by the name of the run, the list of its `dgc_lab.parameter_server.GradientEvent`.
         servers: the `ParameterServers`; None before the first run.
 
@@ -57,10 +64,9 @@ class StragglerLab(LiveRun):
         super().__init__(**settings)
 
     def _columns(self):
-        times = {"value": 1, "min": 1, "max": 10, "step": 0.5, "readout_format": ".1f"}
         self.mode = wide(Dropdown, "Mode", options=MODES)
         self.workers = wide(IntSlider, "Workers", value=2, min=1, max=4)
-        self.slowdown = wide(FloatSlider, "Last worker ×", **times)
+        self.slowdown = wide(FloatSlider, "Last worker ×", value=1, min=1, max=10, step=0.5, readout_format=".1f")
         self.bound = wide(IntText, "Bound", value=2)
         self.backup = wide(IntText, "Backup", value=1)
         self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
@@ -87,8 +93,6 @@ class StragglerLab(LiveRun):
 
     def settings(self):
         """The controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names what is wrong."""
-        from dgc_lab.parameter_server.config import AsyncConfig
-
         values = self._values()
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
         # What the mode does not have is not shown, and not checked.
@@ -102,8 +106,6 @@ class StragglerLab(LiveRun):
 
     def frame(self):
         """The rows as a table."""
-        import pandas as pd
-
         return pd.DataFrame(self.rows, columns=COLUMNS)
 
     # The work ----------------------------------------------------------------------------------------------------
@@ -119,8 +121,6 @@ class StragglerLab(LiveRun):
         return self.settings(), self.workers.value
 
     def _train(self, failures, settings, workers):
-        from dgc_lab.parameter_server.training_loop import train
-
         self.progress.value = 0
         self._start_servers(workers)
         if self._stopping.is_set():
@@ -131,8 +131,10 @@ class StragglerLab(LiveRun):
         self.curves.begin(label, workers)
         self._say("Building the model on the servers.")
         self._draw()  # axes and legend are drawn while the servers build
+        if self.task is None:
+            self.task = Classifier(wide_digits_cnn, load("digits"))
         try:
-            with contextlib.closing(self.servers.stream(train, self._task(), settings)) as events:
+            with contextlib.closing(self.servers.stream(train, self.task, settings)) as events:
                 return self._follow(events, settings, workers, label)
         except BaseException:
             self.curves.rename(f"{label} (broken off)")
@@ -140,9 +142,6 @@ class StragglerLab(LiveRun):
 
     def _start_servers(self, workers):
         """Servers for that many workers: those that are there, or new ones where they do not fit or have died."""
-        from dgc_lab.cluster import ParameterServers
-        from dgc_lab.cluster.tensorflow_roles import dead_workers
-
         if self.servers is not None and self.servers.workers != workers:
             self.servers.stop()
             self.servers = None
@@ -154,22 +153,11 @@ class StragglerLab(LiveRun):
         if not self.servers.ready or self.servers.run(dead_workers):
             self.servers.restart()
 
-    def _task(self):
-        if self.task is None:
-            from dgc_lab.parameter_server.tasks import Classifier
-            from dgc_lab.workloads.data import load
-            from dgc_lab.workloads.models import wide_digits_cnn
-
-            self.task = Classifier(wide_digits_cnn, load("digits"))
-        return self.task
-
     def _slowdown(self, settings) -> float:
         return max((straggler.slowdown for straggler in settings.schedule.stragglers), default=1.0)
 
     def _follow(self, events, settings, workers, label) -> str:
         """Show the events of a training as they come, and keep what it was; returns the last message."""
-        from dgc_lab.parameter_server.events import Training
-
         training, asked = Training(), False
         who = f"{workers} {'worker' if workers == 1 else 'workers'}"
         who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
@@ -198,16 +186,13 @@ class StragglerLab(LiveRun):
         return f"{'Stopped' if stopped else 'Done'}: {told}"
 
     def _row(self, label, settings, workers, training) -> dict:
-        from dgc_lab.parameter_server.metrics import figures
-
         schedule = settings.schedule
         own = [f", {name} {getattr(schedule, name)}" for name, mode in ONLY_IN.items() if schedule.mode == mode]
         rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
         rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
-        stopped = ", stopped" * (len(training.records) < settings.gradients)
         return {
             **figures(training.records, settings.batch),
-            "run": label.split()[0] + stopped,
+            "run": label.split()[0] + ", stopped" * (len(training.records) < settings.gradients),
             "name": label,
             "mode": "".join([schedule.mode, *own]),
             "workers": workers,
@@ -231,13 +216,13 @@ def in_words(training, total: int) -> str:
     """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
 
     Example:
-        >>> from dgc_lab.parameter_server.events import Training, WorkerDied
+        >>> from dgc_lab.parameter_server.events import WorkerDied
         >>> one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
         >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
         '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
     """
     records = training.records
-    stale = [record.staleness for record in records if record.update != DROPPED]
+    stale = stalenesses(records)
     dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
     deaths = "".join(f" Worker {death.worker} died; the others went on." for death in training.deaths)
     return (

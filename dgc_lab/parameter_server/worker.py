@@ -51,16 +51,11 @@ def now(*after) -> tf.Tensor:
 
 
 def delay(schedule: Schedule, workers: int, worker, seed, computing) -> tf.Tensor:
-    """Seconds that a worker is to wait because it is a straggler: float64.
-
-    ``worker`` and ``seed``, of which the random delay is drawn, are int tensors; ``computing`` are the seconds that it
-    has computed.
-    """
+    """Seconds, float64, that a worker that has computed for ``computing`` waits because it is a straggler."""
     slow = {straggler.worker: straggler for straggler in schedule.stragglers}
     each = [slow.get(number, Straggler(number)) for number in range(workers)]
-    slowdown = tf.gather(tf.constant([straggler.slowdown for straggler in each], tf.float64), worker)
-    seconds = tf.gather(tf.constant([straggler.delay for straggler in each], tf.float64), worker)
-    tail = tf.gather(tf.constant([straggler.tail or np.inf for straggler in each], tf.float64), worker)
+    table = tf.constant([(one.slowdown, one.delay, one.tail or np.inf) for one in each], tf.float64)
+    slowdown, seconds, tail = tf.unstack(tf.gather(table, worker))
     # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
     uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
     random = (1 - 1 / tail) * uniform ** (-1 / tail)

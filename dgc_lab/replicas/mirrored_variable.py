@@ -6,6 +6,7 @@ can be made only before TensorFlow starts, so call `start_devices` first, before
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from dataclasses import dataclass
@@ -39,13 +40,10 @@ class AssignmentResult:
 
 
 def start_devices(count: int = 4) -> list[str]:
-    """Make ``count`` devices (2 to 8) for replicas: the GPUs where there are that many, logical CPU devices elsewhere.
+    """Make 2 to 8 devices for replicas and give their names: GPUs where there are that many, else logical CPU devices.
 
-    A second call that asks for no more than are there changes nothing. Returns the devices' names.
-
-    Raises:
-        ValueError: count is not a whole number from 2 to 8.
-        TooLate: TensorFlow has started already, with fewer devices.
+    A second call that asks for no more than are there changes nothing. `TooLate` where TensorFlow has started already,
+    with fewer devices; a ValueError for another count.
 
     Example, in a new kernel::
 
@@ -74,7 +72,7 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
     """A ``tf.distribute.MirroredStrategy`` on that many devices, which `start_devices` makes where it still can.
 
     Args:
-        replicas: 1 to 8.
+        replicas: 1 to 8, else a ValueError.
         cross_device_ops: how the replicas' tensors are added up, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
             None is ``NcclAllReduce`` on GPUs and ``ReductionToOneDevice`` on CPU devices. TensorFlow's own choice for
             the latter, collective operations, numbers its groups anew in each strategy: a second strategy with
@@ -82,7 +80,6 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
             the kernel is restarted.
 
     Raises:
-        ValueError: replicas is not a whole number from 1 to 8.
         TooLate: there are fewer devices, and TensorFlow has started. Without this check TensorFlow would put several
             replicas on one device without a word.
     """
@@ -95,11 +92,7 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
 
 
 def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronization="AUTO"):
-    """A float32 ``tf.Variable`` with a copy on each replica.
-
-    Raises:
-        ValueError: unknown aggregation or synchronization, or a pair that TensorFlow refuses.
-    """
+    """A float32 ``tf.Variable`` with a copy on each replica; a ValueError for a pair that TensorFlow refuses."""
     check_choice("aggregation", aggregation, AGGREGATIONS)
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     with strategy.scope():
@@ -136,14 +129,8 @@ def check_values(strategy, values) -> None:
 def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
     """Let replica i assign ``values[i]`` to the variable; TensorFlow aggregates as the variable says.
 
-    Args:
-        strategy: of `mirrored`, the one that the variable was made under.
-        variable: of `per_replica_variable`.
-        values: one number per replica.
-        how: one of `ASSIGNMENTS`.
-
-    Raises:
-        ValueError: unknown ``how``, a wrong number of values, or what TensorFlow refuses.
+    The variable is of `per_replica_variable`, made under the same strategy; values are one number per replica. A
+    ValueError for a ``how`` that is none of `ASSIGNMENTS`, a wrong number of values, and what TensorFlow refuses.
     """
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
@@ -154,10 +141,8 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
 def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> AssignmentResult:
     """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
 
-    Aggregation, synchronization and how are names from `AGGREGATIONS`, `SYNCHRONIZATIONS` and `ASSIGNMENTS`.
-
-    Raises:
-        ValueError: an unknown name or a wrong number of values; what TensorFlow refuses is in the `AssignmentResult`.
+    Aggregation, synchronization and how are names from `AGGREGATIONS`, `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown
+    name or a wrong number of values is a ValueError; what TensorFlow refuses is in the `AssignmentResult`.
 
     Example, which gives ``(2.5, 2.5, 2.5, 2.5)``::
 
@@ -179,37 +164,31 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
 
 
 def all_pairs(strategy, values, how="assign") -> list[dict]:
-    """`try_pair` for every synchronization with every aggregation: one dict per pair, made by running it.
+    """`try_pair` for every synchronization with every aggregation: a dict for each pair.
 
-    Returns:
-        Dicts with ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it
-        failed and why, or an empty string.
+    It has ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it failed and
+    why, or an empty string.
     """
     rows = []
-    for synchronization in SYNCHRONIZATIONS:
-        for aggregation in AGGREGATIONS:
-            result = try_pair(strategy, values, aggregation, synchronization, how)
-            row = {"synchronization": synchronization, "aggregation": aggregation, "copies": list(result.after)}
-            fails = f"{result.stage}: {result.error}" if result.error else ""
-            rows.append(row | {"read": result.read, "fails": fails})
+    for synchronization, aggregation in itertools.product(SYNCHRONIZATIONS, AGGREGATIONS):
+        result = try_pair(strategy, values, aggregation, synchronization, how)
+        row = {"synchronization": synchronization, "aggregation": aggregation, "copies": list(result.after)}
+        fails = f"{result.stage}: {result.error}" if result.error else ""
+        rows.append(row | {"read": result.read, "fails": fails})
     return rows
 
 
-def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
-    """Reduce one array per replica to what every replica then holds, by the strategy's ``cross_device_ops``.
+def all_reduce(strategy, arrays) -> list:
+    """Add up one array per replica, by the strategy's ``cross_device_ops``: numpy arrays that the replicas then hold.
 
-    The arrays or tensors are of one shape and dtype, the operation is ``"SUM"`` or ``"MEAN"``; returns numpy arrays.
-
-    Raises:
-        ValueError: another operation, or not one array per replica.
+    The arrays or tensors are of one shape and dtype; a ValueError where they are not one per replica.
     """
-    check_choice("operation", operation, ("SUM", "MEAN"))
     replicas = strategy.num_replicas_in_sync
     if len(arrays) != replicas:
         raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
 
     def on_replica(array):
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp[operation], array)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, array)
 
     reduced = strategy.run(on_replica, args=(one_each(strategy, arrays),))
     return [array.numpy() for array in strategy.experimental_local_results(reduced)]
@@ -218,12 +197,8 @@ def all_reduce(strategy, arrays, operation: str = "SUM") -> list:
 def through_checkpoint(strategy, variable) -> dict:
     """Save the variable, overwrite every copy with -1, restore: what of a per-replica variable a checkpoint holds.
 
-    Returns:
-        ``before`` (tuple of the copies), ``saved`` (the number in the file), ``restored`` (tuple of the copies) and
-        ``elsewhere`` (an ordinary variable restored from the same file).
-
-    Raises:
-        ValueError: TensorFlow cannot save the variable (ON_READ with NONE).
+    Gives the copies ``before``, the number ``saved`` in the file, the copies ``restored``, and an ordinary variable
+    restored from the same file, ``elsewhere``. A ValueError where TensorFlow cannot save it (ON_READ with NONE).
     """
     before = copies(strategy, variable)
     with tempfile.TemporaryDirectory() as folder:

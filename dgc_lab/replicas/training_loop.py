@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.replicas.mirrored_variable import one_each
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
@@ -50,21 +50,15 @@ def dense_network(normalization: str | None = None):
 
 
 def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False):
-    """Which examples each replica sees in each step.
+    """The examples that each replica sees in each step, as int32 places (steps, replicas, batch / replicas).
 
     Args:
         examples: how many there are.
         steps: number of updates.
-        batch: examples per step over all replicas; a multiple of ``replicas``.
+        batch: examples per step over all replicas; a multiple of ``replicas``, else a ValueError.
         replicas: how many share the batch.
         own_slices: False: each step's batch is drawn from all examples, the same for any number of replicas, and cut
             up. True: replica i only ever sees examples i, i + replicas, i + 2 replicas and so on.
-
-    Returns:
-        int32 array (steps, replicas, batch / replicas) of places in the training set.
-
-    Raises:
-        ValueError: a batch that cannot be shared evenly or has no example for each replica, or numbers out of bounds.
 
     Example:
         >>> batch_order(examples=100, steps=3, batch=8, replicas=4).shape
@@ -129,18 +123,15 @@ def train(
         exchange: ``"MEAN"``, ``"SUM"`` or ``"NONE"``.
         divide_by: ``"replica batch"`` or ``"global batch"``.
 
-    Raises:
-        ValueError: an argument is outside what is said above, or ``order`` is for another number of replicas.
+    A ValueError for any other argument, and for an ``order`` for another number of replicas.
     """
     check_choice("exchange", exchange, EXCHANGES)
     check_choice("divide_by", divide_by, DIVISORS)
     replicas = strategy.num_replicas_in_sync
     if np.ndim(order) != 3 or np.shape(order)[1] != replicas:
         raise ValueError(f"order must have shape (steps, {replicas}, examples), got {np.shape(order)}")
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(f"learning_rate must be above 0, got {learning_rate!r}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
+    check_number("learning_rate", learning_rate, "above 0", finite=True)
+    check_number("momentum", momentum, "at least 0 and below 1")
     images, labels = tf.constant(images), tf.constant(labels)
     divisor = np.shape(order)[2] * (replicas if divide_by == "global batch" else 1)
     with strategy.scope():
@@ -176,13 +167,8 @@ def train(
 def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
     """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
 
-    Args:
-        strategy: as in `train`.
-        weights: per replica a list of arrays, such as `Trained.weights`.
-        aggregation: ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
-
-    Raises:
-        ValueError: another aggregation, or not one list per replica.
+    ``weights`` are a list of arrays per replica, such as `Trained.weights`, else a ValueError; the aggregation is
+    ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
     """
     check_choice("aggregation", aggregation, ("MEAN", "SUM", "ONLY_FIRST_REPLICA"))
     if len(weights) != strategy.num_replicas_in_sync:

@@ -13,12 +13,9 @@ from dgc_lab.ui.widget import WRAP, side_by_side, wide
 class ReplicaExplorer(Explorer):
     """A variable with a copy on each replica: choose how per-replica values become one, and see every copy.
 
-    Args:
-        settings: first values of the controls: replicas (2 to 8), aggregation, synchronization, how (``"assign"``,
-            ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, what each replica gives.
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+    ``settings`` are first values of the controls: replicas (2 to 8), aggregation, synchronization, how (``"assign"``,
+    ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, what each replica gives. A ValueError for
+    another name, or a value that its control does not take.
 
     Example, in a kernel in which `dgc_lab.replicas.start_devices` came before anything else of TensorFlow::
 
@@ -26,29 +23,19 @@ class ReplicaExplorer(Explorer):
     """
 
     def __init__(self, **settings):
-        from dgc_lab.replicas.mirrored_variable import (
-            AGGREGATIONS,
-            ASSIGNMENTS,
-            MOST_REPLICAS,
-            SYNCHRONIZATIONS,
-            TooLate,
-            start_devices,
-        )
+        from dgc_lab.replicas import mirrored_variable as variables
 
-        self._strategies = {}
-        with contextlib.suppress(TooLate):  # with fewer devices small numbers of replicas work; others get the message
-            start_devices(MOST_REPLICAS)
+        self._strategies, most = {}, variables.MOST_REPLICAS
+        with contextlib.suppress(variables.TooLate):  # small numbers work with fewer devices; others get the message
+            variables.start_devices(most)
         controls = {
-            "replicas": wider(IntSlider, "Replicas", value=4, min=2, max=MOST_REPLICAS),
-            "aggregation": wider(Dropdown, "Aggregation", options=AGGREGATIONS, value="MEAN"),
-            "synchronization": wider(Dropdown, "Synchronization", options=SYNCHRONIZATIONS),
-            "how": wider(Dropdown, "Call", options=ASSIGNMENTS),
+            "replicas": wider(IntSlider, "Replicas", value=4, min=2, max=most),
+            "aggregation": wider(Dropdown, "Aggregation", options=variables.AGGREGATIONS, value="MEAN"),
+            "synchronization": wider(Dropdown, "Synchronization", options=variables.SYNCHRONIZATIONS),
+            "how": wider(Dropdown, "Call", options=variables.ASSIGNMENTS),
             "initial": wider(FloatText, "Before", value=0),
         }
-        # Fields are shown and hidden one by one.
-        self.grid = [
-            wide(FloatText, f"Replica {place}", label=5, field=6, value=place + 1) for place in range(MOST_REPLICAS)
-        ]
+        self.grid = [wide(FloatText, f"Replica {n}", label=5, field=6, value=n + 1) for n in range(most)]
         rows = [side_by_side(in_columns(controls, 3)), HBox(self.grid, layout=WRAP)]
         controls.update({f"value{place}": control for place, control in enumerate(self.grid)})
         controls["replicas"].observe(lambda _: self._show_grid(), "value")

@@ -10,7 +10,7 @@ from dgc_lab.common import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "calibration": "Fit Measured fit",
+        "calibration": "Measured fit",
         "cost_model": "Estimate Workload break_even_bandwidth gain step",
         "figures": "age_histograms bandwidth_label errors_by_workers lines_and_marks",
         "named_shapes": "SHAPES resnet_50",

@@ -1,8 +1,7 @@
-"""The link's figures in the cost model, from exchanges that were timed, and how far the model is off on others."""
+"""The link's figures in the cost model, from exchanges that were timed."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,26 +14,14 @@ from dgc_lab.scaling.network import COLLECTIVES, Link
 
 @dataclass(frozen=True)
 class Measured:
-    """An exchange that was timed: a step with it less a step without any exchange, and less the selection.
+    """An exchange that was timed: a step with it less a step without any exchange, and less the selection."""
 
-    Attributes:
-        collective: how it went (`dgc_lab.scaling.network.COLLECTIVES`).
-        workers: how many took part.
-        handed: bytes that each of them handed over.
-        bandwidth: of the link, bytes a second; infinity where nothing limited it.
-        seconds: what it took.
-        source: ``"measured"``.
-        beside: seconds of the step that the exchange did not take. Errors are shares of the whole step: a clock cannot
-            tell a short exchange from the rest of a long step.
-    """
-
-    collective: str
+    collective: str  # one of `dgc_lab.scaling.network.COLLECTIVES`
     workers: int
-    handed: float
-    bandwidth: float
+    handed: float  # bytes that each worker handed over
+    bandwidth: float  # of the link, bytes a second; infinity where nothing limited it
     seconds: float
-    source: str = "measured"
-    beside: float = 0.0
+    beside: float = 0.0  # seconds of the step that the exchange did not take
 
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
@@ -53,71 +40,29 @@ class Measured:
         return COLLECTIVES[self.collective](self.workers, self.handed)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What was found from ``rows`` measurements for a link (`dgc_lab.scaling.network.Link`), and how good it is.
+def fit(rows: Sequence[Measured]) -> Link:
+    """A link that nothing limits, of the latency, efficiency and time per byte that explain at least 2 rows best.
 
-    ``errors`` are (modelled - measured) / measured of the whole step, for each row that was left out.
-    """
-
-    latency: float
-    efficiency: float
-    per_byte: float
-    errors: tuple[float, ...]
-    rows: int
-
-    def link(self, bandwidth: float) -> Link:
-        """A link of some bandwidth with what was found."""
-        return Link(bandwidth, self.latency, self.efficiency, self.per_byte)
-
-    @property
-    def largest_error(self) -> float:
-        """The largest of the errors without its sign, as a share; NaN where no row was left out."""
-        return max(map(abs, self.errors), default=math.nan)
-
-    def __str__(self):
-        figures = f"{self.latency * 1e6:.0f} us a hop, {self.efficiency:.0%} of the bandwidth"
-        figures += f", {self.per_byte * 1e9:.2f} ns a byte beside it; {self.rows} rows fitted"
-        if not self.errors:
-            return f"{figures}, none left out to check"
-        return f"{figures}, off by {self.largest_error:.1%} at most on {len(self.errors)} left out"
-
-
-def fit(rows: Sequence[Measured], left_out: Sequence[Measured] = ()) -> Fit:
-    """Latency, efficiency and time per byte that make the model's times come nearest to the measured ones.
-
-    Least squares of the steps' relative errors, with no figure below zero. Where rows cannot tell two of them apart
-    (all on one bandwidth, for example), the one that explains more gets all.
-
-    ``rows`` are fitted, at least 2; on those that were ``left_out`` it is checked.
+    Least squares of the errors as shares of the whole steps, since a clock cannot tell a short exchange from the rest
+    of a long step; no figure is below zero. Where rows cannot tell two of them apart (all on one bandwidth, for
+    example), the one that explains more gets all.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)
-        >>> rows = [Measured("ring", 2, size, 1e6, link.seconds(2, size)) for size in (1e3, 1e5, 1e6)]
-        >>> print(fit(rows[:2], rows[2:]))
-        1000 us a hop, 80% of the bandwidth, 0.00 ns a byte beside it; 2 rows fitted, off by 0.0% at most on 1 left out
+        >>> found = fit([Measured("ring", 2, size, 1e6, link.seconds(2, size)) for size in (1e3, 1e5)])
+        >>> round(found.latency, 6), round(found.efficiency, 6)
+        (0.001, 0.8)
     """
     from scipy.optimize import nnls
 
     if len(rows) < 2:
         raise ValueError(f"rows must be at least 2, got {len(rows)}")
-    if set(rows) & set(left_out):
-        raise ValueError("left_out must hold none of the rows that are fitted")
     steps = np.array([row.step for row in rows])
-    terms = np.array([_terms(row) for row in rows]) / steps[:, None]
+    hops, sizes = np.array([row.hops_and_bytes for row in rows]).T
+    # What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange.
+    terms = np.stack([hops, sizes / [row.bandwidth for row in rows], sizes], axis=1) / steps[:, None]
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1
     found, _ = nnls(terms / scale, np.array([row.seconds for row in rows]) / steps)
     latency, inverse, per_byte = map(float, found / scale)
-    link = Link(1.0, latency, 1 / inverse if inverse else math.inf, per_byte)
-    errors = []
-    for row in left_out:
-        seconds = dataclasses.replace(link, bandwidth=row.bandwidth).seconds(*row.hops_and_bytes)
-        errors.append((seconds - row.seconds) / row.step)
-    return Fit(link.latency, link.efficiency, link.per_byte, tuple(errors), len(rows))
-
-
-def _terms(row):
-    """What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange."""
-    hops, size = row.hops_and_bytes
-    return hops, size / row.bandwidth, size
+    return Link(math.inf, latency, 1 / inverse if inverse else math.inf, per_byte)

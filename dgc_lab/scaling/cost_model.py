@@ -1,10 +1,8 @@
 """How long a step takes with N workers, by a model of the network: when does sending less pay?
 
-The model has two terms for the network, a latency for each hop and a time for each byte on the busiest link, and takes
-from measurements what the workers themselves need. What it leaves out makes networks look better or worse than they
-are: the exchange does not overlap the backward pass, links are equal, and nobody else uses them.
-
-What comes from it says ``source="modelled"``, what was timed ``"measured"``.
+The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. What the model
+leaves out makes networks look better or worse than they are: the exchange does not overlap the backward pass, links are
+equal, and nobody else uses them.
 
 Source: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements).
 """
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
-from dgc_lab.scaling.network import COLLECTIVES, Link, allgather, parameter_server, ring
+from dgc_lab.scaling.network import Link, allgather, ring
 
 ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # of all trained parameters
 METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
@@ -28,15 +26,7 @@ MESSAGE_HEADER = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """What a worker does in a step, in times that were measured for it.
-
-    Attributes:
-        elements: of the gradients that are sent in part.
-        compute: seconds of the forward and backward pass and the update.
-        selection: seconds to accumulate, select, pack and clear; only where gradients are sent in part.
-        adding: seconds to unpack and add up one received entry.
-        whole: elements of the gradients that are sent whole.
-        entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
+    """What a worker does in a step, in seconds that were measured for it.
 
     Example:
         >>> Workload(1000, compute=0)
@@ -44,12 +34,12 @@ class Workload:
         ValueError: compute must be above 0, got 0
     """
 
-    elements: int
-    compute: float
-    selection: float = 0.0
-    adding: float = 0.0
-    whole: int = 0
-    entry_bytes: int = 8
+    elements: int  # of the gradients that are sent in part
+    compute: float  # the forward and backward pass and the update
+    selection: float = 0.0  # to accumulate, select, pack and clear; only where gradients are sent in part
+    adding: float = 0.0  # to unpack and add up one received entry
+    whole: int = 0  # elements of the gradients that are sent whole
+    entry_bytes: int = 8  # of a value and of what tells its place
 
     def __post_init__(self):
         check_number("compute", self.compute, "above 0", finite=True)
@@ -59,29 +49,21 @@ class Workload:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A step as the model has it, or as it was timed.
-
-    Attributes:
-        method, workers, ratio, bandwidth: what it is of.
-        seconds: of a step.
-        handed: bytes that a worker hands to the collectives.
-        passed: bytes that pass the busiest link one way, one after another.
-        speed_up: examples a second over those of one worker alone; N would be ideal.
-    """
+    """A step as the model has it, or as it was timed."""
 
     method: str
     workers: int
     ratio: float
     bandwidth: float
     seconds: float
-    handed: float
-    passed: float
-    speed_up: float
-    source: str = "modelled"
+    handed: float  # bytes that a worker hands to the collectives
+    passed: float  # bytes that pass the busiest link one way, one after another
+    speed_up: float  # examples a second over those of one worker alone; N would be ideal
+    source: str = "modelled"  # or "measured"
 
 
-def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0, by: str = "ring") -> Estimate:
-    """A step of N workers.
+def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0) -> Estimate:
+    """A step of N workers: dense gradients travel by a ring, sparse ones by allgather.
 
     Args:
         workload: what each of them computes and has to send.
@@ -91,9 +73,6 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
             ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
             `dgc_lab.dgc.break_even.dense_is_shorter`, what this lab's compressor does.
         ratio: share of the elements that is sent, in [0, 1].
-        by: how dense gradients travel: ``"ring"``, ``"tree"`` or ``"parameter server"``. Sparse ones travel by
-            allgather, or by the parameter server: it answers with all elements that anybody sent, here as many as
-            workers would name that choose independently.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
@@ -102,7 +81,6 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
         [1.4, 7.7]
     """
     check_choice("method", method, METHODS)
-    check_choice("by", by, ("ring", "tree", "parameter server"))
     check_whole("workers", workers, 1)
     check_number("ratio", ratio, "in [0, 1]")
     way, seconds, handed, parts = method, workload.compute, 0.0, []
@@ -112,26 +90,18 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
         seconds += workload.selection  # what is not sent is kept, whichever way the rest travels
     if way in DENSE_METHODS:
         handed = DENSE_METHODS[way] * (workload.elements + workload.whole)
-        parts = [COLLECTIVES[by](workers, handed)]
+        parts = [ring(workers, handed)]
     elif way == "sparse":
-        parts, handed = _sparse(workload, workers, ratio, by)
+        message = ratio * (workload.entry_bytes * workload.elements) + MESSAGE_HEADER
+        whole = DENSE_ELEMENT * workload.whole
+        handed = message + whole
+        joined = one_message_is_shorter(whole, workers)
+        parts = [allgather(workers, handed)] if joined else [allgather(workers, message), ring(workers, whole)]
         seconds += workload.adding * workload.elements * ratio * workers
-    hops, passed = (sum(part) for part in zip(*parts, strict=True)) if parts else (0, 0.0)
-    seconds += link.seconds(hops, passed)
+    passed = sum(size for _, size in parts)
+    seconds += link.seconds(sum(hops for hops, _ in parts), passed)
     speed_up = workers * workload.compute / seconds
     return Estimate(method, workers, ratio, link.bandwidth, seconds, handed, passed, speed_up)
-
-
-def _sparse(workload, workers, ratio, by):
-    """(hops, bytes) of each collective of a step that sends entries, and the bytes handed over."""
-    entries, whole = workload.entry_bytes * workload.elements, DENSE_ELEMENT * workload.whole
-    message = ratio * entries + MESSAGE_HEADER
-    if by == "parameter server":
-        answer = min(entries * (1 - (1 - ratio) ** workers), DENSE_ELEMENT * workload.elements)
-        return [parameter_server(workers, message + whole, answer + whole)], message + whole
-    if one_message_is_shorter(whole, workers):
-        return [allgather(workers, message + whole)], message + whole
-    return [allgather(workers, message), COLLECTIVES[by](workers, whole)], message + whole
 
 
 def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:
@@ -150,9 +120,8 @@ def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str
 def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: float) -> float:
     """The bandwidth in bytes a second above which dense steps are faster than sparse ones, by the model.
 
-    Returns:
-        Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where they are sparse ones
-        *above* some bandwidth: more bytes, and fewer hops. ``link`` gives all but the bandwidth.
+    Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where sparse ones are faster
+    *above* some bandwidth: more bytes, and fewer hops. ``link`` gives all but the bandwidth.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
@@ -169,8 +138,8 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
     return spared / longer if longer > 0 else math.inf
 
 
-def bytes_against_dense(workers: int, ratio: float, entry_bytes: int = 8) -> float:
-    """Bytes that pass a link by allgather of the entries, over those of the ring allreduce of all; 1 is break-even."""
-    _, sparse = allgather(workers, ratio * entry_bytes)
+def bytes_against_dense(workers: int, ratio: float) -> float:
+    """Bytes past a link by allgather of 8-byte entries, over those of a ring allreduce of all; 1 is break-even."""
+    _, sparse = allgather(workers, ratio * Workload.entry_bytes)
     _, dense = ring(workers, DENSE_ELEMENT)
     return sparse / dense if dense else math.nan

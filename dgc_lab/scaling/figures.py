@@ -62,18 +62,19 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     handles += [Line2D([], [], label=f"{method}, measured", **MARKS[method]) for method in measured]
     handles.append(Line2D([], [], label="where you are", **POINT))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
-    return Picture(figure, f"Speed-up, bytes and break-even by workers. {scale_in_words(curves, points, workers)}")
+    return Picture(figure, f"Speed-up, bytes and break-even by workers. {_scale_in_words(curves, points, workers)}")
 
 
-def scale_in_words(curves: dict, points: list, workers: int) -> str:
+def _scale_in_words(curves, points, workers) -> str:
     """What `scale_curves` shows, as sentences."""
     said = []
     for method, estimates in curves.items():
-        shown = [estimate for estimate in estimates if estimate.workers in (workers, estimates[-1].workers)]
-        words = ", ".join(
-            f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB past a link with {e.workers}" for e in shown
-        )
-        said.append(f"{method}, modelled: {words}")
+        words = [
+            f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB past a link with {e.workers}"
+            for e in estimates
+            if e.workers in (workers, estimates[-1].workers)
+        ]
+        said.append(f"{method}, modelled: {', '.join(words)}")
     said += [f"{p.method}, measured: speed-up {p.speed_up:.3g} with {p.workers}" for p in points]
     return "; ".join(said) + "."
 
@@ -81,13 +82,8 @@ def scale_in_words(curves: dict, points: list, workers: int) -> str:
 def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
     """Lines of what was modelled and marks of what was measured, on two logarithmic axes.
 
-    Args:
-        frame: columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``.
-        xlabel, ylabel: what x and y are.
-        break_even: where to draw a horizontal line, if anywhere.
-
-    Raises:
-        ValueError: the table is empty, or a source is neither.
+    ``frame`` has columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``; a
+    ValueError where it is empty or a source is neither. ``break_even`` is where to draw a horizontal line, if anywhere.
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
@@ -102,8 +98,8 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
             looks[label] = {"color": PALETTE[number % len(PALETTE)]}
             if source == "measured":
                 looks[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
-    log = {"xscale": "log", "yscale": "log"}
-    picture = lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, looks=looks, **log)
+    title = f"{ylabel} by {xlabel}"
+    picture = lines(title, curves, said, xlabel, ylabel, looks=looks, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
@@ -124,9 +120,8 @@ def errors_by_workers(frame) -> Picture:
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
         curves[label] = error.index, error.clip(lower=1e-3)  # no error at all has no place on a logarithmic axis
         said[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
-    log = {"xscale": "log", "yscale": "log"}
-    title = "Test error by number of workers, measured"
-    picture = lines(title, curves, said, "workers", "test error (1 - accuracy)", **log)
+    title, ylabel = "Test error by number of workers, measured", "test error (1 - accuracy)"
+    picture = lines(title, curves, said, "workers", ylabel, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
@@ -136,41 +131,33 @@ def errors_by_workers(frame) -> Picture:
     return picture
 
 
-def age_histograms(rows: list[dict], kind: str = "sent") -> Picture:
+def age_histograms(rows: list[dict]) -> Picture:
     """How old elements are when they are sent, in classes of age that double: one panel per ratio, a line per N.
 
-    Args:
-        rows: of `dgc_lab.scaling.worker_sweep.train_runs`, ratios below 1.
-        kind: ``"sent"``, or ``"waiting"`` for what is still there after the last step.
-
-    Raises:
-        ValueError: there are no rows, or kind is neither.
+    ``rows`` are of `dgc_lab.scaling.worker_sweep.train_runs`, with ratios below 1; a ValueError where there are none.
     """
-    if kind not in ("sent", "waiting"):
-        raise ValueError(f"kind must be sent or waiting, got {kind!r}")
     if not rows:
         raise ValueError("rows must hold at least one row, got none")
     ratios = sorted({row["ratio"] for row in rows}, reverse=True)
     figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
-    said, what = [], "was sent" if kind == "sent" else "still waits"
+    said = []
     for axes, ratio in zip(panels, ratios, strict=True):
         own = sorted((row for row in rows if row["ratio"] == ratio), key=lambda row: row["workers"])
         for number, row in enumerate(own):
-            classes = row[f"{kind} by age"]
+            classes = row["sent by age"]
             counts = np.array([count for _, _, count in classes], float)
             shares = counts / max(counts.sum(), 1)
             label = f"{row['workers']} worker{'s' * (row['workers'] > 1)}"
             axes.plot(range(len(shares)), shares, marker=MARKERS[number % 7], label=label, **style(number))
-            mean = row["mean age" if kind == "sent" else "mean age waiting"]
             first, last, _ = max(classes, key=lambda each: each[2])
-            said.append(f"ratio {ratio:g}, {label}: mean age {mean:.1f} steps, most at {first} to {last}")
+            said.append(f"ratio {ratio:g}, {label}: mean age {row['mean age']:.1f} steps, most at {first} to {last}")
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
         label_panel(axes, f"ratio {ratio:g}", "age in steps")
-    panels[0].set_ylabel(f"share of what {what}", fontsize=9)
+    panels[0].set_ylabel("share of what was sent", fontsize=9)
     panels[0].set_ylim(0, None)
     panels[-1].legend(**BESIDE)
-    return Picture(figure, f"Ages of what {what.removeprefix('still ')}, measured. {'; '.join(said)}.")
+    return Picture(figure, f"Ages of what was sent, measured. {'; '.join(said)}.")
 
 
 def bandwidth_label(bandwidth: float) -> str:

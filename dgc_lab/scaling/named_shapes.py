@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def mnist_cnn() -> list[tuple[int, ...]]:
-    """Of `dgc_lab.workloads.models.mnist_cnn`, 3 274 634 parameters."""
+    """Those of `dgc_lab.workloads.models.mnist_cnn`, 3 274 634 parameters."""
     return [(5, 5, 1, 32), (32,), (5, 5, 32, 64), (64,), (3136, 1024), (1024,), (1024, 10), (10,)]
 
 
@@ -18,8 +18,7 @@ def resnet_50() -> list[tuple[int, ...]]:
         >>> sum(shape[0] for shape in resnet_50() if len(shape) == 1)
         54120
     """
-    shapes = convolution(7, 3, 64)
-    inputs = 64
+    shapes, inputs = convolution(7, 3, 64), 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
             shapes += convolution(1, inputs, width) + convolution(3, width, width) + convolution(1, width, 4 * width)

@@ -1,7 +1,7 @@
 """A network by two terms: hops, each with its latency, and bytes that pass the busiest link one after another.
 
-Each collective is a function of the number of workers and of the bytes that each of them hands over; `Link.seconds`
-makes a time of what it returns. `dgc_lab.aggregation.allreduce_topologies` counts the same of messages really sent.
+`Link.seconds` makes a time of what a collective returns for a number of workers, and for the bytes that each of them
+hands over. `dgc_lab.aggregation.allreduce_topologies` counts the same of messages really sent.
 
 Sources: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (3), 1994 (latency and bandwidth);
 Patarasuk and Yuan 2009 (ring allreduce).
@@ -9,7 +9,6 @@ Patarasuk and Yuan 2009 (ring allreduce).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from dgc_lab.common import check_number
@@ -22,12 +21,6 @@ def ring(workers: int, size: float) -> tuple[float, float]:
     return 2 * (workers - 1), 2 * (workers - 1) / workers * size
 
 
-def tree(workers: int, size: float) -> tuple[float, float]:
-    """As `ring`, of an allreduce up a binary tree and down again."""
-    hops = 2 * math.ceil(math.log2(workers))
-    return hops, hops * size
-
-
 def allgather(workers: int, size: float) -> tuple[float, float]:
     """As `ring`, of an allgather to which each worker gives ``size`` bytes, handed round a ring.
 
@@ -38,36 +31,22 @@ def allgather(workers: int, size: float) -> tuple[float, float]:
     return workers - 1, (workers - 1) * size
 
 
-def parameter_server(workers: int, size: float, answer: float | None = None) -> tuple[float, float]:
-    """As `ring`, with one server at the first worker's place; all others' bytes pass its link.
-
-    A worker gets ``answer`` bytes back, as many as it sends if None.
-    """
-    return 2 * (workers > 1), (workers - 1) * (size + (size if answer is None else answer))
-
-
-COLLECTIVES = {"ring": ring, "tree": tree, "allgather": allgather, "parameter server": parameter_server}
+COLLECTIVES = {"ring": ring, "allgather": allgather}
 
 
 @dataclass(frozen=True)
 class Link:
     """One worker's connection to the network.
 
-    Attributes:
-        bandwidth: bytes a second, as the link is sold; infinity where nothing limits it.
-        latency: seconds to begin a hop.
-        efficiency: share of the bandwidth that payload gets.
-        per_byte: seconds a byte takes at either end, however fast the link is.
-
     Example:
         >>> Link(bandwidth=1e6, latency=0.5).seconds(*ring(2, 1000))
         1.001
     """
 
-    bandwidth: float
-    latency: float = 50e-6
-    efficiency: float = 1.0
-    per_byte: float = 0.0
+    bandwidth: float  # bytes a second, as the link is sold; infinity where nothing limits it
+    latency: float = 50e-6  # seconds to begin a hop
+    efficiency: float = 1.0  # share of the bandwidth that payload gets
+    per_byte: float = 0.0  # seconds a byte takes at either end, however fast the link is
 
     def __post_init__(self):
         for name in ("bandwidth", "efficiency"):

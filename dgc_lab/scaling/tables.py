@@ -1,7 +1,6 @@
 """The tables of lesson 6: steps that were measured over slow and fast links, and what the cost model makes of them.
 
-The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` makes them again. What a link's figures come to for
-other numbers of workers, other models and other bandwidths is `dgc_lab.scaling.cost_model`'s business.
+The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` makes them again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.scaling.calibration import Fit, Measured, fit
+from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, workload
@@ -32,10 +31,9 @@ def link_rows() -> list[dict]:
     """The measured rows: one for each link and way to send the gradients.
 
     A row's ``bandwidth`` is in bytes a second, None where nothing limited the link; ``ms`` is the median of its
-    ``steps``. ``selection_ms`` is what of it goes to accumulating, selecting, packing and unpacking: the same step on
-    the same data without the network, less a step that exchanges nothing. ``wire_bytes`` is what a rank sent over the
-    link in a step, by the link's own counter, with Horovod's control traffic and all headers; ``handed_bytes`` what
-    it handed to the collective.
+    ``steps``, of which ``selection_ms`` goes to accumulating, selecting, packing and unpacking: the same step without
+    the network, less a step that exchanges nothing. ``wire_bytes`` is what a rank sent over the link in a step, by the
+    link's own counter, with control traffic and all headers; ``handed_bytes`` what it handed to the collective.
 
     Example:
         >>> sorted({row["link"] for row in link_rows()})
@@ -45,14 +43,10 @@ def link_rows() -> list[dict]:
 
 
 def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
-    """The rows as a table, the slowest link first, with how many times as fast as dense each step is.
+    """The rows, those of `link_rows` if None, as a table, the slowest link first.
 
-    Args:
-        rows: as `link_rows` gives them; those if None.
-
-    Returns:
-        One line a row: link, method, ratio, how values and places travel, ms a step, times as fast as dense over the
-        same link, kB a step on the link, and times fewer bytes there than dense.
+    One line a row: link, method, ratio, how values and places travel, ms a step, times as fast as dense over the same
+    link, kB a step on the link, and times fewer bytes there than dense.
 
     Example:
         >>> table = measured_links()
@@ -80,8 +74,8 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
 def exchanges(rows: Sequence[dict] | None = None) -> dict[str, list[Measured]]:
     """By link, what the exchange alone took in each row: its step, less one that exchanges nothing, less the selection.
 
-    Horovod's float16 is left out: on processors its sums take longer than a fast link does, which is no property of
-    the link. So is a row whose step took no longer than the rest of it, as far as a clock can tell.
+    Left out are Horovod's float16, whose sums take longer on processors than a fast link does, and a row whose step
+    took no longer than the rest of it, as far as a clock can tell.
     """
     rows, found = link_rows() if rows is None else rows, {}
     nothing = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
@@ -94,67 +88,44 @@ def exchanges(rows: Sequence[dict] | None = None) -> dict[str, list[Measured]]:
     return found
 
 
-def fit_links(rows: Sequence[dict] | None = None) -> Fit:
-    """The cost model's figures by all rows, and its errors on each link when it was fitted on the other links alone.
+def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -> Link:
+    """The cost model's figures by the rows over all links, or over all but one; those of `link_rows` if None.
 
-    Args:
-        rows: as `link_rows` gives them, of at least three links; those if None.
-
-    Returns:
-        A `dgc_lab.scaling.calibration.Fit`; its errors are shares of whole steps. The latency of a hop is what two
-        ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the slower rank, little of it
-        the link's.
+    The latency of a hop is what two ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the
+    slower rank, little of it the link's.
     """
-    links = exchanges(rows)
-    errors = [error for link in links for error in fit(_of_others(links, link), links[link]).errors]
-    return dataclasses.replace(fit(_of_others(links)), errors=tuple(errors))
-
-
-def _of_others(links, left_out=None):
-    """The exchanges over all links, or over all but one."""
-    return [exchange for link, every in links.items() if link != left_out for exchange in every]
+    return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])
 
 
 def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:
-    """Steps that were timed over real links, as the cost model's estimates look, with ``source="measured"``.
+    """Steps that were timed over real links, as the cost model's estimates look; bytes passed are the link's count.
 
-    A link that nothing limited has infinite bandwidth; bytes passed are those that the link counted. Rows of complete
-    DGC whose entries travelled as other ``values`` or ``indices`` are left out, as is masking.
-
-    Example:
-        >>> row = {"link": "slow", "bandwidth": 1e6, "ratio": 1.0, "values": "float32", "indices": "int32"}
-        >>> nothing = {**row, "method": "no exchange", "ms": 50, "handed_bytes": 0, "wire_bytes": 0}
-        >>> dense = {**row, "method": "dense", "ms": 200, "handed_bytes": 100, "wire_bytes": 120}
-        >>> [(each.method, each.source, each.speed_up) for each in timed_steps([nothing, dense])]
-        [('no exchange', 'measured', 2.0), ('dense', 'measured', 0.5)]
+    Rows of complete DGC whose entries travelled as other ``values`` or ``indices`` are left out, as is masking.
     """
     alone = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
-    found = []
-    for row in rows:
-        dgc = row["method"] == "DGC"
-        if row["method"] not in METHOD_OF or (dgc and (row["values"], row["indices"]) != (values, indices)):
-            continue
-        found.append(
-            Estimate(
-                method=METHOD_OF[row["method"]],
-                workers=RANKS,
-                ratio=row["ratio"] if dgc else 1.0,
-                bandwidth=row["bandwidth"] or math.inf,
-                seconds=row["ms"] / 1e3,
-                handed=row["handed_bytes"],
-                passed=row["wire_bytes"],
-                speed_up=RANKS * alone[row["link"]] / row["ms"],
-                source="measured",
-            )
+    return [
+        Estimate(
+            method=METHOD_OF[row["method"]],
+            workers=RANKS,
+            ratio=row["ratio"] if row["method"] == "DGC" else 1.0,
+            bandwidth=row["bandwidth"] or math.inf,
+            seconds=row["ms"] / 1e3,
+            handed=row["handed_bytes"],
+            passed=row["wire_bytes"],
+            speed_up=RANKS * alone[row["link"]] / row["ms"],
+            source="measured",
         )
-    return found
+        for row in rows
+        if row["method"] in METHOD_OF
+        and (row["method"] != "DGC" or (row["values"], row["indices"]) == (values, indices))
+    ]
 
 
 def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
-    """What a step of those rows takes without the network: medians over the links.
+    """What a step of those rows takes without the network, and selection at a ratio: medians over the links.
 
-    ``ratio`` is the one whose selection counts, with float32 values and int32 indices. A ValueError where there is no
-    step without exchange, or none of complete DGC at that ratio.
+    A ValueError where there is no step without exchange, or none of complete DGC at that ratio, with float32 values and
+    int32 indices.
 
     Example:
         >>> row = {"method": "no exchange", "ratio": 1.0, "ms": 50.0, "selection_ms": 0.0}
@@ -172,27 +143,23 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
-def steps_over_links(rows: Sequence[dict], fitted: Fit | None = None) -> pd.DataFrame:
-    """Time of a step over each link, measured and by the cost model.
+def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.DataFrame:
+    """Time of a step over each link, measured and by the cost model, for `dgc_lab.scaling.figures.lines_and_marks`.
 
-    Args:
-        rows: as `link_rows` gives them.
-        fitted: what the model takes for all links; if None, each link is predicted by what is fitted to the other links
-            alone.
-
-    Returns:
-        For each step and source a row: link, curve (what was sent), source, x (Mbit/s; an unlimited link at 10 000) and
-        y (ms), for `dgc_lab.scaling.figures.lines_and_marks`.
+    ``rows`` are as `link_rows` gives them, ``fitted`` is what the model takes for all links; if None, each link is
+    predicted by what is fitted to the other links alone. A row for each step and source: link, curve (what was sent),
+    source, x (Mbit/s; an unlimited link at 10 000) and y (ms).
     """
     import pandas as pd
 
-    links, lines = exchanges(rows), []
+    lines = []
     for link in dict.fromkeys(row["link"] for row in rows):
-        used = fitted or fit(_of_others(links, link))
+        used = fitted or fit_links(rows, left_out=link)
         for timed in timed_steps([row for row in rows if row["link"] == link]):
             ratios = [timed.ratio] if timed.method == "sparse" else []
             work = workload("mnist_cnn", times_over_links(rows, *ratios))
-            modelled = step(work, used.link(timed.bandwidth), RANKS, timed.method, timed.ratio)
+            here = dataclasses.replace(used, bandwidth=timed.bandwidth)
+            modelled = step(work, here, RANKS, timed.method, timed.ratio)
             curve = f"DGC {timed.ratio:.1%}" if ratios else timed.method
             x = min(timed.bandwidth, FASTEST_DRAWN) / GBIT * 1000
             lines += [(link, curve, each.source, x, 1e3 * each.seconds) for each in (timed, modelled)]
@@ -216,7 +183,7 @@ def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
     return (sides["modelled"] / sides["measured"] - 1).unstack()[links]
 
 
-def break_even_table(ratios: Sequence[float], workers: Sequence[int], entry_bytes: int = 8) -> pd.DataFrame:
+def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.DataFrame:
     """Bytes past a link by allgather over those by ring allreduce: a row for each ratio, a column for each N.
 
     Example:
@@ -225,9 +192,8 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int], entry_byte
     """
     import pandas as pd
 
-    shares = [[bytes_against_dense(number, ratio, entry_bytes) for number in workers] for ratio in ratios]
-    index = pd.Index(ratios, name="ratio")
-    return pd.DataFrame(shares, index=index, columns=pd.Index(workers, name="workers"))
+    shares = [[bytes_against_dense(number, ratio) for number in workers] for ratio in ratios]
+    return pd.DataFrame(shares, index=pd.Index(ratios, name="ratio"), columns=pd.Index(workers, name="workers"))
 
 
 def gains_by_bandwidth(
@@ -235,14 +201,8 @@ def gains_by_bandwidth(
 ) -> pd.DataFrame:
     """How many times as fast as dense a switching step is, by bandwidth, modelled: a curve for each workload.
 
-    Args:
-        workloads: `dgc_lab.scaling.cost_model.Workload` by name.
-        bandwidths: bytes a second.
-        workers, ratio: of the steps.
-        link: gives all but the bandwidth.
-
-    Returns:
-        As `dgc_lab.scaling.figures.lines_and_marks` takes it, x in Gbit/s.
+    ``workloads`` are `dgc_lab.scaling.cost_model.Workload` by name, ``bandwidths`` bytes a second; ``link`` gives all
+    else. The table is for `dgc_lab.scaling.figures.lines_and_marks`, x in Gbit/s.
 
     Example:
         >>> from dgc_lab.scaling.cost_model import Workload
@@ -252,9 +212,10 @@ def gains_by_bandwidth(
     """
     import pandas as pd
 
+    links = [dataclasses.replace(link, bandwidth=bandwidth) for bandwidth in bandwidths]
     lines = [
-        (name, "modelled", bandwidth / GBIT, gain(work, dataclasses.replace(link, bandwidth=bandwidth), workers, ratio))
+        (name, "modelled", link.bandwidth / GBIT, gain(work, link, workers, ratio))
         for name, work in workloads.items()
-        for bandwidth in bandwidths
+        for link in links
     ]
     return pd.DataFrame(lines, columns=["curve", "source", "x", "y"])

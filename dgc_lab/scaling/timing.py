@@ -1,7 +1,4 @@
-"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed.
-
-The cost model (`dgc_lab.scaling.cost_model`) takes these times from here and says of each where it comes from.
-"""
+"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed."""
 
 from __future__ import annotations
 
@@ -26,32 +23,20 @@ ENTRIES = (4096, 262_144)  # received entries whose adding up is timed
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one worker, and where they come from.
+    """Times of one worker in seconds, and where they come from: ``"measured here"``, ``"assumed"``, and so on."""
 
-    Attributes:
-        compute: seconds of forward and backward pass and update.
-        selection: seconds to accumulate, select, pack and clear, and to unpack its own entries.
-        adding: seconds to unpack and add up an entry of another worker.
-        compute_is, selection_is: where they come from: ``"measured here"``, ``"assumed"``, and so on.
-    """
-
-    compute: float
-    selection: float
-    adding: float
+    compute: float  # of forward and backward pass and update
+    selection: float  # to accumulate, select, pack and clear, and to unpack its own entries
+    adding: float  # to unpack and add up an entry of another worker
     compute_is: str = ASSUMED
     selection_is: str = ASSUMED
 
 
-def measured(batch: int = 50, ratio: float = 0.001, rounds: int = 9) -> StepTimes:
-    """Time the parts of a step of ``mnist_cnn`` on this machine, in a few seconds; medians.
+def measured(batch: int = 50, rounds: int = 9) -> StepTimes:
+    """Time the parts of a step of ``mnist_cnn`` at a ratio of 0.001 on this machine, in a few seconds.
 
-    Args:
-        batch: examples of the step; random ones, for what they are does not change the time.
-        ratio: share that is selected.
-        rounds: how often each part is timed, at least 3.
-
-    Raises:
-        ValueError: an argument is out of range.
+    ``batch`` random examples are taken, for what they are does not change the time. Each part's time is the median of
+    ``rounds``, at least 3; a ValueError for an argument that is out of range.
 
     Example:
         >>> times = measured(batch=2, rounds=3)
@@ -60,11 +45,10 @@ def measured(batch: int = 50, ratio: float = 0.001, rounds: int = 9) -> StepTime
     """
     check_whole("batch", batch, 1)
     check_whole("rounds", rounds, 3)
-    check_number("ratio", ratio, "above 0 and below 1")
     few, many = (median_seconds(adding(entries), rounds) for entries in ENTRIES)
     return StepTimes(
         compute=median_seconds(training_step(batch), rounds),
-        selection=median_seconds(compression_step(ratio), rounds),
+        selection=median_seconds(compression_step(0.001), rounds),
         adding=max(0.0, (many - few) / (ENTRIES[1] - ENTRIES[0])),
         compute_is=MEASURED,
         selection_is=MEASURED,
@@ -165,7 +149,7 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
-    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.dgc.config.DGCConfig` does it.
+    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.dgc.DGCConfig` does it.
 
     Example:
         >>> work = workload("ResNet-50", StepTimes(0.1, 0.05, 1e-8), "float32", "run_lengths")
@@ -182,21 +166,17 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
     return Workload(ELEMENTS[model] - whole, times.compute, times.selection, times.adding, whole, entry_bytes)
 
 
-def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int = 9, seed: int = 0) -> pd.DataFrame:
+def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int = 9) -> pd.DataFrame:
     """Time every rule of `dgc_lab.dgc.thresholding` on one tensor of normal numbers, the rules taking turns.
 
     Args:
         elements: of the tensor; as many as the large dense layer of ``mnist_cnn`` has, if not given.
         ratios: shares to keep, each above 0 and below 1.
         rounds: how often each search is timed, at least 3; each time with another sample.
-        seed: integer from which the numbers and the samples are drawn.
 
     Returns:
         A row for each ratio and rule: the median in ms, how many times as fast as the exact rule, and the smallest and
-        largest share that passed, over the ratio.
-
-    Raises:
-        ValueError: an argument is out of range.
+        largest share that passed, over the ratio. A ValueError for an argument that is out of range.
 
     Example:
         >>> frame = selection_times(elements=100_000, ratios=[0.01], rounds=3)
@@ -212,18 +192,18 @@ def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int
     check_whole("rounds", rounds, 3)
     for ratio in ratios:
         check_number("ratios", ratio, "above 0 and below 1")
-    x, lines = tf.random.stateless_normal([elements], (seed, 0)), []
+    x, lines = tf.random.stateless_normal([elements], (0, 0)), []
     for ratio in ratios:
         searches = {rule: tf.function(lambda s, find=find, r=ratio: find(x, r, seed=s)) for rule, find in RULES.items()}
         seconds, kept = {rule: [] for rule in RULES}, {rule: [] for rule in RULES}
         for turn in range(-1, rounds):
             for rule, search in searches.items():
                 start = time.perf_counter()
-                threshold = search(tf.constant([seed, turn])).numpy()
-                if turn < 0:  # it was traced
-                    continue
-                seconds[rule].append(time.perf_counter() - start)
-                kept[rule].append(float(tf.reduce_mean(tf.cast(keep_mask(x, threshold), tf.float64))))
+                threshold = search(tf.constant([0, turn])).numpy()
+                took = time.perf_counter() - start
+                if turn >= 0:  # before, it was traced
+                    seconds[rule].append(took)
+                    kept[rule].append(float(tf.reduce_mean(tf.cast(keep_mask(x, threshold), tf.float64))))
         exact = statistics.median(seconds["exact"])
         for rule in RULES:
             took = statistics.median(seconds[rule])

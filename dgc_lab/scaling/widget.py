@@ -19,29 +19,26 @@ WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
 RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
 ENDS = ("cost nothing", "as fitted here")
-SET_BY_YOU = "set by you"
 AT = (4, 32, 256, 1024)  # workers whose speed-up is in the table
 
 
 class ScaleExplorer(Explorer):
-    """Choose workers, link, model and what is sent; speed-up, bytes and break-even are drawn at once, as modelled.
+    """Choose workers, link, model and what is sent; speed-up, bytes and break-even are drawn at once.
 
-    Every curve is labelled modelled; steps that were timed are marks, labelled measured. The message says of every time
-    whether it was measured, scaled, assumed, or set by the user.
+    Curves are modelled, steps that were timed are marks. The message says of every time whether it was measured,
+    scaled, assumed, or set by the user.
 
     Args:
         here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some
             seconds, if None.
-        fit: what was fitted to measured exchanges (`dgc_lab.scaling.calibration.Fit`); with it the ends of a link can
+        fit: what was fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`); with it the ends of a link can
             cost what they cost there, and payload get as much of it. Its latency is not taken over: between two ranks
             most of it is no property of the link.
         link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);
             drawn where bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
-            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms).
-
-    Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms). A ValueError for
+            another name, or a value that its control does not take.
 
     Example:
         >>> from dgc_lab.scaling.timing import StepTimes
@@ -101,10 +98,13 @@ class ScaleExplorer(Explorer):
             link = dataclasses.replace(link, efficiency=self.fit.efficiency, per_byte=self.fit.per_byte)
         curves = {method: [step(work, link, number, method, ratio) for number in WORKERS] for method in METHODS}
         timed = timed_steps(self.link_rows, values, indices) if model == "mnist_cnn" else []
-        points = [point for point in timed if belongs(point, bandwidth, ratio)]
+        points = [
+            point
+            for point in timed
+            if math.isclose(point.bandwidth, bandwidth) and (point.method != "sparse" or point.ratio == ratio)
+        ]
         here = {method: next(e for e in estimates if e.workers == workers) for method, estimates in curves.items()}
-        rows = [row(here[method], curves[method]) for method in METHODS]
-        rows += [row(point, []) for point in points]
+        rows = [row(here[method], curves[method]) for method in METHODS] + [row(point, []) for point in points]
         picture = scale_curves(curves, points, workers, ratio, work.entry_bytes)
         return picture, pd.DataFrame(rows), self._said(model, work, link, here, ratio)
 
@@ -120,33 +120,25 @@ class ScaleExplorer(Explorer):
             faster = "sparse steps are faster on every link"
         else:
             faster = f"sparse steps are faster than dense ones on links below {bandwidth_label(turn)}"
-        compute_is, selection_is = self._where_from(model, work)
+        times = self.times[model]
         shorter = break_even_ratio(switching.workers, work.entry_bytes)
         return (
             f"Modelled: {model}, {switching.workers} workers, {bandwidth_label(link.bandwidth)}, ratio {ratio:g}. "
             f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
             f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
-            f"Compute {1e3 * work.compute:.4g} ms: {compute_is}. "
-            f"Selection {1e3 * work.selection:.4g} ms: {selection_is}."
+            f"Compute {1e3 * work.compute:.4g} ms: {where_from(work.compute, times.compute, times.compute_is)}. "
+            f"Selection {1e3 * work.selection:.4g} ms: "
+            f"{where_from(work.selection, times.selection, times.selection_is)}."
         )
 
-    def _where_from(self, model, work) -> tuple[str, str]:
-        """Where compute and selection come from: as `times_of` says, unless the user has changed them."""
-        times = self.times[model]
-        pairs = ((times.compute, work.compute), (times.selection, work.selection))
-        changed = [round(1e3 * own, 3) != round(1e3 * now, 3) for own, now in pairs]
-        known = (times.compute_is, times.selection_is)
-        return tuple(SET_BY_YOU if moved else where for moved, where in zip(changed, known, strict=True))
 
-
-def belongs(point: Estimate, bandwidth: float, ratio: float) -> bool:
-    """Whether a step that was timed belongs to what is drawn: the ratio counts only where it was sent in part."""
-    return math.isclose(point.bandwidth, bandwidth) and (point.method != "sparse" or point.ratio == ratio)
+def where_from(now: float, known: float, source: str) -> str:
+    """Where a time comes from: the known one's source, unless the user has changed what the control shows of it."""
+    return source if round(1e3 * now, 3) == round(1e3 * known, 3) else "set by you"
 
 
 def row(estimate: Estimate, curve: list[Estimate]) -> dict:
     """A line of the table: an estimate, and the speed-up of the same curve with other numbers of workers."""
-    speed_ups = {f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in AT}
     return {
         "method": estimate.method,
         "source": estimate.source,
@@ -155,5 +147,5 @@ def row(estimate: Estimate, curve: list[Estimate]) -> dict:
         "speed-up": estimate.speed_up,
         "MB handed over": estimate.handed / 1e6,
         "MB past a link": estimate.passed / 1e6,
-        **speed_ups,
+        **{f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in AT},
     }

@@ -1,8 +1,7 @@
 """The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
 
-All runs see the same batches of 128 examples, step by step; with N workers each of them computes 128 / N. Without
-compression that makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient
-of its own.
+All runs see the same batches of 128 examples; with N workers each of them computes 128 / N. Without compression that
+makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient of its own.
 """
 
 from __future__ import annotations
@@ -34,18 +33,14 @@ DENSE_WORKERS = (1, 32)  # the same training for every number: two are enough to
 class Run:
     """One training of the table.
 
-    Attributes:
-        workers: N; a divisor of 128.
-        ratio: share that a worker sends; 1 is training without compression, with momentum.
-        clipping: of the local gradients: ``"none"``; ``"by workers"``, to `CLIP_NORM` times the root of N as
-            `dgc_lab.dgc.algorithm.clip_locally` does it; or ``"the same"``, to `CLIP_NORM` whatever N is.
-        seed: integer for first weights and order of the examples.
+    Local gradients are clipped ``"by workers"``, to `CLIP_NORM` times the root of N (as
+    `dgc_lab.dgc.algorithm.clip_locally` does it), or ``"the same"``, to `CLIP_NORM` whatever N is.
     """
 
-    workers: int
-    ratio: float
+    workers: int  # N; a divisor of 128
+    ratio: float  # share that a worker sends; 1 is training without compression, with momentum
     clipping: str = "none"
-    seed: int = 0
+    seed: int = 0  # for first weights and order of the examples
 
     def __post_init__(self):
         check_choice("clipping", self.clipping, CLIPPINGS)
@@ -71,27 +66,23 @@ class Run:
         )
 
 
-def table_runs(workers=WORKERS, ratios=RATIOS, clippings=("none", "by workers"), seeds=(0,), dense=DENSE_WORKERS):
-    """The runs of the table: each number of workers with each clipping and ratio; for a few of them dense, too.
+def table_runs(workers=WORKERS, ratios=RATIOS, seeds=(0,)) -> list[Run]:
+    """The runs of the table: each number of workers with each ratio, clipped and not; for a few of them dense, too.
 
     Runs that differ in the ratio alone follow each other: they share one trace of the step.
 
     Example:
-        >>> runs = table_runs(workers=(1, 4), ratios=(0.01,), clippings=("none",), dense=(1,))
-        >>> [(run.workers, run.ratio) for run in runs]
+        >>> [(run.workers, run.ratio) for run in table_runs((1, 4), (0.01,)) if run.clipping == "none"]
         [(1, 1.0), (1, 0.01), (4, 0.01)]
     """
-    every = itertools.product(workers, seeds, clippings)
     return [
         Run(number, ratio, clipping, seed)
-        for number, seed, clipping in every
-        for ratio in ((1.0, *ratios) if number in dense else ratios)
+        for number, seed, clipping in itertools.product(workers, seeds, ("none", "by workers"))
+        for ratio in ((1.0, *ratios) if number in DENSE_WORKERS else ratios)
     ]
 
 
-def train_runs(
-    runs, steps: int = STEPS, learning_rate: float = LEARNING_RATE, out: str | os.PathLike | None = None
-) -> Iterator:
+def train_runs(runs, steps: int = STEPS, out: str | os.PathLike | None = None) -> Iterator:
     """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep` does.
 
     The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
@@ -99,15 +90,13 @@ def train_runs(
     Args:
         runs: `Run` objects, none twice.
         steps: updates of each.
-        learning_rate: of each.
         out: file for the finished rows; a row that is there already is not made again.
 
     Yields:
-        A sweep's events, numbered by the runs. Beside a sweep's columns, rows hold the ages of what was sent
-        (`dgc_lab.scaling.residual_staleness`).
+        A sweep's events, numbered by the runs. Rows hold the ages of what was sent, too.
 
     Raises:
-        ValueError: there are no runs, one is there twice, or steps or learning_rate is none that can be.
+        ValueError: there are no runs, one is there twice, or steps is no whole number above 0.
 
     Example:
         >>> events = train_runs([Run(2, 0.01)], steps=3)
@@ -122,13 +111,14 @@ def train_runs(
     for run in runs:
         if runs.count(run) > 1:
             raise ValueError(f"runs must differ from each other, got {run} more than once")
-    every = [(run.settings(steps, learning_rate), run.ratio) for run in runs]
+    every = [(run.settings(steps, LEARNING_RATE), run.ratio) for run in runs]
     for settings, ratio in every:
         settings.check_ratios([ratio])
     return _train(every, load("digits"), out)
 
 
 def _train(every, data, out):
+    """The events of `train_runs`, for pairs of settings and a ratio."""
     trainer = None
     for number, (settings, ratio) in enumerate(every):
         same = {**configuration(settings, data), "ratio": ratio}
@@ -164,12 +154,12 @@ def watched_trainer(settings, data=None):
 
 def ages_of(compressor) -> dict:
     """What a row says of the ages: of what was sent, and of what still waits after the last step, by doubling."""
-    from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, quantile
+    from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age
 
     sent, waiting = compressor.sent_ages.numpy(), compressor.waiting_ages()
     return {
         "mean age": round(mean_age(sent), 3),
-        "median age": quantile(sent, 0.5),
+        "median age": median_age(sent),
         "sent by age": [list(each) for each in by_doubling(sent)],
         "mean age waiting": round(mean_age(waiting), 3) if waiting.any() else None,  # where all is sent, nothing waits
         "waiting by age": [list(each) for each in by_doubling(waiting)],
@@ -190,9 +180,9 @@ def clip_norm(clipping: str, workers: int) -> float | None:
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """The rows as a table: workers, ratio, clipping, seed, accuracy, loss, kB a step and worker, and ages in steps.
+    """The rows as a table, fewest workers and largest ratio first: accuracy, loss, kB a step and worker, ages in steps.
 
-    Fewest workers first, largest ratio first.
+    Without the seed where all have the same; empty where there are no rows.
     """
     import pandas as pd
 

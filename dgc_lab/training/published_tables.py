@@ -99,13 +99,10 @@ def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.Data
     """
     frame = table(rows)
     # Where all rows are of one data set, the table has no column for it.
-    datasets = frame["dataset"] if "dataset" in frame else [row["dataset"] for row in rows]
-    figures = [
-        published.get(ratio, (None, None)) if dataset == "mnist" else (None, None)
-        for ratio, dataset in zip(frame["ratio"], datasets, strict=True)
-    ]
-    frame["published accuracy"] = [accuracy for accuracy, _ in figures]
-    frame["published loss"] = [loss for _, loss in figures]
+    on_mnist = frame["dataset"] == "mnist" if "dataset" in frame else [row["dataset"] == "mnist" for row in rows]
+    for place, name in enumerate(("accuracy", "loss")):
+        figures = {ratio: pair[place] for ratio, pair in published.items()}
+        frame[f"published {name}"] = frame["ratio"].map(figures).where(on_mnist)
     return frame
 
 

@@ -19,10 +19,10 @@ import pandas as pd
 
 from dgc_lab.common import check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+from dgc_lab.workloads.data import Dataset, load
 
 if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
-    from dgc_lab.workloads.data import Dataset
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
 ROW_START = '{"ratio": '
@@ -90,7 +90,6 @@ def sweep(
         [1.0, 0.1]
     """
     from dgc_lab.training.masking_trainer import Trainer
-    from dgc_lab.workloads.data import load
 
     ratios = checked_ratios(ratios)
     settings.check_ratios(ratios)

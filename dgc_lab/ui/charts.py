@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-# To be told apart with any colour vision, on white: of Okabe and Ito's palette what has a contrast of 3 to white, as
-# thin lines need, with a violet and a brown in place of its sky blue, its orange and its yellow, which are too pale.
+# To be told apart with any colour vision: of Okabe and Ito's palette what has a contrast of 3 to white, as thin lines
+# need, with a violet and a brown in place of its sky blue, its orange and its yellow, which are too pale.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A3DD0", "#7A4A1E", "#000000")
 GREY = "0.55"  # for what stands beside the colours; a paler one could not be seen by everybody
 # A run that diverges leaves the picture at the top, and does not flatten the other runs' curves.
@@ -29,10 +29,8 @@ BESIDE = {"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1, 1)}  # a leg
 
 def style(number: int) -> dict:
     """Colour and dash of the number-th line: they repeat together only after 21 lines."""
-    return {
-        "color": PALETTE[number % len(PALETTE)],
-        "linestyle": DASHES[number // len(PALETTE) % len(DASHES)],
-    }
+    rounds, colour = divmod(number, len(PALETTE))
+    return {"color": PALETTE[colour], "linestyle": DASHES[rounds % len(DASHES)]}
 
 
 def png(figure: Figure) -> bytes:
@@ -57,11 +55,8 @@ class Picture:
     def _repr_mimebundle_(self, include=None, exclude=None):
         image = png(self.figure)
         # JupyterLab takes the HTML, since it gives a PNG no alternative text; GitHub and nbconvert show the PNG.
-        data = {
-            "text/html": image_tag(image, self.alt),
-            "image/png": base64.b64encode(image).decode(),
-            "text/plain": self.alt,
-        }
+        in_text = base64.b64encode(image).decode()
+        data = {"text/html": image_tag(image, self.alt), "image/png": in_text, "text/plain": self.alt}
         return data, {"image/png": {"alt": self.alt}}
 
 
@@ -94,16 +89,10 @@ def lines(
 ) -> Picture:
     """A line for each label, and a legend beside them; ``picture.figure.axes[0]`` is there to draw more on.
 
-    Args:
-        title: what is shown; the alternative text begins with it.
-        curves: by label, x and y.
-        said: by the same labels, what the line shows, in words.
-        xlabel, ylabel: what x and y are.
-        looks: by label, how a line is drawn; each with a colour and a marker of its own if None.
-        options: of the axes, such as ``xscale="log"``.
+    ``curves`` has x and y by label, ``said`` by the same labels what the line shows in words, ``looks`` how it is
+    drawn: if None, with a colour and a marker of its own. ``options`` are of the axes, such as ``xscale="log"``.
     """
-    figure = Figure(figsize=(8, 3.3), dpi=90, layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = grid(1, 1, 8, 3.3)
     for number, (label, (x, y)) in enumerate(curves.items()):
         own = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, **style(number)}
         axes.plot(x, y, label=label, **(looks[label] if looks else own))
@@ -114,10 +103,7 @@ def lines(
 
 
 def losses(runs: dict) -> Picture:
-    """Training loss by step, one line per run.
-
-    Args:
-        runs: by label, losses of shape (steps,), or (steps, replicas), of which the mean is drawn.
+    """Training loss by step, one line per run: by label, losses (steps,), or (steps, replicas), whose mean is drawn.
 
     Example:
         >>> losses({"one replica": [3.0, 1.0], "two": [[3.0, 2.0], [1.0, 0.5]]}).alt
@@ -135,12 +121,8 @@ def losses(runs: dict) -> Picture:
 def bars(table, xlabel: str) -> Picture:
     """Horizontal bars, the number beside each: a group for each row of a table, in it a bar for each column.
 
-    Args:
-        table: a ``pandas.DataFrame`` of numbers, or numbers by label.
-        xlabel: what the numbers are.
-
-    Raises:
-        ValueError: the table is empty.
+    ``table`` is a ``pandas.DataFrame`` of numbers, or numbers by label; a ValueError where it is empty. ``xlabel`` says
+    what the numbers are.
 
     Example:
         >>> bars({"replicas": 0.75, "one device": 0.5}, "test accuracy").alt
@@ -152,8 +134,7 @@ def bars(table, xlabel: str) -> Picture:
     if not frame.size:
         raise ValueError(f"frame must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")
     rows, columns = frame.shape
-    figure = Figure(figsize=(8, 0.8 + rows * (0.12 + 0.2 * columns)), dpi=90, layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = grid(1, 1, 8, 0.8 + rows * (0.12 + 0.2 * columns))
     thick = 0.84 / columns
     for number, column in enumerate(frame.columns):
         places = np.arange(rows) + thick * (number - (columns - 1) / 2)

@@ -17,10 +17,10 @@ wider = functools.partial(wide, label=9)
 
 
 class Explorer(Panel):
-    """Controls above a message, a picture and a table; a subclass says what to compute.
+    """Controls above a message, a picture and a table: ``frame``, None before the first.
 
     A subclass makes its controls and defines ``result(**values)``, which returns a `dgc_lab.ui.charts.Picture`, a
-    ``pandas.DataFrame`` and a sentence, and knows no widget. ``frame`` is the table last shown, None before the first.
+    ``pandas.DataFrame`` and a sentence, and knows no widget.
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):
@@ -39,8 +39,7 @@ class Explorer(Panel):
     def show(self) -> None:
         """Show picture and table as ordinary output, for notebooks that are read without a kernel.
 
-        Raises:
-            ValueError, LabError: what the message line says, where the controls' values could not be computed.
+        Where the controls' values could not be computed, it raises what the message line says.
         """
         from IPython.display import display
 

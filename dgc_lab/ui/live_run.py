@@ -1,7 +1,6 @@
 """The base of the widgets that train: a run in a thread, its live picture, and the buttons around it.
 
-Pictures are PNG files in an HTML widget, drawn without pyplot; training runs in a thread, so that Stop is heard. A
-widget knows its training, the training knows no widget.
+Training runs in a thread, so that Stop is heard. A widget knows its training, the training knows no widget.
 """
 
 from __future__ import annotations
@@ -103,13 +102,9 @@ class LiveRun(Panel):
     def run(self) -> None:
         """Train as Run does, in the cell: a live picture in its output, and at the end an ordinary figure and table.
 
-        For notebooks that are read without a kernel, nbval, and scripts, which get figure and table alone. An interrupt
-        keeps the finished rows.
-
-        Raises:
-            RuntimeError: a run is under way already.
-            TrainingDiverged: the training diverged; in a sweep after the other rows, which are kept.
-            ValueError, LabError, OSError: what the widget would show in its message line.
+        Scripts get figure and table alone. An interrupt keeps the finished rows. It raises what the widget would show
+        in its message line (in a sweep, TrainingDiverged after the other rows), or a RuntimeError while a run is under
+        way.
         """
         from IPython import get_ipython
         from IPython.display import HTML, display

@@ -16,21 +16,16 @@ NONE_MADE = "none made"
 class Prediction(ipywidgets.VBox):
     """A slider for each thing that is predicted, and a button that fixes them.
 
-    In a notebook, put it before the experiment as the last line of a cell, and ``confront`` behind it. Who skips it,
-    and a run without a reader, sees a table in which no prediction was made.
+    In a notebook, put it before the experiment as the last line of a cell, and ``confront`` behind it. Who skips it
+    sees a table in which no prediction was made. ``kept`` is what was predicted, name to number; None until the button
+    was pressed.
 
     Args:
         question: what is asked, a sentence.
-        of: names of what is predicted.
-        least, most: bounds of every prediction.
+        of: names of what is predicted, none twice.
+        least, most: bounds of every prediction, the one below the other, else a ValueError.
         step: between two places of a slider.
         form: how numbers are shown, a format without braces: ``".0%"``.
-
-    Attributes:
-        kept: what was predicted, name to number; None until the button was pressed.
-
-    Raises:
-        ValueError: nothing is to be predicted, a name is there twice, or least is not below most.
 
     Example:
         >>> guess = Prediction("How accurate will it be?", of=("at 1 %", "at 0.1 %"))
@@ -71,10 +66,9 @@ class Prediction(ipywidgets.VBox):
             self.message.value = message_line("Kept. The experiment will tell.")
 
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
-        """The prediction beside what was seen, a number for each name; a ValueError for other names.
+        """A row for each name: predicted, seen, and how much more was seen than predicted, as text.
 
-        Returns:
-            A row for each name: predicted, seen, and how much more was seen than predicted, as text.
+        ``seen`` is a number for each name; a ValueError for other names.
         """
         if set(seen) != set(self.sliders):
             raise ValueError(f"seen must have the names {', '.join(self.sliders)}, got {', '.join(map(str, seen))}")

@@ -44,8 +44,7 @@ class Panel(ipywidgets.VBox):
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
-            return not thread.is_alive()
-        return True
+        return thread is None or not thread.is_alive()
 
     def _say(self, text: str, error: bool = False):
         self.message.value = message_line(text, error)

@@ -11,16 +11,13 @@ from dgc_lab.common import check_whole
 
 
 def pick_batch(images, labels, step, batch, seed):
-    """The ``batch`` examples of a step, drawn inside the graph: every epoch walks all examples in a new order.
+    """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
     Args:
-        images, labels: the training set, n examples each.
+        images, labels: the training set.
         step: int32 scalar tensor, 0 for the first.
-        batch: examples in a batch; more than n is allowed.
+        batch: how many examples to draw; more than there are is allowed.
         seed: int32 scalar tensor.
-
-    Returns:
-        ``(images, labels)`` of the batch.
     """
     examples = tf.shape(labels)[0]
     places = step * batch + tf.range(batch)
@@ -45,15 +42,12 @@ def grow_gpu_memory() -> None:
 
 
 def make_evaluator(inputs, targets, batch: int = 500):
-    """A function of a classifier to (accuracy, mean cross-entropy) on these examples.
+    """A function of a classifier, a Keras model or any function of inputs to logits, to (accuracy, mean cross-entropy).
 
     Args:
         inputs: what the classifier takes, an array or a tuple of them, the examples along their first dimension.
         targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
         batch: examples that are computed at a time.
-
-    Returns:
-        A function of one argument: a Keras model, which it traces, or any function of inputs to logits.
 
     Example:
         >>> evaluate = make_evaluator(tf.constant([[5.0, 0.0], [5.0, 0.0]]), tf.constant([0, 1]))

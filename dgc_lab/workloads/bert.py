@@ -1,8 +1,6 @@
 """A small BERT: a transformer's encoder that guesses masked words, with one table for reading words and naming them.
 
-The table is **tied**: the first layer looks rows of it up, the last one multiplies by all of it. So its gradient has
-two parts of different kinds, rows (``tf.IndexedSlices``) and a whole tensor.
-
+The table is **tied**: its gradient has a part of rows that are looked up (``tf.IndexedSlices``) and a whole tensor.
 Sources: Devlin et al., arXiv:1810.04805 (BERT); Press, Wolf, arXiv:1608.05859 (tied tables); Xiong et al.,
 arXiv:2002.04745 (normalization before each layer, which trains without Adam's care).
 """
@@ -10,6 +8,7 @@ arXiv:2002.04745 (normalization before each layer, which trains without Adam's c
 from __future__ import annotations
 
 import keras
+from keras.initializers import GlorotUniform, TruncatedNormal
 
 from dgc_lab.common import check_whole
 from dgc_lab.workloads.masked_words import guesses
@@ -17,10 +16,7 @@ from dgc_lab.workloads.masked_words import guesses
 
 @keras.saving.register_keras_serializable(package="dgc_lab")
 class Positions(keras.layers.Layer):
-    """Adds a trained vector for each place of a sequence: (batch, length, width) to the same shape.
-
-    Every step uses every place, so this table is a weight like others and no lookup.
-    """
+    """Add a trained vector for each place of a sequence, without a lookup: (batch, length, width) to the same shape."""
 
     def __init__(self, seed: int = 0, **options):
         super().__init__(**options)
@@ -42,7 +38,7 @@ def small_bert(
     """An encoder with masked-word logits, small enough for two CPU cores.
 
     Args:
-        vocabulary_size: number of words, at least 3.
+        vocabulary_size: at least 3 words.
         length: words in a sequence, at least 2.
         width: numbers in a word's vector, a multiple of heads.
         layers: attention and feed-forward blocks, at least 1.
@@ -79,29 +75,24 @@ def small_bert(
         x = x + attention(keras.layers.LayerNormalization(name=f"norm{number}a")(x), heads, number, seeds)
         x = x + feed_forward(keras.layers.LayerNormalization(name=f"norm{number}b")(x), number, seeds)
     x = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
-    x = keras.layers.Dense(width, "gelu", kernel_initializer=glorot(next(seeds)), name="head")(x)
+    x = keras.layers.Dense(width, "gelu", kernel_initializer=GlorotUniform(next(seeds)), name="head")(x)
     logits = table(keras.layers.LayerNormalization(name="norm_head")(x), reverse=True)
     return keras.Model((words, places), logits, name="small_bert")
 
 
 def attention(x, heads: int, number: int, seeds):
     """Each word's vector becomes a mean of all words' vectors, weighted by how much they have to do with each other."""
-    named = {"kernel_initializer": glorot(next(seeds)), "name": f"attention{number}"}
+    named = {"kernel_initializer": GlorotUniform(next(seeds)), "name": f"attention{number}"}
     return keras.layers.MultiHeadAttention(heads, x.shape[-1] // heads, **named)(x, x)
 
 
 def feed_forward(x, number: int, seeds):
     """The same small network for each word's vector: four times as wide, and back."""
     width = x.shape[-1]
-    x = keras.layers.Dense(4 * width, "gelu", kernel_initializer=glorot(next(seeds)), name=f"wide{number}")(x)
-    return keras.layers.Dense(width, kernel_initializer=glorot(next(seeds)), name=f"narrow{number}")(x)
+    x = keras.layers.Dense(4 * width, "gelu", kernel_initializer=GlorotUniform(next(seeds)), name=f"wide{number}")(x)
+    return keras.layers.Dense(width, kernel_initializer=GlorotUniform(next(seeds)), name=f"narrow{number}")(x)
 
 
 def normal(seed: int):
     """First weights of a table: as in BERT, but five times as large, for SGD has no step size of its own for each."""
-    return keras.initializers.TruncatedNormal(stddev=0.1, seed=seed)
-
-
-def glorot(seed: int):
-    """First weights of a layer that multiplies."""
-    return keras.initializers.GlorotUniform(seed=seed)
+    return TruncatedNormal(stddev=0.1, seed=seed)

@@ -1,7 +1,6 @@
 """CIFAR-10, where the user has it: 32x32 colour photographs in ten classes, what ResNet-20 was made for.
 
-It is read from the "binary version" of the set (170 MB), plain bytes; the version for Python is a pickle, which runs
-whatever code somebody has put into it.
+Read from the set's "binary version", 170 MB: the one for Python is a pickle, which runs whatever code is in it.
 """
 
 from __future__ import annotations

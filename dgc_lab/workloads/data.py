@@ -1,7 +1,4 @@
-"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded.
-
-Neither loads TensorFlow; only a download of MNIST uses Keras.
-"""
+"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded."""
 
 from __future__ import annotations
 
@@ -26,19 +23,11 @@ class DataError(LabError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels, split once and for all.
+    """Images and labels, split once and for all; those of the test are never trained on."""
 
-    Attributes:
-        name: ``"digits"`` or ``"mnist"``.
-        x_train: float32 in [0, 1], shape (examples, height, width, 1): 8x8 for digits, 28x28 for MNIST.
-        y_train: int32 labels 0 to 9, shape (examples,).
-        x_test: as ``x_train``; never trained on.
-        y_test: as ``y_train``.
-    """
-
-    name: str
-    x_train: np.ndarray
-    y_train: np.ndarray
+    name: str  # "digits", "mnist" or "cifar10"
+    x_train: np.ndarray  # float32 in [0, 1], (examples, height, width, channels)
+    y_train: np.ndarray  # int32 labels 0 to 9, (examples,)
     x_test: np.ndarray
     y_test: np.ndarray
 
@@ -66,13 +55,13 @@ def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
         >>> load("digits").x_train.shape
         (1437, 8, 8, 1)
     """
-    if name == "digits":
-        if path is not None:
-            raise ValueError(f"path is for dataset 'mnist' alone; 'digits' comes with scikit-learn, got {path!r}")
-        return digits()
     if name == "mnist":
         return mnist(path)
-    raise ValueError(f"dataset must be 'digits' or 'mnist', got {name!r}")
+    if name != "digits":
+        raise ValueError(f"dataset must be 'digits' or 'mnist', got {name!r}")
+    if path is not None:
+        raise ValueError(f"path is for dataset 'mnist' alone; 'digits' comes with scikit-learn, got {path!r}")
+    return digits()
 
 
 def digits() -> Dataset:
@@ -94,17 +83,15 @@ def digits() -> Dataset:
 def mnist(path: str | os.PathLike | None = None) -> Dataset:
     """MNIST from ``path``, else from ``DGC_LAB_DATA``, else from Keras's cache, else by download (11 MB).
 
-    A DataError where there is no such file, it is not in Keras's layout, or the download failed.
-
     Source: Y. LeCun, C. Cortes, C. J. C. Burges, in the layout of ``keras.datasets.mnist``.
     """
-    given = path or os.environ.get("DGC_LAB_DATA")
-    if given:
+    if given := path or os.environ.get("DGC_LAB_DATA"):
         file = Path(given).expanduser()
         file = file / "mnist.npz" if file.is_dir() else file
         if not file.is_file():
-            source = "path" if path else "DGC_LAB_DATA"
-            raise DataError(f"{source} is {str(given)!r}, and there is no MNIST file {file}")
+            raise DataError(
+                f"{'path' if path else 'DGC_LAB_DATA'} is {str(given)!r}, and there is no MNIST file {file}"
+            )
     else:
         file = cached_or_downloaded()
     try:

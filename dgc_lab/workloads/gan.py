@@ -13,9 +13,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_number, check_whole
+from dgc_lab.common import check_whole
 from dgc_lab.workloads.ring import quality, ring_points
 
+POINTS = 4096  # size of the training set
+PENALTY = 0.3  # weight of half the mean squared slope at the real points: the larger, the steadier and the slower
 NOISE = 4  # random numbers from which the generator makes a point
 SAMPLES = 1000  # points that a score is counted on
 
@@ -25,7 +27,7 @@ def dense_network(widths, seeds) -> keras.Model:
     layers = [keras.Input((widths[0],))]
     for place, width in enumerate(widths[1:], start=2):
         activation = "leaky_relu" if place < len(widths) else None
-        first = keras.initializers.GlorotUniform(seed=next(seeds))
+        first = keras.initializers.GlorotUniform(next(seeds))
         layers.append(keras.layers.Dense(width, activation, kernel_initializer=first))
     return keras.Sequential(layers)
 
@@ -41,9 +43,6 @@ class RingGAN:
 
     Attributes:
         hidden: width of the two hidden layers of each network, 1 to 4096.
-        penalty: weight of the R1 penalty, half the mean squared slope of the discriminator at the real points; at least
-            0. The larger, the steadier and the slower.
-        points: size of the training set, 1 to 10 million.
         seed: integer, at least 0, from which training set and first weights are drawn.
 
     Raises:
@@ -58,28 +57,23 @@ class RingGAN:
     """
 
     hidden: int = 64
-    penalty: float = 0.3
-    points: int = 4096
     seed: int = 0
 
     def __post_init__(self):
         check_whole("hidden", self.hidden, 1, 4096)
-        check_whole("points", self.points, 1, 10_000_000)
         check_whole("seed", self.seed, 0, 2**31 - 2)
-        check_number("penalty", self.penalty, "at least 0 and finite")
 
     @cached_property
     def examples(self) -> tuple[np.ndarray]:
-        """The training set: one array, float32 (points, 2)."""
-        return (ring_points(self.points, self.seed),)
+        """The training set: one array, float32 (4096, 2)."""
+        return (ring_points(POINTS, self.seed),)
 
     @cached_property
     def players(self) -> tuple[keras.Model, keras.Model]:
         """The generator and the discriminator, with their first weights: Glorot's uniform kernels, biases of 0."""
         seeds = iter(range(6 * self.seed, 6 * self.seed + 6))
-        return tuple(
-            dense_network((first, self.hidden, self.hidden, last), seeds) for first, last in ((NOISE, 2), (2, 1))
-        )
+        hidden = self.hidden, self.hidden
+        return dense_network((NOISE, *hidden, 2), seeds), dense_network((2, *hidden, 1), seeds)
 
     def __getstate__(self):
         """What travels to a worker: the numbers alone, from which points and players are made again there."""
@@ -98,16 +92,16 @@ class RingGAN:
         return list(weights[: len(own) // 2]), list(weights[len(own) // 2 :])
 
     def gradients(self, weights, seed, real) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Each player's gradient of its own loss, both at the same weights.
+        """Each player's gradient of its own loss, both at the same weights; ValueError where these have other shapes.
 
         Args:
-            weights: float32 tensors as `initial_weights` has them; ValueError where they have other shapes.
-            seed: int32 (2,), from which the generator's noise is drawn; the same seed gives the same result.
+            weights: float32 tensors as `initial_weights` has them.
+            seed: int32 (2,), from which the generator's noise is drawn.
             real: float32 (batch, 2), real points; as many are made.
 
         Returns:
             The discriminator's loss without the penalty, a scalar: 2 ln 2 = 1.386 where it cannot tell real points from
-            made ones. And the gradients, like ``weights``: the discriminator's of its loss with the penalty.
+            made ones. And the gradients, like ``weights``.
         """
         makes, tells = (player.stateless_call for player in self.players)
         generator, discriminator = self.split(weights)
@@ -122,16 +116,15 @@ class RingGAN:
             # softplus(-x) is -log sigmoid(x): the cost of "real" with x for answer; softplus(x) is that of "made".
             fooling = tf.reduce_mean(tf.nn.softplus(-on_made))
             telling = tf.reduce_mean(tf.nn.softplus(-on_real)) + tf.reduce_mean(tf.nn.softplus(on_made))
-            penalized = telling + self.penalty / 2 * tf.reduce_mean(tf.reduce_sum(slope**2, axis=1))
+            penalized = telling + PENALTY / 2 * tf.reduce_mean(tf.reduce_sum(slope**2, axis=1))
         return telling, tape.gradient(fooling, generator) + tape.gradient(penalized, discriminator)
 
-    def sample(self, weights, count: int = SAMPLES) -> np.ndarray:
-        """Points that the generator makes, float32 (count, 2); the same noise at every call."""
-        check_whole("count", count, 1, 10_000_000)
-        noise = tf.random.stateless_normal((count, NOISE), (self.seed, 2))
+    def sample(self, weights) -> np.ndarray:
+        """Points that the generator makes, float32 (1000, 2); the same noise at every call."""
+        noise = tf.random.stateless_normal((SAMPLES, NOISE), (self.seed, 2))
         points, _ = self.players[0].stateless_call(self.split(weights)[0], [], noise)
         return points.numpy()
 
     def score(self, weights) -> dict[str, float]:
-        """The `dgc_lab.workloads.ring.quality` of 1 000 samples; ValueError where ``weights`` have other shapes."""
+        """The `dgc_lab.workloads.quality` of such points; ValueError where ``weights`` have other shapes."""
         return quality(self.sample(weights))

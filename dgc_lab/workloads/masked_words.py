@@ -1,7 +1,5 @@
 """The task that BERT learns from: guess the words that were masked. What is masked, and how good the guesses are.
 
-Masking words has nothing to do with masking gradients, but for the name.
-
 Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805, section 3.1, task 1.
 """
 
@@ -20,14 +18,11 @@ NUMBER_OF = {word: number for number, word in enumerate(SPECIAL)}
 
 
 class Masked(NamedTuple):
-    """Sequences with words to guess, all int32: ``words`` (sequences, length), as the model sees them.
+    """Sequences with words to guess, all int32."""
 
-    ``places``, rising, where the words to guess stand, and ``targets``, which they are: both (sequences, guesses).
-    """
-
-    words: tf.Tensor
-    places: tf.Tensor
-    targets: tf.Tensor
+    words: tf.Tensor  # (sequences, length), as the model sees them
+    places: tf.Tensor  # (sequences, guesses), rising: where the words to guess stand
+    targets: tf.Tensor  # (sequences, guesses): which they are
 
     @property
     def example(self):
@@ -46,9 +41,9 @@ def guesses(length: int) -> int:
 
 
 def mask_words(words, vocabulary_size: int, seed) -> Masked:
-    """Choose 15 % of the words of each sequence; 80 % of them become [MASK], 10 % a random word, 10 % stay.
+    """Choose 15 % of the words of each sequence, unknown ones only where there are too few others.
 
-    Unknown words are chosen only where a sequence has too few others.
+    Of these, 80 % become [MASK], 10 % a random word, 10 % stay.
 
     Args:
         words: int (sequences, length), word numbers; numpy or tensor.
@@ -77,13 +72,8 @@ def mask_words(words, vocabulary_size: int, seed) -> Masked:
 def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0):
     """A function from the number of a batch to its examples, for `dgc_lab.training.model_trainer.ModelTrainer`.
 
-    Every epoch walks the sequences in a new order, with new words masked.
-
-    Args:
-        sequences: int32 (n, length).
-        vocabulary: of the corpus.
-        batch: sequences in a batch.
-        seed: integer from which the orders and the masks are drawn.
+    Every epoch walks the ``sequences``, int32 (n, length), in a new order, with new words masked; both are drawn from
+    ``seed``, an integer.
 
     Example:
         >>> vocabulary = Vocabulary(("[UNK]", "[MASK]", "the", "a", "of"))

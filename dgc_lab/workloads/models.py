@@ -1,7 +1,4 @@
-"""The networks of the lessons, as plain Keras 3 models that return logits.
-
-Every random choice (first weights, dropout) comes from one seed, so that two calls with it give the same model.
-"""
+"""The networks of the lessons, as plain Keras 3 models that return logits; all chance in them comes from one seed."""
 
 from __future__ import annotations
 
@@ -13,21 +10,14 @@ def mnist_cnn(seed: int = 0):
 
     Returns:
         ``keras.Model``: float32 (batch, 28, 28, 1) in, logits float32 (batch, 10) out.
-
-    Example:
-        >>> mnist_cnn().count_params()
-        3274634
     """
     return cnn("mnist_cnn", 28, [(32, 5, True), (64, 5, True)], 1024, seed, dropout=0.4)
 
 
 def digits_cnn(seed: int = 0):
-    """A small convolutional network for 8x8 digits: the same build, 38 282 parameters.
+    """A small convolutional network for digits, (batch, 8, 8, 1): the same build, 38 282 parameters.
 
     Convolution 3x3x16, pool, convolution 3x3x32, dense 64, dense 10.
-
-    Returns:
-        ``keras.Model``: float32 (batch, 8, 8, 1) in, logits float32 (batch, 10) out.
 
     Example:
         >>> digits_cnn().output_shape
@@ -59,18 +49,17 @@ def cnn(name: str, side: int, convolutions, width: int, seed: int, dropout: floa
     layers = keras.layers
     seeds = iter(range(1000 * seed, 1000 * seed + 10))
 
-    def first():
-        return {"kernel_initializer": keras.initializers.GlorotUniform(seed=next(seeds))}
+    def first(activation):
+        return {"activation": activation, "kernel_initializer": keras.initializers.GlorotUniform(seed=next(seeds))}
 
     stack = [keras.Input((side, side, 1))]
     for number, (filters, size, pool) in enumerate(convolutions, start=1):
-        named = {"activation": "relu", "name": f"conv{number}"}
-        stack.append(layers.Conv2D(filters, size, padding="same", **named, **first()))
+        stack.append(layers.Conv2D(filters, size, padding="same", name=f"conv{number}", **first("relu")))
         stack += [layers.MaxPooling2D(name=f"pool{number}")] * pool
-    stack += [layers.Flatten(name="flatten"), layers.Dense(width, activation="relu", name="dense", **first())]
+    stack += [layers.Flatten(name="flatten"), layers.Dense(width, name="dense", **first("relu"))]
     if dropout:
         stack.append(layers.Dropout(dropout, seed=next(seeds), name="dropout"))
-    return keras.Sequential([*stack, layers.Dense(10, name="logits", **first())], name=name)
+    return keras.Sequential([*stack, layers.Dense(10, name="logits", **first(None))], name=name)
 
 
 MODELS = {"mnist": mnist_cnn, "digits": digits_cnn}

@@ -1,12 +1,13 @@
 """ResNet-20, the residual network for small images, which learns what to add to its input.
 
 Source: He, Zhang, Ren, Sun, arXiv:1512.03385, section 4.2 (CIFAR-10): 3 stages of 3 blocks of two 3x3 convolutions
-with 16, 32 and 64 filters; a shortcut without parameters around each block; 0.27 M parameters.
+with 16, 32 and 64 filters; a shortcut without parameters around each block. First weights: arXiv:1502.01852.
 """
 
 from __future__ import annotations
 
 import keras
+from keras.initializers import HeNormal
 
 from dgc_lab.common import check_whole
 
@@ -18,8 +19,7 @@ def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model
     """The residual network of 20 layers, for images of any size that can be halved twice.
 
     Args:
-        shape: height, width and channels of an image; height and width at least 4: ``(32, 32, 3)`` for CIFAR-10,
-            ``(28, 28, 1)`` for MNIST, ``(8, 8, 1)`` for digits.
+        shape: height, width and channels of an image, ``(32, 32, 3)`` for CIFAR-10; height and width at least 4.
         classes: number of them, at least 2.
         seed: integer from which first weights are drawn.
 
@@ -46,7 +46,7 @@ def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model
         for block in range(BLOCKS):
             x = residual_block(x, filters, 2 if stage > 0 and block == 0 else 1, f"stage{stage}_block{block}", seeds)
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    logits = keras.layers.Dense(classes, kernel_initializer=he(next(seeds)), name="logits")(x)
+    logits = keras.layers.Dense(classes, kernel_initializer=HeNormal(next(seeds)), name="logits")(x)
     return keras.Model(images, logits, name="resnet20")
 
 
@@ -60,7 +60,7 @@ def residual_block(x, filters: int, stride: int, name: str, seeds):
 def convolution(x, filters: int, stride: int, name: str, seeds):
     """A 3x3 convolution without bias, for the normalization after it has one."""
     x = keras.layers.Conv2D(
-        filters, 3, stride, padding="same", use_bias=False, kernel_initializer=he(next(seeds)), name=name
+        filters, 3, stride, padding="same", use_bias=False, kernel_initializer=HeNormal(next(seeds)), name=name
     )(x)
     return keras.layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
 
@@ -71,8 +71,3 @@ def shortcut(x, filters: int, stride: int):
         x = keras.layers.MaxPooling2D(1, stride)(x)
     more = filters - x.shape[-1]
     return keras.ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else x
-
-
-def he(seed: int):
-    """First weights that keep the size of what passes a relu (arXiv:1502.01852)."""
-    return keras.initializers.HeNormal(seed=seed)

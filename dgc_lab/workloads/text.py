@@ -1,7 +1,6 @@
 """Text that is there without a network, as word numbers for a language model: CPython's own language reference.
 
-Every Python carries it for ``help()``, in `pydoc_data.topics`. Its topics repeat each other's paragraphs, so the text
-is made of the distinct paragraphs, and whole paragraphs are held out: what is tested was never trained on.
+Its topics repeat each other's paragraphs, so the text is made of the distinct ones, and whole paragraphs are held out.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgc_lab.common import LabError, check_number, check_whole
+from dgc_lab.common import check_whole
+from dgc_lab.workloads.data import DataError
 
+HELD_OUT = 0.1  # of the paragraphs, for testing
 UNKNOWN, MASK = "[UNK]", "[MASK]"
 SPECIAL = (UNKNOWN, MASK)  # numbers 0 and 1
 # A word, a number, or one sign as often as it is repeated (a line of dashes is one token).
 TOKEN = re.compile(r"[^\W\d_]+|\d+|([\W_])\1*")
-
-
-class TextError(LabError):
-    """There is no text to learn from; the message says what to do."""
 
 
 def tokens(text: str) -> list[str]:
@@ -82,10 +79,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text cut into int32 sequences of word numbers, (sequences, length), for training and for testing.
-
-    The vocabulary is of the training text alone; no paragraph is in both.
-    """
+    """A text cut into int32 sequences of word numbers, (sequences, length); the vocabulary is of the training part."""
 
     vocabulary: Vocabulary
     train: np.ndarray
@@ -93,14 +87,14 @@ class Corpus:
 
 
 def python_reference() -> str:
-    """Python's language reference as ``help()`` shows it, each paragraph once; a TextError where it is missing.
+    """Python's language reference as ``help()`` shows it, each paragraph once; a DataError where it is missing.
 
     Source: `pydoc_data.topics`, made from https://docs.python.org/3/reference (PSF License).
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise TextError("this Python has no pydoc_data.topics: give a text of your own, corpus(text)") from error
+        raise DataError("this Python has no pydoc_data.topics: give a text of your own, corpus(text)") from error
     return "\n\n".join(dict.fromkeys(paragraph for topic in sorted(topics) for paragraph in paragraphs(topics[topic])))
 
 
@@ -110,19 +104,18 @@ def paragraphs(text: str) -> list[str]:
     return [paragraph for paragraph in stripped if paragraph]
 
 
-def corpus(text: str | None = None, length: int = 16, least: int = 5, held_out: float = 0.1, seed: int = 0) -> Corpus:
-    """Cut a text into sequences, some of its paragraphs held out.
+def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int = 0) -> Corpus:
+    """Cut a text into sequences, a tenth of its paragraphs held out for testing.
 
     Args:
         text: what to learn from, paragraphs with an empty line between them; `python_reference` if None.
         length: words in a sequence, at least 2; what is left over at the end is dropped.
         least: words that occur less often in the training part are ``[UNK]``.
-        held_out: share of the paragraphs that is for testing, in (0, 1).
-        seed: integer from which they are drawn.
+        seed: integer from which the paragraphs to hold out are drawn.
 
     Raises:
         ValueError: an argument is not as said above, or the text is too short for a sequence of each kind.
-        TextError: no text is given and this Python has none.
+        DataError: no text is given and this Python has none.
 
     Example:
         >>> words = corpus()
@@ -131,17 +124,12 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, held_out: 
     """
     check_whole("length", length, 2)
     check_whole("seed", seed, 0)
-    check_number("held_out", held_out, "above 0 and below 1")
     every = list(dict.fromkeys(paragraphs(python_reference() if text is None else text)))
-    out = np.random.default_rng(seed).random(len(every)) < held_out
+    out = np.random.default_rng(seed).random(len(every)) < HELD_OUT
     parts = ["\n\n".join(p for p, is_out in zip(every, out, strict=True) if is_out == wanted) for wanted in (0, 1)]
     vocabulary = Vocabulary.of(parts[0], least)
-    sequences = [in_sequences(vocabulary.encode(part), length) for part in parts]
+    numbers = [vocabulary.encode(part) for part in parts]
+    sequences = [part[: len(part) // length * length].reshape(-1, length) for part in numbers]
     if not all(map(len, sequences)):
         raise ValueError(f"text must have {length} words to train on and as many held out; it has too few")
     return Corpus(vocabulary, *sequences)
-
-
-def in_sequences(numbers: np.ndarray, length: int) -> np.ndarray:
-    """(tokens,) to (tokens // length, length)."""
-    return numbers[: len(numbers) // length * length].reshape(-1, length)

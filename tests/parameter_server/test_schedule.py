@@ -110,7 +110,7 @@ def test_tables_of_a_run_made_by_hand():
         "idle share": 0.25,
     }
     assert table.loc[1, ["gradients", "dropped", "computing", "idle share"]].tolist() == [1, 1, 1.0, 0.75]
-    assert event_log.updates(records) == [(2.0, 1), (4.0, 1)]
+    assert event_log.update_times(records) == {0: 2.0, 1: 4.0}
 
 
 def test_runs_without_records():
@@ -194,7 +194,7 @@ def test_backup_updates_hold_the_first_gradients_and_drop_the_others(run):
     end = min({record.worker: record.done for record in records}.values())
     sizes = Counter(record.update for record in records if record.update != DROPPED)
     assert set(sizes.values()) <= {needed}
-    applied = dict(enumerate(done for done, _ in event_log.updates(records)))
+    applied = event_log.update_times(records)
     for update, done in applied.items():
         assert done > end or len({record.worker for record in records if record.update == update}) == needed
     for record in records:
@@ -269,6 +269,7 @@ def test_a_straggler_holds_up_who_waits_for_it():
 
 
 def test_delays_with_a_tail_have_their_mean():
+    assert draw_delay(Straggler(0, delay=0.5), random=None) == 0.5
     random = np.random.default_rng(0)
     drawn = np.array([draw_delay(Straggler(0, delay=0.5, tail=3.0), random) for _ in range(20_000)])
     assert drawn.mean() == pytest.approx(0.5, rel=0.03)
@@ -401,17 +402,19 @@ def bars_of(picture, panel: int, look: str):
 
 
 def test_timelines_show_what_the_records_say(measured_like):
-    picture = schedule_pictures.timelines(measured_like, seconds=(0.1, 0.5))
+    picture = schedule_pictures.timelines(measured_like)
     assert len(picture.figure.axes) == len(MODES)
+    start, end = picture.figure.axes[0].get_xlim()
+    assert start == 0 < end < min(records[-1].done for records in measured_like.values())
     for panel, (name, records) in enumerate(measured_like.items()):
         shown = sorted(
-            (max(record.read, 0.1), min(record.computed, 0.5), record.worker)
+            (record.read, min(record.computed, end), record.worker)
             for record in records
-            if record.update != DROPPED and record.read < 0.5 and record.computed > 0.1
+            if record.update != DROPPED and record.read < end
         )
         np.testing.assert_allclose(sorted(bars_of(picture, panel, "computing")), shown)
         marks = picture.figure.axes[panel].lines[0].get_xdata()
-        moments = [moment for moment, _ in event_log.updates(records) if 0.1 <= moment <= 0.5]
+        moments = [moment for moment in event_log.update_times(records).values() if moment <= end]
         np.testing.assert_allclose(marks, moments)
         assert f"{name}: {len(moments)} updates" in picture.alt
     dropped = list(bars_of(picture, MODES.index("backup workers"), "computing, then dropped"))
@@ -431,10 +434,17 @@ def test_timelines_choose_a_window_and_leave_out_workers_that_would_be_too_thin(
     assert schedule_pictures.timelines(short).figure.axes[0].get_xlim()[1] == runs["many"][0].done
 
 
-@pytest.mark.parametrize("window", [(1.0, 1.0), (-1.0, 2.0), (0.0, math.inf)])
-def test_windows_that_show_nothing(measured_like, window):
-    with pytest.raises(ValueError, match=r"seconds must be a time of at least 0 and a later one, got \("):
-        schedule_pictures.timelines(measured_like, seconds=window)
+def test_what_workers_did_in_a_window_is_cut_at_both_ends(measured_like):
+    records = measured_like["asynchronous"]
+    found = schedule_pictures.spans(records, range(3), 0.1, 0.5)
+    for worker in range(3):
+        shown = [
+            (max(record.read, 0.1), min(record.computed, 0.5))
+            for record in records
+            if record.worker == worker and record.read < 0.5 and record.computed > 0.1
+        ]
+        bars = [(begin, begin + length) for begin, length in found[worker, "computing"]]
+        np.testing.assert_allclose(bars, shown)
 
 
 def test_histograms_show_each_share(measured_like):
@@ -454,16 +464,16 @@ def test_histograms_show_each_share(measured_like):
 
 
 def test_losses_by_time_and_by_gradients(measured_like):
-    by_time = schedule_pictures.loss_curves(measured_like, smooth=4)
-    by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients", smooth=4)
+    by_time = schedule_pictures.loss_curves(measured_like)
+    by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients")
     for number, records in enumerate(measured_like.values()):
         for picture, places in ((by_time, [record.done for record in records]), (by_gradients, range(1, 91))):
             x, y = picture.figure.axes[0].lines[number].get_data()
             np.testing.assert_allclose(x, places)
             assert y[0] == pytest.approx(2.0)
             assert y[1] == pytest.approx(1.995)
-            np.testing.assert_allclose(y[3:], 2.0 - (np.arange(3, 90) - 1.5) / 100)
-    assert "synchronous: 2.000 at first, 1.125 after 90 gradients" in by_gradients.alt
+            np.testing.assert_allclose(y[19:], 2.0 - (np.arange(19, 90) - 9.5) / 100)
+    assert "synchronous: 2.000 at first, 1.205 after 90 gradients" in by_gradients.alt
     with pytest.raises(ValueError, match=r"runs must hold losses, got none for 'simulated'"):
         schedule_pictures.loss_curves({"simulated": simulate(Schedule(), 2, 4, COSTS)})
     with pytest.raises(ValueError, match=r"by must be one of seconds, gradients, got 'steps'"):

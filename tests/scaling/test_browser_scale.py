@@ -10,12 +10,12 @@ from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_w
 
 LESSON = "scale.ipynb"
 CELL = """\
-from dgc_lab.scaling.calibration import Fit
+from dgc_lab.scaling.network import Link
 from dgc_lab.scaling.widget import ScaleExplorer
 from dgc_lab.scaling.timing import StepTimes
 
 times = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
-explorer = ScaleExplorer(times, Fit(latency=1e-3, efficiency=0.9, per_byte=1e-9, errors=(), rows=8))
+explorer = ScaleExplorer(times, Link(1.0, latency=1e-3, efficiency=0.9, per_byte=1e-9))
 explorer"""
 PICTURE = "img[alt^='Speed-up, bytes and break-even']"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")

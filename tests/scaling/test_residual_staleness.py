@@ -13,10 +13,8 @@ from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.scaling.residual_staleness import (
     WatchedCompressor,
     by_doubling,
-    counted,
-    grown,
     mean_age,
-    quantile,
+    median_age,
     was_sent,
 )
 from dgc_lab.scaling.worker_sweep import Run, clipping_of, table, table_runs, train_runs, watched_trainer
@@ -121,18 +119,26 @@ def test_a_tensor_that_was_sent_is_told_from_one_that_was_never_there():
     assert was_sent(before, after, gradient, velocity).numpy().tolist() == [False, True, True, False]
 
 
+def test_older_ones_count_as_the_longest_age():
+    worker = watched(OneWorker(), longest=2)
+    for gradient in SCHEDULE:
+        worker([[tf.constant(gradient)]])
+    assert worker.sent_ages.numpy().tolist() == [2, 1, 1]
+    assert worker.ages[0][0].numpy().tolist() == [3, 0, 0, 0]
+    assert worker.waiting_ages().tolist() == [0, 0, 1]
+
+
 def test_counts():
-    ages = tf.constant([[0, 5], [1, 7]])
-    assert counted(ages, ages > 0, longest=5).numpy().tolist() == [0, 1, 0, 0, 0, 2]
-    assert grown(ages, tf.constant([[1.0, 0.0], [1.0, 1.0]])).numpy().tolist() == [[1, 0], [2, 8]]
     counts = np.arange(100)
     classes = by_doubling(counts)
     assert sum(number for _, _, number in classes) == counts.sum()
     assert [first for first, _, _ in classes] == [0, 1, 2, 4, 8, 16, 32, 64]
     assert np.isnan(mean_age([0, 0]))
-    assert quantile([0, 0, 3], 1.0) == 2
+    assert median_age([0, 0, 3]) == 2
+    assert median_age([2, 1, 1]) == 0
+    assert median_age([1, 1, 1]) == 1
     with pytest.raises(ValueError, match="counts must hold at least one element"):
-        quantile([0, 0], 0.5)
+        median_age([0, 0])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,7 @@ def test_clipping_is_by_workers_or_the_same_for_all():
 
 def test_rows_are_kept_resumed_and_tabled(tmp_path):
     out = tmp_path / "workers.jsonl"
-    runs = table_runs(workers=(1, 2), ratios=(0.1,), clippings=("none",), dense=(1,))
+    runs = [run for run in table_runs(workers=(1, 2), ratios=(0.1,)) if run.clipping == "none"]
     events = train_runs(runs, steps=3, out=out)
     seen = []
     for event in events:

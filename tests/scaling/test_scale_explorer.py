@@ -15,7 +15,6 @@ from dgc_lab.scaling import figures as scale_pictures
 from dgc_lab.scaling import named_shapes
 from dgc_lab.scaling import tables as scale_tables
 from dgc_lab.scaling import timing as step_times
-from dgc_lab.scaling.calibration import Fit
 from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, selection_times, times_of, workload
@@ -23,7 +22,7 @@ from dgc_lab.scaling.widget import ScaleExplorer
 from widgets import picture_of, set_and_wait
 
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
-FIT = Fit(latency=200e-6, efficiency=0.9, per_byte=1e-9, errors=(0.05,), rows=8)
+FIT = Link(math.inf, latency=200e-6, efficiency=0.9, per_byte=1e-9)
 ROW = {"link": "1 Gbit/s", "bandwidth": GBIT, "ratio": 1.0, "values": "float32", "indices": "int32"}
 LINK_ROWS = [  # as results/link.jsonl has them
     {**ROW, "method": "no exchange", "ms": 50.0, "handed_bytes": 0, "wire_bytes": 7000},
@@ -120,6 +119,7 @@ def test_the_ends_cost_what_was_fitted(explorer):
 
 def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
     assert ("dense", "measured") in shown(explorer)
+    assert "no exchange, measured: speed-up 2 with 2; " in explorer.picture.alt
     assert "dense, measured: speed-up 0.667 with 2; sparse, measured: speed-up 1.67 with 2" in explorer.picture.alt
     set_and_wait(explorer, values="float16")
     assert "sparse, measured: speed-up 1.72 with 2" in explorer.picture.alt
@@ -228,7 +228,6 @@ def test_times_are_measured_here_scaled_or_assumed():
     [
         (lambda: step_times.measured(batch=0), r"batch must be a whole number of at least 1, got 0"),
         (lambda: step_times.measured(rounds=1), r"rounds must be a whole number of at least 3, got 1"),
-        (lambda: step_times.measured(ratio=1), r"ratio must be above 0 and below 1, got 1"),
         (lambda: times_of("GPT", HERE), r"model must be one of mnist_cnn, ResNet-50, BERT-base, got 'GPT'"),
         (lambda: Workload(10, math.nan), r"compute must be above 0, got nan"),
         (lambda: Workload(10, 1.0, selection=-1), r"selection must be at least 0, got -1"),
@@ -236,7 +235,6 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: selection_times(0), r"elements must be a whole number of at least 1, got 0"),
         (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
         (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one row, got none"),
-        (lambda: scale_pictures.age_histograms([{}], "lost"), r"kind must be sent or waiting, got 'lost'"),
         (lambda: scale_pictures.errors_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
         (lambda: scale_pictures.lines_and_marks(pd.DataFrame(), "x", "y"), r"frame must hold at least one row"),
     ],
@@ -249,15 +247,13 @@ def test_bad_arguments_are_named(call, message):
 def test_pictures_say_the_numbers_of_their_rows():
     rows = [
         {
-            **{"workers": workers, "ratio": 0.01, "mean age": 7.25, "mean age waiting": 9.0},
+            **{"workers": workers, "ratio": 0.01, "mean age": 7.25},
             "sent by age": [[0, 0, 10], [1, 1, 20], [2, 3, 70]],
-            "waiting by age": [[0, 0, 0], [1, 1, 1], [2, 3, 0]],
         }
         for workers in (1, 4)
     ]
     alt = scale_pictures.age_histograms(rows).alt
     assert "ratio 0.01, 4 workers: mean age 7.2 steps, most at 2 to 3" in alt
-    assert "mean age 9.0 steps, most at 1 to 1" in scale_pictures.age_histograms(rows, "waiting").alt
     frame = pd.DataFrame(
         [(1, 1.0, "none", 0.97), (2, 0.01, "none", 0.9), (4, 0.01, "none", 0.8)],
         columns=["workers", "ratio", "clipping", "accuracy"],
@@ -272,14 +268,15 @@ def test_pictures_say_the_numbers_of_their_rows():
 
 def test_measured_and_modelled_steps_stand_side_by_side():
     """Three links that follow the model exactly: what is fitted to two of them predicts the third."""
-    true, rows = Fit(2e-4, 0.9, 1e-9, (), 0), []
+    rows = []
     for gbit in (0.01, 0.1, 1):
         for method, collective, handed, selection in (
             ("no exchange", None, 0, 0.0),
             ("dense", "ring", 4 * 3_274_634, 0.0),
             ("DGC", "allgather", 8 * 3272.704 + 8 + 4 * 1930, 8.0),
         ):
-            network = true.link(gbit * GBIT).seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
+            link = Link(gbit * GBIT, 2e-4, 0.9, 1e-9)
+            network = link.seconds(*COLLECTIVES[collective](2, handed)) if collective else 0
             row = {
                 **ROW,
                 "link": f"{gbit} Gbit/s",
@@ -295,6 +292,6 @@ def test_measured_and_modelled_steps_stand_side_by_side():
     assert errors.index.tolist() == ["DGC 0.1%", "dense"]
     assert errors.columns.tolist() == ["0.01 Gbit/s", "0.1 Gbit/s", "1 Gbit/s"]
     assert errors.abs().max().max() < 1e-3
-    wrong = scale_tables.steps_over_links(rows, Fit(2e-4, 0.45, 1e-9, (), 0))
+    wrong = scale_tables.steps_over_links(rows, Link(math.inf, 2e-4, 0.45, 1e-9))
     assert scale_tables.errors_over_links(wrong).loc["dense", "0.01 Gbit/s"] == pytest.approx(1, abs=0.01)
     assert wrong.query("source == 'measured' and curve == 'dense'")["y"].tolist() == [r["ms"] for r in rows[1::3]]

@@ -80,7 +80,6 @@ def test_the_seed_decides_what_is_held_out(words):
     ("options", "message"),
     [
         ({"length": 1}, r"length must be a whole number of at least 2, got 1"),
-        ({"held_out": 1}, r"held_out must be above 0 and below 1, got 1"),
         ({"least": 0}, r"least must be a whole number of at least 1, got 0"),
         ({"text": "too short"}, r"text must have 16 words to train on and as many held out"),
     ],
