@@ -24,6 +24,16 @@ def statistics_of(model) -> list[tf.Variable]:
     return [weight.value for weight in model.non_trainable_weights if tf.as_dtype(weight.dtype).is_floating]
 
 
+def mean(values):
+    """The mean of tensors, through float64, where that of equal ones is each: frozen weights must stay as they are.
+
+    Example:
+        >>> float(mean([tf.constant(0.1)] * 3)) == float(tf.constant(0.1))
+        True
+    """
+    return tf.cast(tf.add_n([tf.cast(value, tf.float64) for value in values]) / len(values), values[0].dtype)
+
+
 def average_statistics(model, communicator=None) -> None:
     """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
 
@@ -33,10 +43,10 @@ def average_statistics(model, communicator=None) -> None:
     variables = statistics_of(model)
     if not variables or communicator.size == 1:
         return
-    # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth.
-    own = tf.concat([tf.reshape(tf.cast(variable, tf.float32), [-1]) for variable in variables], 0)
-    mean = communicator.allreduce([[own]] * communicator.local, "dgc_lab.statistics")[0] / communicator.size
-    parts = tf.split(mean, [variable.shape.num_elements() for variable in variables])
+    # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth. In float64, as in `mean`.
+    own = tf.concat([tf.reshape(tf.cast(variable, tf.float64), [-1]) for variable in variables], 0)
+    average = communicator.allreduce([[own]] * communicator.local, "dgc_lab.statistics")[0] / communicator.size
+    parts = tf.split(average, [variable.shape.num_elements() for variable in variables])
     for variable, part in zip(variables, parts, strict=True):
         variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
 

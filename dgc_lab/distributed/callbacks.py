@@ -21,6 +21,7 @@ class AverageMetrics(keras.callbacks.Callback):
     Raises:
         RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs. Of a ``tf.data``
             pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
+        ValueError: at the start: nobody can tell how many steps an epoch has, as with a generator.
     """
 
     def __init__(self, communicator=None):
@@ -32,8 +33,12 @@ class AverageMetrics(keras.callbacks.Callback):
         # A rank with fewer batches would leave the others waiting in the last step.
         numbers = f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
         self.communicator.assert_same_on_all_ranks(numbers)
-        # Not the seeds of dropout: each rank draws its own.
-        self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
+        if self.params.get("steps") is None and self.communicator.size > 1:
+            told = "a rank whose examples end first would leave the others waiting"
+            raise ValueError(f"steps_per_epoch must be given to fit, got None: {told}")
+        # Not the seeds of dropout: each rank draws its own. And not in a run that goes on from a rank's own moments.
+        if not int(self.model.optimizer.iterations):
+            self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
     def on_epoch_end(self, epoch, logs=None):
         if logs:

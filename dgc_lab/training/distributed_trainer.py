@@ -154,7 +154,7 @@ class DistributedTrainer(ModelTrainer):
 
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in dataclasses.asdict(self.settings).items() if name not in LENGTHS}
-        kept = [*self.weights, *self.compressor.state]
+        kept = [*self.weights, *self.statistics, *self.compressor.state]
         return RankFiles(folder, self.communicator, kept, {**settings, "ratio": ratio})
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from dgc_lab.common import check_number, check_whole
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.distributed.batch_norm import average_statistics, statistics_of
+from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
 from dgc_lab.distributed.communicators import OneWorker
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, is_evaluated, readable_error
 from dgc_lab.workloads.batches import pick_batch
@@ -30,7 +30,7 @@ def dense(config: DGCConfig) -> DGCConfig:
         >>> dense(DGCConfig(ratio=0.01, clip_norm=1.0)).ratio
         1.0
     """
-    return dataclasses.replace(config, ratio=1.0, warm_up=(), factor_masking=False)
+    return dataclasses.replace(config, ratio=1.0, warm_up=())
 
 
 def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
@@ -232,6 +232,10 @@ class ModelTrainer:
         metadata = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
-            variable.assign(tf.add_n(values) / communicator.local)
+            variable.assign(mean(values))
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
-        return self.compressor.train(list(gradients), rate, ratio, metadata)
+        report = self.compressor.train(list(gradients), rate, ratio, metadata)
+        for weight in self.model.trainable_weights:
+            if weight.constraint is not None:
+                weight.assign(weight.constraint(weight))
+        return report

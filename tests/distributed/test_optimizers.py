@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from dgc_lab.common import LabError
 from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.batch_norm import average_statistics
 from dgc_lab.distributed.callbacks import AverageMetrics, on_first_rank, shard
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
@@ -67,7 +68,7 @@ def test_learning_rate_schedules_and_callbacks_reach_the_inner_optimizer():
     callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
     history = fit(model, epochs=3, callbacks=[AverageMetrics(), callback])
     assert history.history["learning_rate"] == pytest.approx([0.1, 0.05, 0.1 / 3])
-    assert float(model.optimizer.inner.learning_rate) == pytest.approx(0.1 / 3)
+    assert float(model.optimizer.inner_optimizer.learning_rate) == pytest.approx(0.1 / 3)
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([2], [0.1, 0.0])
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(schedule), SMALL))
     fit(model, epochs=3)
@@ -252,3 +253,108 @@ def test_nan_is_told_with_the_variables_name():
     with pytest.raises(tf.errors.InvalidArgumentError, match="gradient of kernel"):
         optimizer.minimize(lambda: tf.reduce_sum(weight * np.nan), var_list=[weight])
     np.testing.assert_array_equal(weight, np.ones((4, 5)))
+
+
+# Corners of Keras ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nesterov": True}, "nesterov must be given to the config, got True"),
+        ({"use_ema": True, "ema_overwrite_frequency": 3, "gradient_accumulation_steps": 2}, "ema_overwrite_frequency"),
+    ],
+)
+def test_what_would_train_otherwise_than_keras_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.0, **options), SMALL)
+
+
+def test_mirrored_strategy_is_refused_by_name():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+        with pytest.raises(ValueError, match="MirroredStrategy must not be around DistributedOptimizer"):
+            fit(model)
+
+
+def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
+    whole = DGCConfig(ratio=1.0, momentum=0.9, dense_below=0, dense_vectors=False)
+    keras.utils.set_random_seed(0)
+    start = compiled("sgd").get_weights()
+    models = [
+        compiled(keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=4)),
+        compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4), whole)),
+        compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), whole)),
+    ]
+    for model in models:
+        model.set_weights(start)
+        fit(model, epochs=4, batch_size=2, shuffle=False)  # four batches an epoch
+    for one, other in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert 4 * models[1].optimizer.bytes_sent == models[2].optimizer.bytes_sent > 0
+    assert int(models[1].optimizer.iterations) == 4
+
+
+def test_a_run_of_accumulated_gradients_is_saved_in_the_middle_of_a_sum(tmp_path):
+    def model():
+        keras.utils.set_random_seed(0)
+        return compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3), SMALL))
+
+    whole, first = model(), model()
+    fit(whole, epochs=6, batch_size=8)
+    fit(first, epochs=4, batch_size=8)
+    first.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.optimizer.gradient_accumulation_steps == 3
+    fit(again, epochs=2, batch_size=8)
+    for one, other in zip(whole.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_scaled_loss_is_clipped_and_decayed_as_it_is():
+    config = DGCConfig(ratio=0.5, clip_norm=0.1, weight_decay=0.1, dense_below=0, dense_vectors=False)
+    keras.utils.set_random_seed(0)
+    models = [
+        compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, loss_scale_factor=scale), config))
+        for scale in (None, 64.0)
+    ]
+    models[1].set_weights(models[0].get_weights())
+    for model in models:
+        fit(model, epochs=5)
+    for one, other in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_weights_are_loaded_before_the_first_step_with_a_warning(tmp_path):
+    trained, fresh = (compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL)) for _ in range(2))
+    fit(trained)
+    trained.save_weights(tmp_path / "model.weights.h5")
+    with pytest.warns(UserWarning, match="residuals and velocities are left as they are"):
+        fresh.load_weights(tmp_path / "model.weights.h5")
+    for one, other in zip(trained.get_weights(), fresh.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    fit(fresh)
+
+
+def test_a_file_of_as_many_ranks_alone_is_loaded():
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    fit(model)
+    with pytest.raises(ValueError, match="the file is one of 2 ranks, and these are 1"):
+        model.optimizer.load_own_variables({"rank": np.array(0), "workers": np.array(2)})
+
+
+def test_a_generator_needs_its_number_of_steps_on_several_ranks():
+    model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
+    metrics = AverageMetrics(SimulatedWorkers(2))
+    batches = ((np.ones((4, 4)), np.ones((4, 3))) for _ in range(3))
+    with pytest.raises(ValueError, match="steps_per_epoch must be given to fit, got None"):
+        model.fit(batches, verbose=0, callbacks=[metrics])
+
+
+def test_frozen_weights_are_not_changed_by_averaging_them():
+    model = keras.Sequential([keras.Input((50,)), keras.layers.Dense(50), keras.layers.BatchNormalization()])
+    model.layers[0].trainable = False
+    before = model.get_weights()
+    average_statistics(model, SimulatedWorkers(3))
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
