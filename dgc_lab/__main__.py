@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; those of the published or the lesson's table if not given")
     table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
-    table.add_argument("--method", help="two-node: masking (as published), dgc, or both (default)")
+    table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
     table.add_argument("--numbers", help="workers: how many, such as 1,4,16; 1 to 32 if not given")
     table.add_argument("--seed", type=int, default=0)
     add_files(table)

@@ -11,10 +11,9 @@ from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.widget import wide
 
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
-# Each switch off by itself, and masking alone as in lesson 4.
+# Each of the two about momentum off by itself, and masking alone as in lesson 4: nothing that is not sent is kept.
 METHODS = {
     "complete DGC": COMPLETE,
-    "dropping, not accumulating": {**COMPLETE, "accumulate": False},
     "momentum after the exchange": {**COMPLETE, "momentum_correction": False},
     "no momentum factor masking": {**COMPLETE, "factor_masking": False},
     "masking alone": dict.fromkeys(COMPLETE, False),

@@ -42,7 +42,7 @@ TWO_NODE = {
     0.001: (0.2385, 2.2694),
     0.0: (0.1386, 2.2822),
 }
-METHODS = ("masking", "dgc")
+METHODS = ("masking", "masking_per_tensor", "dgc")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
@@ -68,7 +68,8 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     """The published config for two workers: twice the learning rate, and half of ``steps`` each.
 
     ``"masking"`` is as published: the first tensor's threshold, and what it does not let pass is dropped. ``"dgc"`` is
-    the complete algorithm with the paper's warm-up in its first 16 %, and all else the same.
+    the complete algorithm: a threshold per tensor, small tensors and vectors whole, the paper's warm-up in the first
+    16 % of the steps. ``"masking_per_tensor"`` has all of these, and drops.
     """
     from dgc_lab.dgc.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
@@ -79,7 +80,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     if method == "masking":
         switches = {"rule": "exact", "scope": "first", **MASKING}
     else:
-        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50)}
+        switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50), "accumulate": method == "dgc"}
     return DistributedConfig(
         dataset="mnist",
         steps=steps // 2,

@@ -45,7 +45,7 @@ def test_methods_set_the_switches_and_name_themselves(lab):
         assert {switch: getattr(lab.settings(), switch) for switch in switches} == switches
     lab.method.value = "complete DGC"
     lab.accumulate.value = False
-    assert lab.method.value == "dropping, not accumulating"
+    assert lab.method.value == "as typed"
     lab.momentum_correction.value = False
     assert lab.method.value == "as typed"
     lab.factor_masking.value = False
