@@ -518,3 +518,14 @@ def test_cifar10_that_is_not_there_or_broken(small_cifar10, tmp_path, monkeypatc
     (small_cifar10 / "test_batch.bin").write_bytes(b"short")
     with pytest.raises(DataError, match=r"test_batch.bin is not CIFAR-10's binary version"):
         cifar10.load(small_cifar10)
+
+
+def test_constraints_of_weights_hold_after_every_step():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(3, kernel_constraint=keras.constraints.NonNeg())(inputs))
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    config = DGCConfig(ratio=0.5, dense_below=0)
+    trainer = ModelTrainer(model, keras.losses.mse, batches_of(x, -x[:, :3], 8), config, 0.5)
+    list(trainer.run(steps=4))
+    assert np.all(model.get_weights()[0] >= 0)
+    assert np.any(model.get_weights()[0] > 0)
