@@ -31,6 +31,8 @@ from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
 MESSAGES_A_LOOK = 100
+WAITING = 1_000_000  # characters of a process that may wait for their turn to be printed
+LEFT_OUT = "... what was printed before is left out ...\n"
 DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
@@ -198,7 +200,8 @@ class MemberCall(Call):
             if kind == "item":
                 yield content
             elif kind == "text":
-                self._texts[number] += content
+                text = self._texts[number] + content
+                self._texts[number] = text if len(text) <= WAITING else LEFT_OUT + text[-WAITING:]
             else:
                 self._ended.add(number)
             self._print(self._ended)
@@ -237,7 +240,10 @@ class MemberCall(Call):
             self.processes.terminate("a call was left before its end, and all were put down")
 
     def _print(self, ended):
-        """Print what the first process says as it says it; the others' lines wait until those before have ended."""
+        """Print what the first process says as it says it; the others' lines wait until those before have ended.
+
+        What waits is bounded: a rank that prints without end would fill the notebook's memory.
+        """
         for number, name in enumerate(self.names):
             *lines, rest = self._texts[number].split("\n")
             if number in ended and rest:

@@ -165,6 +165,22 @@ def test_a_second_call_is_told_that_the_ranks_are_busy(two_ranks):
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
+def test_what_waits_to_be_printed_is_bounded(two_ranks, capsys):
+    def chatter():
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        for number in range(400 * hvd.rank()):
+            print(number, "x" * 100_000)
+        hvd.allreduce(tf.zeros([]))  # rank 0's part of the call ends with rank 1's
+
+    two_ranks.run(chatter)
+    left_out, *lines = capsys.readouterr().out.splitlines()
+    assert left_out == "[rank 1] ... what was printed before is left out ..."
+    assert lines[-1][:15] == "[rank 1] 399 xx"
+    assert 900_000 < sum(map(len, lines)) < 1_100_000, "of 40 MB"
+
+
 def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
     two_ranks.run_cell("kept = 'here'\nprint('hello')\nkept")
     assert capsys.readouterr().out == "[rank 0] hello\n[rank 0] 'here'\n[rank 1] hello\n[rank 1] 'here'\n"
