@@ -233,10 +233,10 @@ def check_outer_optimizer(optimizer) -> None:
         )
     if optimizer.nesterov:
         raise ValueError("nesterov must be given to the config, got True in the inner SGD: it is a kind of momentum")
-    if optimizer.ema_overwrite_frequency and optimizer.gradient_accumulation_steps:
+    if optimizer.use_ema and optimizer.gradient_accumulation_steps:
         raise ValueError(
-            f"ema_overwrite_frequency must be None with gradient_accumulation_steps, got "
-            f"{optimizer.ema_overwrite_frequency}: Keras counts it in batches, not in updates"
+            "use_ema must be False with gradient_accumulation_steps, got True: Keras averages the weights after every "
+            "batch then, whether it has changed them or not"
         )
     for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
         if getattr(optimizer, name):

@@ -262,7 +262,7 @@ def test_nan_is_told_with_the_variables_name():
     ("options", "message"),
     [
         ({"nesterov": True}, "nesterov must be given to the config, got True"),
-        ({"use_ema": True, "ema_overwrite_frequency": 3, "gradient_accumulation_steps": 2}, "ema_overwrite_frequency"),
+        ({"use_ema": True, "gradient_accumulation_steps": 2}, "use_ema must be False with gradient_accumulation_steps"),
     ],
 )
 def test_what_would_train_otherwise_than_keras_is_refused(options, message):

@@ -10,5 +10,5 @@ def test_the_page_is_what_running_it_makes():
     assert len(lines) >= 25
     for line in lines:
         _, _, verdict, note, _ = line.split("|")
-        assert verdict.strip() in ("works", "refused", "differs"), line
+        assert verdict.strip() in ("works", "refused", "refused, as by Keras", "differs"), line
         assert verdict.strip() == "works" or len(note) > 20, f"says what to do: {line}"
