@@ -9,6 +9,7 @@ the same momentum inside `DistributedOptimizer`, which sends everything. Equal w
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -399,7 +400,8 @@ def outcome(train, sgd):
     try:
         return train(sgd)
     except (LabError, ValueError) as error:  # Keras puts lines of its own around
-        return next(line for line in str(error).splitlines() if "must" in line or "Unknown" in line)
+        lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
+        return next(line for line in lines if "must" in line or "Unknown" in line)
 
 
 def verdict(train) -> tuple[str, str]:
