@@ -1,4 +1,4 @@
-"""The figures of lesson 1: graphs of sums, errors, costs, traces and links, each with words that say what it shows."""
+"""The figures of lessons 0 and 1: a training step, graphs of sums, errors, costs, traces and links, each with words."""
 
 from __future__ import annotations
 
@@ -15,6 +15,40 @@ from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
 KIND_COLOURS = {"AddN": PALETTE[1], "MatMul": PALETTE[0], "Tanh": PALETTE[2], "TanhGrad": PALETTE[3]}
 ARROW = {"arrowstyle": "-|>", "color": PALETTE[0], "shrinkA": 11, "shrinkB": 11, "connectionstyle": "arc3,rad=0.12"}
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+
+
+def training_step(step) -> Picture:
+    """One training step of several workers, from the left to the right: what each holds, what goes to whom. Lesson 0.
+
+    ``step`` is a ``pandas.DataFrame`` of numbers: a row for each worker and up to four columns, which are what it
+    holds before the step and after computing, exchanging and updating.
+    """
+    workers, columns = step.shape
+    figure, [axes] = charts.grid(1, 1, 8, 1.3 + 0.55 * workers)
+    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "black"}
+    arrow = {**ARROW, "connectionstyle": "arc3", "shrinkA": 24, "shrinkB": 24}
+    for column, stage in enumerate(("compute", "exchange", "update")[: columns - 1]):
+        axes.text(column + 0.5, 0.62, stage, ha="center", color=PALETTE[0])
+        for sender in range(workers):
+            for receiver in range(workers) if stage == "exchange" else [sender]:
+                axes.annotate("", (column + 1, -receiver), (column, -sender), arrowprops=arrow)
+    for row, (worker, *values) in enumerate(step.itertuples()):
+        axes.text(-0.55, -row, worker, ha="center", va="center")
+        for column, value in enumerate(values):
+            axes.text(column, -row, f"{value:g}", ha="center", va="center", bbox=box)
+    for column, name in enumerate(step.columns):
+        axes.text(column, 1.05, name, ha="center", fontsize=9)
+    below = 0.6 - workers
+    axes.annotate("", (0, below), (columns - 1, below), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
+    axes.text((columns - 1) / 2, below - 0.08, "the next step begins with the new weights", ha="center", va="top")
+    axes.set(xlim=(-0.9, columns - 0.5), ylim=(below - 0.5, 1.4))
+    axes.set_axis_off()
+    said = (
+        f"{worker}: " + ", ".join(f"{name} {value:g}" for name, value in zip(step, values, strict=True))
+        for worker, *values in step.itertuples()
+    )
+    last = "In the exchange each worker's gradient reaches all of them."
+    return Picture(figure, f"One training step of {workers} workers. {'; '.join(said)}. {last}")
 
 
 def sum_graphs(graphs: dict) -> Picture:

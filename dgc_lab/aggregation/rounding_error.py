@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -77,6 +77,32 @@ def errors(addends: Sequence) -> dict[str, float]:
     """
     exact = exact_sum(addends)
     return {name: relative_error(method(addends), exact) for name, method in METHODS.items()}
+
+
+def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[int]]) -> dict[str, float]:
+    """How far sums of the same addends are apart when they are added in several orders.
+
+    Args:
+        add: a function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``.
+        addends: tensors or arrays of one shape and dtype.
+        orders: for each sum the places of the addends, in the order in which they are added.
+
+    Returns:
+        ``"different sums"``: how many of the sums differ in any bit from all others before them;
+        ``"elements that differ"``: share of the elements that are not the same in all sums;
+        ``"farthest apart"``: the largest distance of two sums in any element, as a share of the largest element.
+
+    Example:
+        >>> apart_by_order(sum, [1e16, 1.0, -1e16], [(0, 2, 1), (0, 1, 2)])["different sums"]
+        2
+    """
+    sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])
+    apart, largest = np.ptp(sums, axis=0), np.abs(sums).max()
+    return {
+        "different sums": len({total.tobytes() for total in sums}),
+        "elements that differ": float(np.mean(apart > 0)),
+        "farthest apart": float(apart.max() / largest) if largest else 0.0,
+    }
 
 
 def measure(addends: Sequence) -> list[dict]:

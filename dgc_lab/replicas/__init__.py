@@ -2,7 +2,8 @@
 
 `start_devices` and `mirrored` make replicas, on one processor too. `try_pair` and `all_pairs` say what becomes of the
 values that replicas assign, `through_checkpoint` what a file keeps of them. `train` is a training loop written out,
-with right and wrong ways to exchange gradients; `combined_weights` makes one model of replicas that trained alone.
+with right and wrong ways to exchange gradients, and local SGD, which averages weights now and then; `combined_weights`
+makes one model of replicas that trained alone.
 """
 
 from dgc_lab.common import hand_on

@@ -6,7 +6,7 @@ What the replicas exchange, and by what the loss is divided, are arguments, so t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +21,13 @@ DIVISORS = ("replica batch", "global batch")
 NORMALIZATIONS = ("local", "synchronized")
 
 
-def dense_network(normalization: str | None = None):
+def dense_network(normalization: str | None = None, seed: int = 0):
     """A dense network for 8x8 digits: dense 64, batch normalization if asked for, ReLU, dense 10.
 
-    The model takes float32 (batch, 8, 8, 1) and gives logits, float32 (batch, 10); it is the same at every call. With
-    ``"local"`` normalization each replica normalizes by the moments of its own part of the batch, with
-    ``"synchronized"`` by those of the whole batch; another one is a ValueError.
+    The model takes float32 (batch, 8, 8, 1) and gives logits, float32 (batch, 10); its first weights are the same at
+    every call with the same seed, an integer of at least 0. With ``"local"`` normalization each replica normalizes by
+    the moments of its own part of the batch, with ``"synchronized"`` by those of the whole batch; another one is a
+    ValueError.
 
     Example:
         >>> dense_network().count_params()
@@ -36,20 +37,21 @@ def dense_network(normalization: str | None = None):
 
     if normalization is not None:
         check_choice("normalization", normalization, NORMALIZATIONS)
+    check_whole("seed", seed, 0, 2**30)
     between = [keras.layers.BatchNormalization(synchronized=normalization == "synchronized")] if normalization else []
     return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
             keras.layers.Flatten(),
-            keras.layers.Dense(64, kernel_initializer=keras.initializers.GlorotUniform(seed=0)),
+            keras.layers.Dense(64, kernel_initializer=keras.initializers.GlorotUniform(seed=2 * seed)),
             *between,
             keras.layers.Activation("relu"),
-            keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(seed=1)),
+            keras.layers.Dense(10, kernel_initializer=keras.initializers.GlorotUniform(seed=2 * seed + 1)),
         ]
     )
 
 
-def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False):
+def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False, seed: int = 0):
     """The examples that each replica sees in each step, as int32 places (steps, replicas, batch / replicas).
 
     Args:
@@ -59,6 +61,7 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
         replicas: how many share the batch.
         own_slices: False: each step's batch is drawn from all examples, the same for any number of replicas, and cut
             up. True: replica i only ever sees examples i, i + replicas, i + 2 replicas and so on.
+        seed: integer of at least 0 from which the examples are drawn.
 
     Example:
         >>> batch_order(examples=100, steps=3, batch=8, replicas=4).shape
@@ -70,7 +73,8 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
     check_whole("batch", batch, replicas, 2**20)
     if batch % replicas:
         raise ValueError(f"batch must be a multiple of the {replicas} replicas, got {batch}")
-    random = np.random.default_rng(0)
+    check_whole("seed", seed, 0)
+    random = np.random.default_rng(seed)
     if not own_slices:
         return random.integers(0, examples, (steps, batch)).reshape(steps, replicas, -1).astype(np.int32)
     places = random.integers(0, examples // replicas, (steps, replicas, batch // replicas))
@@ -106,12 +110,15 @@ def train(
     momentum: float = 0.0,
     exchange: str = "MEAN",
     divide_by: str = "replica batch",
+    average_after: Container[int] = (),
 ) -> Trained:
-    """Train one model per replica; with an exchange they stay the same model.
+    """Train one model per replica; with an exchange of gradients they stay the same model.
 
     Each replica works out the gradient of its loss, its examples' losses summed and divided as ``divide_by`` says. The
     replicas exchange gradients as ``exchange`` says. Each then updates its own copy of the weights with momentum,
-    ``v = momentum v + g``, ``w = w - learning_rate v``.
+    ``v = momentum v + g``, ``w = w - learning_rate v``. After the steps of ``average_after`` all replicas go on from
+    the mean of their weights: with exchange ``"NONE"`` and every H-th step this is local SGD (S. Stich, Local SGD
+    converges fast and communicates little, arXiv:1805.09767), of which H = 1 is synchronous SGD.
 
     Args:
         strategy: of `dgc_lab.replicas.mirrored_variable.mirrored`.
@@ -122,6 +129,8 @@ def train(
         momentum: in [0, 1).
         exchange: ``"MEAN"``, ``"SUM"`` or ``"NONE"``.
         divide_by: ``"replica batch"`` or ``"global batch"``.
+        average_after: steps, 1 for the first, after which the trained weights are averaged; velocities stay each
+            replica's own.
 
     A ValueError for any other argument, and for an ``order`` for another number of replicas.
     """
@@ -158,7 +167,19 @@ def train(
     def step(places):
         return strategy.experimental_local_results(strategy.run(on_replica, args=(places,)))
 
-    losses = [[float(loss) for loss in step(tf.constant(places))] for places in order]
+    def own_to_mean():
+        means = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.MEAN, [tf.convert_to_tensor(weight) for weight in weights]
+        )
+        for weight, mean in zip(weights, means, strict=True):
+            weight.assign(mean)
+
+    average = tf.function(lambda: strategy.run(own_to_mean))
+    losses = []
+    for number, places in enumerate(order, 1):
+        losses.append([float(loss) for loss in step(tf.constant(places))])
+        if number in average_after:
+            average()
     every = [strategy.experimental_local_results(variable.value) for variable in model.variables]
     copies = [[copy.numpy() for copy in own] for own in zip(*every, strict=True)]
     return Trained(np.array(losses, np.float32), copies, build)

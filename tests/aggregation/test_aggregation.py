@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from dgc_lab.aggregation import addn_graph as gradient_graph
 from dgc_lab.aggregation import addn_timing as sum_speed
@@ -158,6 +160,18 @@ def test_measure_gives_each_methods_own_error():
         assert row["error"] == rounding.relative_error(aggregation.METHODS[name](addends), exact)
         assert row["seconds"] > 0
     assert rows["kahan"]["error"] < rows["pairwise"]["error"] * 1.01 < rows["sequential"]["error"]
+
+
+def test_sums_in_several_orders_by_closed_form():
+    addends = [np.array([number, 1.0], np.float32) for number in (2.0**24, 1.0, 1.0)]
+    orders = [(0, 1, 2), (1, 2, 0), (0, 2, 1)]
+    apart = rounding.apart_by_order(sum, addends, orders)
+    assert apart == {"different sums": 2, "elements that differ": 0.5, "farthest apart": 2 / (2**24 + 2)}
+    whole = [addend.astype(np.int64) for addend in addends]
+    same = {"different sums": 1, "elements that differ": 0, "farthest apart": 0}
+    assert rounding.apart_by_order(sum, whole, orders) == same
+    assert rounding.apart_by_order(aggregation.sequential_sum, addends, orders[:1]) == same
+    assert rounding.apart_by_order(sum, [np.zeros(2)], [[0]]) == same
 
 
 def test_overflow_counts_as_an_infinite_error():
@@ -355,6 +369,17 @@ def test_pictures_say_what_they_show():
     assert (
         "x: 2 gives 0.1, 4 gives inf" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
     )
+
+
+def test_a_training_step_is_drawn_from_its_table():
+    step = pd.DataFrame({"weight": 2.0, "own gradient": [-2.0, -8.0], "mean": -5.0}, index=["worker 0", "worker 1"])
+    picture = aggregation_pictures.training_step(step)
+    assert picture.alt == (
+        "One training step of 2 workers. worker 0: weight 2, own gradient -2, mean -5; "
+        "worker 1: weight 2, own gradient -8, mean -5. In the exchange each worker's gradient reaches all of them."
+    )
+    shown = {text.get_text() for text in picture.figure.findobj(Text)}
+    assert {"weight", "own gradient", "mean", "worker 1", "-8", "compute", "exchange"} <= shown
 
 
 def test_bars_side_by_side_in_time_get_rows_of_their_own():

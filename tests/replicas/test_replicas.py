@@ -262,6 +262,32 @@ def test_without_an_exchange_the_replicas_part_ways():
         combined_weights(strategy(2), alone.weights, "MEAN")
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@on_replicas
+def test_weights_averaged_in_every_step_are_synchronous_training(momentum):
+    from dgc_lab.replicas.training_loop import largest_difference
+
+    options = {"own_slices": True, "momentum": momentum}
+    together = trained(4, **options)
+    averaged = trained(4, exchange="NONE", average_after=range(1, 31), **options)
+    assert averaged.spread() == 0
+    assert largest_difference(together.weights[0], averaged.weights[0]) < 1e-5
+
+
+@on_replicas
+def test_local_training_then_the_mean():
+    """After the last averaging the replicas are one; before it they were on their own."""
+    from dgc_lab.replicas.training_loop import combined_weights, largest_difference
+
+    options = {"steps": 10, "exchange": "NONE", "own_slices": True}
+    alone, local = trained(4, **options), trained(4, average_after=(10,), **options)
+    assert alone.spread() > 0.01
+    assert local.spread() == 0
+    mean = combined_weights(strategy(4), alone.weights, "MEAN")
+    assert largest_difference(mean, local.weights[0]) < 1e-6
+    assert trained(4, average_after=(5,), **options).spread() > 0.001, "the five steps after it are each one's own"
+
+
 @on_replicas
 def test_training_refuses_bad_arguments():
     from dgc_lab.replicas.training_loop import dense_network, train
@@ -278,6 +304,17 @@ def test_training_refuses_bad_arguments():
             train(strategy(2), dense_network, images, labels, **{"order": order, **wrong})
     with pytest.raises(ValueError, match=r"normalization must be one of .*, got 'group'"):
         dense_network(normalization="group")
+    with pytest.raises(ValueError, match=r"seed must be a whole number from 0 to .*, got -1"):
+        dense_network(seed=-1)
+
+
+@on_replicas
+def test_first_weights_come_from_the_seed():
+    from dgc_lab.replicas.training_loop import dense_network, largest_difference
+
+    first, again, other = (dense_network(seed=seed).get_weights() for seed in (3, 3, 4))
+    assert largest_difference(first, again) == 0
+    assert largest_difference(first, other) > 0.1
 
 
 def test_order_of_batches():
@@ -285,7 +322,9 @@ def test_order_of_batches():
 
     one, four = batch_order(100, 5, 8, 1), batch_order(100, 5, 8, 4)
     assert np.array_equal(one.ravel(), four.ravel()), "the number of replicas does not change what a step sees"
-    own = batch_order(100, 50, 8, 4, own_slices=True)
+    assert np.array_equal(one, batch_order(100, 5, 8, 1, seed=0))
+    assert not np.array_equal(one, batch_order(100, 5, 8, 1, seed=1))
+    own = batch_order(100, 50, 8, 4, own_slices=True, seed=2)
     for replica in range(4):
         assert set(np.unique(own[:, replica] % 4)) == {replica}
     assert own.max() < 100
@@ -295,6 +334,7 @@ def test_order_of_batches():
         ({"examples": 3}, "examples must be a whole number from 4"),
         ({"steps": 0}, "steps must be"),
         ({"replicas": 0}, "replicas must be"),
+        ({"seed": -1}, "seed must be"),
     ):
         with pytest.raises(ValueError, match=message):
             batch_order(**{"examples": 100, "steps": 5, "batch": 8, "replicas": 4, **wrong})
