@@ -1,6 +1,7 @@
 """Before and after, bit for bit: the rows of a sweep, and weights after 50 steps with every switch of DGC.
 
-``same_bits.json`` was made by the code as it was before the rooms of this house. Where TensorFlow, the processor and
+``same_bits.json`` was made by the code as it was before the rooms of this house; "no accumulation" and "dense warm-up"
+after dropping became dropping and a dense warm-up momentum SGD. Where TensorFlow, the processor and
 its cores are those that made it, every bit must be the same. Elsewhere sums are rounded otherwise, and from some step
 on another element passes a threshold: there the weights' norms must agree, closely after 10 steps, roughly after 50.
 """
