@@ -1,4 +1,4 @@
-"""The learning rate when workers are added: the same examples in all, and the more workers the fewer updates. Lesson 7."""
+"""The learning rate when workers are added: the same examples in all, so fewer updates the more they are. Lesson 7."""
 
 from __future__ import annotations
 
