@@ -72,6 +72,7 @@ def accuracy_by_rate(
     check_whole("batch", batch, 1)
     check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()))
     data, found = data or load("digits"), {}
+    first = {seed: digits_cnn(seed).get_weights() for seed in seeds}
     for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers
         steps, seed = updates(workers, examples, batch), tf.Variable(0)
         images, labels, rate = tf.constant(data.x_train), tf.constant(data.y_train), RateOfStep(steps)
@@ -85,7 +86,7 @@ def accuracy_by_rate(
             rate.set(rates)
             for number in seeds:
                 seed.assign(number)
-                trainer.first_values = digits_cnn(number).get_weights()
+                trainer.first_values = first[number]
                 found[label, number] = last_accuracy(trainer.run(steps, evaluate=evaluate, evaluations=1))
     return pd.DataFrame([[found[label, seed] for seed in seeds] for label in runs], list(runs), list(seeds))
 
