@@ -1,10 +1,11 @@
 """How long a step takes with N workers, by a model of the network: when does sending less pay?
 
-The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. What the model
-leaves out makes networks look better or worse than they are: the exchange does not overlap the backward pass, links are
-equal, and nobody else uses them.
+The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. An exchange may
+hide behind a share of the backward pass. What the model leaves out makes networks look better or worse than they are:
+computing gets no slower while an exchange runs beside it, links are equal, and nobody else uses them.
 
-Source: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements).
+Sources: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements); arXiv:2006.15704
+(gradients that are sent while the backward pass goes on).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.ite
 METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
 DENSE_METHODS = {"dense": DENSE_ELEMENT, "float16": 2}  # bytes an element
 MESSAGE_HEADER = 8
+BACKWARD = 2 / 3  # of computing: the backward pass takes about twice as long as the forward pass (arXiv:2001.08361)
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,24 @@ class Workload:
     adding: float = 0.0  # to unpack and add up one received entry
     whole: int = 0  # elements of the gradients that are sent whole
     entry_bytes: int = 8  # of a value and of what tells its place
+    overlap: float = 0.0  # share of the backward pass that can hide an exchange
+    by_tensor: bool = False  # gradients are compressed and sent one by one, and hide, too; else all at once at its end
 
     def __post_init__(self):
         check_number("compute", self.compute, "above 0", finite=True)
+        check_number("overlap", self.overlap, "in [0, 1]")
         for name in ("elements", "selection", "adding", "whole", "entry_bytes"):
             check_number(name, getattr(self, name), "at least 0", finite=True)
+
+    @property
+    def hides(self) -> float:
+        """Seconds of an exchange that the backward pass can hide.
+
+        Example:
+            >>> round(Workload(1000, compute=0.3, overlap=0.5).hides, 3)
+            0.1
+        """
+        return self.overlap * BACKWARD * self.compute
 
 
 @dataclass(frozen=True)
@@ -65,8 +80,12 @@ class Estimate:
 def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0) -> Estimate:
     """A step of N workers: dense gradients travel by a ring, sparse ones by allgather.
 
+    With ``overlap`` a dense exchange hides behind the backward pass, as far as that goes: each gradient leaves as soon
+    as it is there. A compressed exchange does so only if it is made tensor by tensor; choosing what to send is work of
+    the processor that computes, and never hides.
+
     Args:
-        workload: what each of them computes and has to send.
+        workload: what each of them computes and has to send, and what of it can overlap.
         link: what they are connected by.
         workers: N, at least 1.
         method: ``"no exchange"``; ``"dense"``, whole gradients in 4 bytes an element, or in 2 as ``"float16"``;
@@ -99,7 +118,8 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
         parts = [allgather(workers, handed)] if joined else [allgather(workers, message), ring(workers, whole)]
         seconds += workload.adding * workload.elements * ratio * workers
     passed = sum(size for _, size in parts)
-    seconds += link.seconds(sum(hops for hops, _ in parts), passed)
+    exchange = link.seconds(sum(hops for hops, _ in parts), passed)
+    seconds += exchange - (min(exchange, workload.hides) if workload.by_tensor or method in DENSE_METHODS else 0.0)
     speed_up = workers * workload.compute / seconds
     return Estimate(method, workers, ratio, link.bandwidth, seconds, handed, passed, speed_up)
 
@@ -129,13 +149,18 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
         >>> round(break_even_bandwidth(resnet, Link(GBIT), 8, 0.001) / GBIT)
         29
     """
+    shown, free = dataclasses.replace(workload, overlap=0.0), Link(math.inf, latency=0.0)
     at_once = dataclasses.replace(link, bandwidth=math.inf)
-    sparse, dense = (step(workload, at_once, workers, method, ratio) for method in ("sparse", "dense"))
+    sparse, dense = (step(shown, at_once, workers, method, ratio) for method in ("sparse", "dense"))
     spared = (dense.passed - sparse.passed) / link.efficiency
-    longer = sparse.seconds - dense.seconds  # with all bytes for nothing
+    # How much longer sparse steps take with all bytes for nothing, where dense ones hide all that they can.
+    longer = sparse.seconds - dense.seconds + (0.0 if workload.by_tensor else workload.hides)
     if spared <= 0:
         return math.nan if longer < 0 else 0.0
-    return spared / longer if longer > 0 else math.inf
+    # The same where the sparse exchange is hidden altogether.
+    longer_hidden = step(shown, free, workers, "sparse", ratio).seconds - dense.seconds + workload.hides
+    cases = ((spared, longer), (dense.passed / link.efficiency, longer_hidden))
+    return min((size / more for size, more in cases if more > 0), default=math.inf)
 
 
 def bytes_against_dense(workers: int, ratio: float) -> float:

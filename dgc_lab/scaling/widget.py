@@ -19,6 +19,8 @@ WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
 RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
 ENDS = ("cost nothing", "as fitted here")
+OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
+COMPRESSING = ("after the backward pass", "tensor by tensor")
 AT = (4, 32, 256, 1024)  # workers whose speed-up is in the table
 
 
@@ -37,8 +39,9 @@ class ScaleExplorer(Explorer):
         link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);
             drawn where bandwidth, ratio, values and indices are theirs.
         settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
-            latency (microseconds a hop), ends, ratio, values, indices, compute and selection (ms). A ValueError for
-            another name, or a value that its control does not take.
+            latency (microseconds a hop), ends, ratio, values, indices, overlap (share of the backward pass that can
+            hide an exchange), compressing, compute and selection (ms). A ValueError for another name, or a value that
+            its control does not take.
 
     Example:
         >>> from dgc_lab.scaling.timing import StepTimes
@@ -66,6 +69,8 @@ class ScaleExplorer(Explorer):
             "ratio": wider(SelectionSlider, "Ratio", options=ratios, value=0.001),
             "values": wider(Dropdown, "Values", options=VALUE_TYPES),
             "indices": wider(Dropdown, "Indices", options=list(INDEX_TYPES)),
+            "overlap": wider(SelectionSlider, "Overlap", options=[(f"{share:g}", share) for share in OVERLAPS]),
+            "compressing": wider(Dropdown, "Compressing", options=COMPRESSING),
             "compute": wider(FloatText, "Compute, ms"),
             "selection": wider(FloatText, "Selection, ms"),
         }
@@ -73,14 +78,16 @@ class ScaleExplorer(Explorer):
             set_control("model", controls["model"], settings["model"])
         self._fill_in_times(controls)
         controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
-        super().__init__(controls, [side_by_side(in_columns(controls, 5))], settings)
+        super().__init__(controls, [side_by_side(in_columns(controls, 6))], settings)
 
     def _fill_in_times(self, controls):
         times = self.times[controls["model"].value]
         controls["compute"].value = round(1e3 * times.compute, 3)
         controls["selection"].value = round(1e3 * times.selection, 3)
 
-    def result(self, model, workers, bandwidth, latency, ends, ratio, values, indices, compute, selection):
+    def result(
+        self, model, workers, bandwidth, latency, ends, ratio, values, indices, overlap, compressing, compute, selection
+    ):
         """What the cost model says of these values; nothing is trained or timed."""
         import pandas as pd
 
@@ -93,6 +100,7 @@ class ScaleExplorer(Explorer):
             raise ValueError(f"compute must be above 0 ms, got {compute:g}")
         times = dataclasses.replace(self.times[model], compute=compute / 1e3, selection=selection / 1e3)
         work = workload(model, times, values, indices)
+        work = dataclasses.replace(work, overlap=overlap, by_tensor=compressing == COMPRESSING[1])
         link = Link(bandwidth, latency / 1e6)
         if ends == ENDS[1]:
             link = dataclasses.replace(link, efficiency=self.fit.efficiency, per_byte=self.fit.per_byte)
@@ -126,6 +134,7 @@ class ScaleExplorer(Explorer):
             f"Modelled: {model}, {switching.workers} workers, {bandwidth_label(link.bandwidth)}, ratio {ratio:g}. "
             f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
             f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
+            f"The backward pass hides up to {1e3 * work.hides:.4g} ms of an exchange. "
             f"Compute {1e3 * work.compute:.4g} ms: {where_from(work.compute, times.compute, times.compute_is)}. "
             f"Selection {1e3 * work.selection:.4g} ms: "
             f"{where_from(work.selection, times.selection, times.selection_is)}."

@@ -61,7 +61,7 @@ class Run:
             seed=self.seed,
             evaluations=1,
             workers=self.workers,
-            factor_masking=self.ratio < 1,  # where everything is sent it would leave no momentum
+            factor_masking=self.ratio < 1,  # at 1 it changes nothing; the stored rows are found by it
             clip_norm=clip_norm(self.clipping, self.workers),
         )
 

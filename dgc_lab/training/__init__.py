@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "distributed_trainer": "DistributedConfig DistributedTrainer TrainerOnRanks",
         "model_trainer": "ModelTrainer batches_of dense",
         "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
+        "rates_by_workers": "accuracy_by_rate updates",
         "run_comparison": "comparison run_with_progress spread steps_of",
         "figures": "accuracy_by_ratio gradient_histograms loss_and_accuracy masked_vector timelines",
         "masking_widget": "CompressionSweep CompressionTaste",

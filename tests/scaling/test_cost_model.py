@@ -115,6 +115,72 @@ def test_switching_is_sparse_or_dense():
                 assert switching.seconds == pytest.approx(dense.seconds + RESNET.selection)
 
 
+# Overlap ------------------------------------------------------------------------------------------------------------
+
+
+def exchange_alone(method, link, workers, ratio):
+    """Seconds of the exchange of RESNET: its step, less what it takes where the network is free."""
+    free = Link(math.inf, latency=0)
+    return step(RESNET, link, workers, method, ratio).seconds - step(RESNET, free, workers, method, ratio).seconds
+
+
+@pytest.mark.parametrize("by_tensor", [False, True])
+def test_without_overlap_nothing_hides_and_with_it_no_step_is_shorter_than_computing_or_the_exchange(by_tensor):
+    at = {share: dataclasses.replace(RESNET, overlap=share, by_tensor=by_tensor) for share in (0, 0.5, 1)}
+    for method, workers, gbit in itertools.product(METHODS, (1, 2, 32, 1024), (0.01, 1, 100, 1e6)):
+        link = Link(gbit * GBIT)
+        seconds = [step(work, link, workers, method, 0.001).seconds for work in at.values()]
+        assert seconds[0] == step(RESNET, link, workers, method, 0.001).seconds
+        assert seconds == sorted(seconds, reverse=True)
+        assert seconds[-1] >= max(RESNET.compute, exchange_alone(method, link, workers, 0.001))
+
+
+def test_a_dense_exchange_hides_behind_the_backward_pass_and_not_behind_the_forward_pass():
+    whole = dataclasses.replace(RESNET, overlap=1)
+    assert whole.hides == pytest.approx(0.2), "two thirds of computing"
+    short, long = Link(100 * GBIT), Link(GBIT)
+    assert exchange_alone("dense", short, 32, 1) < 0.2 < exchange_alone("dense", long, 32, 1)
+    assert step(whole, short, 32, "dense").seconds == pytest.approx(RESNET.compute)
+    assert step(whole, long, 32, "dense").seconds == pytest.approx(0.1 + exchange_alone("dense", long, 32, 1))
+
+
+@pytest.mark.parametrize("method", ["sparse", "switching"])
+@pytest.mark.parametrize("workers", [8, 1024])  # by allgather, and by allreduce with zeros between
+def test_compressing_at_the_end_hides_nothing_and_tensor_by_tensor_never_the_selection(method, workers):
+    at_the_end = dataclasses.replace(RESNET, overlap=1)
+    by_tensor = dataclasses.replace(at_the_end, by_tensor=True)
+    link = Link(10 * GBIT)
+    assert step(at_the_end, link, workers, method, 0.001) == step(RESNET, link, workers, method, 0.001)
+    hidden = step(RESNET, link, workers, method, 0.001).seconds - step(by_tensor, link, workers, method, 0.001).seconds
+    assert hidden == pytest.approx(min(0.2, exchange_alone(method, link, workers, 0.001)))
+    assert step(by_tensor, link, workers, method, 0.001).seconds >= RESNET.compute + RESNET.selection
+
+
+@pytest.mark.parametrize("overlap", [0, 0.3, 1])
+@pytest.mark.parametrize("by_tensor", [False, True])
+@pytest.mark.parametrize("selection", [0.0, 1e-3, 0.05])
+@pytest.mark.parametrize("latency", [0, 20e-6])
+def test_at_the_break_even_bandwidth_both_steps_take_as_long(overlap, by_tensor, selection, latency):
+    work = dataclasses.replace(RESNET, overlap=overlap, by_tensor=by_tensor, selection=selection)
+    link = Link(GBIT, latency, efficiency=0.9, per_byte=1e-10)
+    turn = break_even_bandwidth(work, link, 16, 0.001)
+    if turn < math.inf:
+        at = dataclasses.replace(link, bandwidth=turn)
+        assert gain(work, at, 16, 0.001, "sparse") == pytest.approx(1)
+    for gbit in (0.1, 1, 3, 10, 30, 100, 1000):
+        faster = gain(work, dataclasses.replace(link, bandwidth=gbit * GBIT), 16, 0.001, "sparse") > 1
+        assert faster == (gbit * GBIT < turn)
+
+
+def test_overlap_moves_the_break_even_to_slower_links():
+    turns = [
+        break_even_bandwidth(dataclasses.replace(RESNET, overlap=share, by_tensor=by_tensor), Link(GBIT), 32, 0.001)
+        for share, by_tensor in ((0, False), (1, True), (1, False))
+    ]
+    assert turns == sorted(turns, reverse=True)
+    assert len(set(turns)) == 3
+
+
 def test_the_hop_of_the_rule_is_the_default_link():
     assert pytest.approx(GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
 
@@ -184,6 +250,7 @@ def test_no_figure_is_negative_where_the_measurements_pull_it_there():
         (lambda: Link(0), r"bandwidth must be above 0, got 0"),
         (lambda: Link(1, latency=-1), r"latency must be at least 0, got -1"),
         (lambda: Link(1, efficiency=math.nan), r"efficiency must be above 0, got nan"),
+        (lambda: Workload(1, 1.0, overlap=1.5), r"overlap must be in \[0, 1\], got 1.5"),
         (lambda: step(RESNET, Link(1), 2, "dgc"), r"method must be one of no exchange, .* got 'dgc'"),
         (lambda: step(RESNET, Link(1), 0, "dense"), r"workers must be a whole number of at least 1, got 0"),
         (lambda: step(RESNET, Link(1), 2, "sparse", 2), r"ratio must be in \[0, 1\], got 2"),

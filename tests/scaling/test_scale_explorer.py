@@ -1,5 +1,6 @@
 """Lesson 6's widget, driven through its controls: what it shows is what the cost model says, and who measured what."""
 
+import dataclasses
 import math
 import re
 import subprocess
@@ -17,7 +18,7 @@ from dgc_lab.scaling import tables as scale_tables
 from dgc_lab.scaling import timing as step_times
 from dgc_lab.scaling.cost_model import ELEMENTS, METHODS, Workload, step
 from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
-from dgc_lab.scaling.timing import StepTimes, selection_times, times_of, workload
+from dgc_lab.scaling.timing import ASSUMED_COMPUTE, StepTimes, selection_times, times_of, workload
 from dgc_lab.scaling.widget import ScaleExplorer
 from widgets import picture_of, set_and_wait
 
@@ -93,6 +94,7 @@ def test_the_table_is_what_the_cost_model_says(explorer):
 
 def test_every_control_moves_the_picture(explorer):
     moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "as fitted here", "ratio": 0.01}
+    moves |= {"overlap": 1.0, "compressing": "tensor by tensor"}
     moves |= {"values": "float16", "indices": "run_lengths", "compute": 500, "selection": 100, "model": "BERT-base"}
     assert set(moves) == set(explorer.controls)
     for name, value in moves.items():
@@ -117,6 +119,27 @@ def test_the_ends_cost_what_was_fitted(explorer):
     assert fitted > free
 
 
+def test_overlap_hides_the_dense_exchange_and_the_compressed_one_only_tensor_by_tensor(explorer):
+    """Against a model that overlaps nothing: the widget's table, its words, and what is drawn."""
+    set_and_wait(explorer, model="ResNet-50", bandwidth=10 * GBIT, ratio=0.01)
+    shown_all, before = shown(explorer), image(explorer)
+    assert "The backward pass hides up to 0 ms of an exchange." in explorer.message.value
+    set_and_wait(explorer, overlap=1.0)
+    assert "The backward pass hides up to 66.67 ms of an exchange." in explorer.message.value
+    for method in METHODS:
+        hidden = 1e3 * ASSUMED_COMPUTE["ResNet-50"] * 2 / 3 if method in ("dense", "float16") else 0
+        assert shown(explorer)[method, "modelled"]["ms a step"] == pytest.approx(
+            shown_all[method, "modelled"]["ms a step"] - hidden, rel=1e-3
+        )
+    assert np.any(image(explorer) != before)
+    at_the_end = shown(explorer)["sparse", "modelled"]["ms a step"]
+    set_and_wait(explorer, compressing="tensor by tensor")
+    work = dataclasses.replace(workload("ResNet-50", explorer.times["ResNet-50"]), overlap=1, by_tensor=True)
+    expected = 1e3 * step(work, Link(10 * GBIT), 8, "sparse", 0.01).seconds
+    assert shown(explorer)["sparse", "modelled"]["ms a step"] == pytest.approx(expected, rel=1e-3)
+    assert expected < at_the_end
+
+
 def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
     assert ("dense", "measured") in shown(explorer)
     assert "no exchange, measured: speed-up 2 with 2; " in explorer.picture.alt
@@ -139,7 +162,7 @@ def test_it_says_where_each_time_comes_from(explorer):
     set_and_wait(explorer, selection=2)
     assert "Selection 2 ms: set by you." in explorer.message.value
     set_and_wait(explorer, model="ResNet-50")
-    assert explorer.controls["compute"].value == 1e3 * step_times.ASSUMED_COMPUTE["ResNet-50"]
+    assert explorer.controls["compute"].value == 1e3 * ASSUMED_COMPUTE["ResNet-50"]
     assert explorer.controls["selection"].value == pytest.approx(10 * 25_557_032 / 3_274_634, abs=1e-3)
     assert "Compute 100 ms: assumed. Selection 78.05 ms: scaled from mnist_cnn" in explorer.message.value
     set_and_wait(explorer, compute=120)

@@ -1,0 +1,102 @@
+"""The learning rate when workers are added: the same examples in all, so fewer updates the more they are. Lesson 7."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import pandas as pd
+import tensorflow as tf
+
+from dgc_lab.common import check_whole
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.distributed.communicators import SimulatedWorkers
+from dgc_lab.training.events import Evaluation, TrainingDiverged
+from dgc_lab.training.model_trainer import ModelTrainer
+from dgc_lab.workloads.batches import cross_entropy, make_evaluator, pick_batch
+from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.models import digits_cnn
+
+# Whole gradients with momentum. That each tensor goes whole spares the search for thresholds that let all pass.
+WHOLE = DGCConfig(ratio=1.0, momentum=0.9, dense_below=2**31)
+
+
+class RateOfStep(keras.optimizers.schedules.LearningRateSchedule):
+    """The rate of each step by a list that can be changed, without tracing the training anew."""
+
+    def __init__(self, steps: int):
+        self.rates = tf.Variable(tf.zeros([steps]), trainable=False)
+
+    def set(self, rate) -> None:
+        """Take the rates of a number or of a function of the step, such as another schedule."""
+        steps = range(self.rates.shape[0])
+        self.rates.assign([float(rate(step) if callable(rate) else rate) for step in steps])
+
+    def __call__(self, step):
+        return self.rates[step]
+
+
+def updates(workers: int, examples: int, batch: int = 16) -> int:
+    """How many updates N workers make of so many examples, ``batch`` of them each.
+
+    Example:
+        >>> updates(1, 1600), updates(8, 1600)
+        (100, 12)
+    """
+    return examples // (batch * workers)
+
+
+def accuracy_by_rate(
+    runs: dict, examples: int, batch: int = 16, seeds: Sequence[int] = (0, 1, 2), data: Dataset | None = None
+) -> pd.DataFrame:
+    """Train `dgc_lab.workloads.digits_cnn` on whole gradients with momentum, by simulated workers.
+
+    Args:
+        runs: by label, the number of workers, and the learning rate: a number or a function of the step.
+        examples: that all workers of a run see together.
+        batch: examples of one worker in an update.
+        seeds: for first weights and order of the examples.
+        data: the digits, when they are loaded already.
+
+    Returns:
+        Test accuracies: a row for each label, a column for each seed; NaN where the training diverged.
+
+    Raises:
+        ValueError: batch is below 1, or examples are too few for an update of all workers.
+
+    Example:
+        >>> accuracy_by_rate({"one": (1, 0.1), "two": (2, 0.2)}, examples=64, seeds=[0]).shape
+        (2, 1)
+    """
+    check_whole("batch", batch, 1)
+    check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()))
+    data, found = data or load("digits"), {}
+    first = {seed: digits_cnn(seed).get_weights() for seed in seeds}
+    for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers
+        steps, seed = updates(workers, examples, batch), tf.Variable(0)
+        images, labels, rate = tf.constant(data.x_train), tf.constant(data.y_train), RateOfStep(steps)
+
+        def batches(turn, images=images, labels=labels, seed=seed):
+            return pick_batch(images, labels, turn, batch, seed)
+
+        trainer = ModelTrainer(digits_cnn(), cross_entropy, batches, WHOLE, rate, SimulatedWorkers(workers))
+        evaluate = make_evaluator(data.x_test, data.y_test)
+        for label, (_, rates) in ((label, run) for label, run in runs.items() if run[0] == workers):
+            rate.set(rates)
+            for number in seeds:
+                seed.assign(number)
+                trainer.first_values = first[number]
+                found[label, number] = last_accuracy(trainer.run(steps, evaluate=evaluate, evaluations=1))
+    return pd.DataFrame([[found[label, seed] for seed in seeds] for label in runs], list(runs), list(seeds))
+
+
+def last_accuracy(events) -> float:
+    """Accuracy of the last evaluation among a training's events; NaN where it diverged."""
+    accuracy = np.nan
+    try:
+        for event in events:
+            accuracy = event.accuracy if isinstance(event, Evaluation) else accuracy
+    except TrainingDiverged:
+        return np.nan
+    return accuracy
