@@ -58,17 +58,19 @@ def replay(task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
     # The newest weights stand first, so that those that a gradient read stand at its staleness.
     past = deque([weights], maxlen=1 + max(record.staleness for members in updates.values() for record in members))
     for number in range(len(updates)):
-        sums, members = [tf.zeros_like(weight) for weight in weights], updates[number]
+        members, each = updates[number], []
         for record in members:
             batch = [tf.constant(array[places[record.batch]]) for array in task.examples]
             loss, own = gradients(past[record.staleness], tf.constant([config.seed, record.batch]), *batch)
-            sums = [total + gradient for total, gradient in zip(sums, own, strict=True)]
+            each.append(own)
             training.take(dataclasses.replace(record, loss=float(loss)))
+        sums = functools.reduce(_add, each)
         rate = config.learning_rate * len(members)
         if config.staleness_aware:
             rate /= max(1, members[-1].staleness)
-        velocities = [config.momentum * v + s / len(members) for v, s in zip(velocities, sums, strict=True)]
-        past.appendleft([w - rate * v for w, v in zip(past[0], velocities, strict=True)])
+        numbers = (tf.constant(number, tf.float32) for number in (len(members), config.momentum, rate))
+        weights, velocities = _move(past[0], velocities, sums, *numbers)
+        past.appendleft(weights)
     end = [weight.numpy() for weight in past[0]]
     training.take(Score(len(records), max(record.done for record in records), task.score(end)))
     training.take(Finished(end, len(updates), len(records)))
@@ -79,3 +81,15 @@ def replay(task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
 def traced(task):
     """The task's gradients as a ``tf.function``, the same one at every call: TensorFlow builds it once."""
     return tf.function(task.gradients)
+
+
+@tf.function
+def _add(one, other):
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+@tf.function
+def _move(weights, velocities, sums, count, momentum, rate):
+    """Weights and velocities after an update, as `dgc_lab.parameter_server.server` makes it."""
+    velocities = [momentum * velocity + total / count for velocity, total in zip(velocities, sums, strict=True)]
+    return [weight - rate * velocity for weight, velocity in zip(weights, velocities, strict=True)], velocities
