@@ -94,7 +94,8 @@ def test_simulated_schedules_train_a_network(mode):
     task = Classifier(dense_network, load("digits"))
     training = replay(task, config, simulate(slow, 2, 60, COSTS))
     assert len(training.records) == 60
-    assert training.records[-1].loss < 0.7 * training.records[0].loss
+    losses = [one.loss for one in training.records if one.update != DROPPED]
+    assert losses[-1] < 0.7 * losses[0]
     assert training.scores[-1].values["accuracy"] > 0.5
     again = replay(task, config, simulate(slow, 2, 60, COSTS))
     for one, other in zip(training.end.weights, again.end.weights, strict=True):
