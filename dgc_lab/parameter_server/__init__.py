@@ -2,7 +2,8 @@
 
 `train_on` trains a `Classifier` on started `dgc_lab.cluster.ParameterServers` as an `AsyncConfig` says, in which a
 `Schedule` says who waits for whom. Each batch ends as a `GradientEvent`; `summary` and `by_worker` make tables of them,
-and `simulate` makes them for more workers than this machine holds.
+`simulate` makes them for more workers than this machine holds, and `replay` makes a training of such records again
+without servers. `stability` asks how high a rate stale gradients allow.
 
 A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a worker (`coordinator`), whose step
 (`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.
@@ -20,8 +21,10 @@ __getattr__, __dir__, __all__ = hand_on(
         "tasks": "Classifier",
         "worker": "worker_step",
         "allreduce": "train_mirrored",
-        "metrics": "by_worker count_staleness events_in_order summary",
+        "metrics": "by_worker count_staleness events_in_order speed_in_parts summary",
+        "replaying": "replay",
         "simulation": "StepCosts scale_row simulate sweep_workers",
+        "stability": "guaranteed_rate largest_stable_rate stable_rate",
         "widget": "StragglerLab",
     },
 )

@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator
 from dgc_lab.common import check_choice
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
+from dgc_lab.parameter_server.stability import guaranteed_rate, stable_rate
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
 from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
@@ -145,6 +146,25 @@ def loss_curves(runs: dict, by: str = "seconds") -> Picture:
     limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
     ylabel = f"training loss, mean of {SMOOTH}"
     return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
+
+
+def stable_rates(frame) -> Picture:
+    """Largest stable learning rate by staleness, on two logarithmic axes: marks found, lines what theory says.
+
+    ``frame`` has a row per run with its ``mean staleness`` and its ``largest stable rate``, such as
+    `dgc_lab.parameter_server.largest_stable_rate` gives.
+    """
+    stale, found = frame["mean staleness"], frame["largest stable rate"]
+    whole = sorted({round(staleness) for staleness in stale})
+    theory = {"always as stale: the limit": stable_rate, "any loss: guaranteed (Lian et al.)": guaranteed_rate}
+    points = {"found on simulated schedules": list(zip(stale, found, strict=True))}
+    points |= {label: [(staleness, rate(staleness)) for staleness in whole] for label, rate in theory.items()}
+    curves = {label: zip(*((1 + x, y) for x, y in pairs), strict=True) for label, pairs in points.items()}
+    said = {label: ", ".join(f"{short(x)} allows {short(y)}" for x, y in pairs) for label, pairs in points.items()}
+    looks = {label: charts.style(number) for number, label in enumerate(points)}
+    looks["found on simulated schedules"] |= {"linestyle": "", "marker": MARKERS[0]}
+    title, options = "Largest stable learning rate by staleness", {"xscale": "log", "yscale": "log"}
+    return charts.lines(title, curves, said, "staleness + 1", "rate times curvature", looks=looks, **options)
 
 
 def by_workers(frame) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
@@ -103,6 +104,22 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
         "max staleness": max(applied, default=0),
         "idle share": float(by_worker(records)["idle share"].mean()),
     }
+
+
+def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
+    """Gradients a second in each of so many parts of a run, of equally many gradients: how steady its speed was.
+
+    Gradients that are left over at the end belong to no part. A ValueError where there are fewer gradients than parts.
+
+    Example:
+        >>> run = [GradientEvent(0, n, n, n, n, n + (n > 1), version=n, update=n, loss=2.3) for n in range(1, 5)]
+        >>> speed_in_parts(run, parts=2)
+        [0.6666666666666666, 1.0]
+    """
+    check_runs({"records": records})
+    each = len(records) // check_whole("parts", parts, 1, len(records))
+    ends = [0.0, *sorted(record.done for record in records)[each - 1 :: each]]
+    return [each / (end - start) for start, end in itertools.pairwise(ends[: parts + 1])]
 
 
 def stalenesses(records: list[GradientEvent]) -> list[int]:

@@ -18,6 +18,7 @@ from dgc_lab.parameter_server.allreduce import train_mirrored
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score
 from dgc_lab.parameter_server.metrics import by_worker, count_staleness, events_in_order, summary
+from dgc_lab.parameter_server.replaying import replay
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.simulation import StepCosts, simulate
 from dgc_lab.parameter_server.tasks import Classifier
@@ -114,6 +115,18 @@ def test_asynchronous_every_gradient_is_an_update(servers):
     assert sorted(record.batch for record in records) == list(range(60))
     assert all(record.staleness >= 0 for record in records)
     assert scores[-1].values["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_records_make_the_same_training_again(servers, mode):
+    """Momentum 0: what is rounded otherwise grows with it."""
+    records, _, end = trained(servers, mode, stragglers=(Straggler(1, delay=0.02),), momentum=0.0)
+    again = replay(DIGITS, dataclasses.replace(SETTINGS, momentum=0.0), records)
+    assert again.end.version == end.version
+    assert_same(again.end.weights, end.weights, 1e-2)
+    losses = {record.batch: record.loss for record in records if record.update != DROPPED}
+    for record in again.records:
+        assert record.update == DROPPED or record.loss == pytest.approx(losses[record.batch], abs=1e-2)
 
 
 def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():

@@ -1,0 +1,95 @@
+"""A training made from records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
+
+Which weights a gradient is of, and which update it goes into: to what is learnt a schedule does nothing else. Records,
+measured or simulated, say both; so one can see what staleness does for many workers and several seeds, without waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict, deque
+
+import tensorflow as tf
+
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.events import Finished, Score, Training
+from dgc_lab.parameter_server.metrics import check_runs
+from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
+
+
+def replay(task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
+    """Train in the order of the records: each gradient of the weights that it read, each update of the same gradients.
+
+    Args:
+        task: as in `dgc_lab.parameter_server.training_loop.train`.
+        config: batches, rate, momentum and seed; who waits for whom is the records' and not its ``schedule``'s.
+        records: a whole training, one for each of ``config.gradients`` batches, from its first update on.
+
+    Returns:
+        The records with the losses of this training, NaN where a gradient was dropped; one `Score`, at the end;
+        `Finished`. From the records of a training on servers, and its config, that training's weights come out again,
+        but for rounding.
+
+    Raises:
+        ValueError: there are more or fewer records than the config has gradients, or an update is missing.
+
+    Example:
+        >>> from dgc_lab.parameter_server import Schedule, StepCosts, simulate
+        >>> from dgc_lab.workloads import RingGAN
+        >>> two = simulate(Schedule("asynchronous"), workers=2, gradients=6, costs=StepCosts(1.0))
+        >>> replay(RingGAN(hidden=4), AsyncConfig(gradients=6), two).end.version
+        6
+    """
+    check_runs({"records": records})
+    updates = defaultdict(list)
+    for record in records:
+        updates[record.update].append(record)
+    dropped = updates.pop(DROPPED, [])
+    if len(records) != config.gradients or sorted(updates) != list(range(len(updates))):
+        raise ValueError(
+            f"records must be of a whole training of {config.gradients} gradients, got {len(records)} in "
+            f"{len(updates)} updates up to number {max(updates, default=-1)}"
+        )
+    training, gradients = Training([dataclasses.replace(record, loss=float("nan")) for record in dropped]), traced(task)
+    places = config.batch_order(len(task.examples[0]))
+    weights = [tf.constant(weight) for weight in task.initial_weights()]
+    velocities = [tf.zeros_like(weight) for weight in weights]
+    # The newest weights stand first, so that those that a gradient read stand at its staleness.
+    past = deque([weights], maxlen=1 + max(record.staleness for members in updates.values() for record in members))
+    for number in range(len(updates)):
+        members, each = updates[number], []
+        for record in members:
+            batch = [tf.constant(array[places[record.batch]]) for array in task.examples]
+            loss, own = gradients(past[record.staleness], tf.constant([config.seed, record.batch]), *batch)
+            each.append(own)
+            training.take(dataclasses.replace(record, loss=float(loss)))
+        sums = functools.reduce(_add, each)
+        rate = config.learning_rate * len(members)
+        if config.staleness_aware:
+            rate /= max(1, members[-1].staleness)
+        numbers = (tf.constant(number, tf.float32) for number in (len(members), config.momentum, rate))
+        weights, velocities = _move(past[0], velocities, sums, *numbers)
+        past.appendleft(weights)
+    end = [weight.numpy() for weight in past[0]]
+    training.take(Score(len(records), max(record.done for record in records), task.score(end)))
+    training.take(Finished(end, len(updates), len(records)))
+    return training
+
+
+@functools.lru_cache(maxsize=8)
+def traced(task):
+    """The task's gradients as a ``tf.function``, the same one at every call: TensorFlow builds it once."""
+    return tf.function(task.gradients)
+
+
+@tf.function
+def _add(one, other):
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+@tf.function
+def _move(weights, velocities, sums, count, momentum, rate):
+    """Weights and velocities after an update, as `dgc_lab.parameter_server.server` makes it."""
+    velocities = [momentum * velocity + total / count for velocity, total in zip(velocities, sums, strict=True)]
+    return [weight - rate * velocity for weight, velocity in zip(weights, velocities, strict=True)], velocities

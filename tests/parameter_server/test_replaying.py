@@ -1,0 +1,181 @@
+"""Trainings made from records: which weights a gradient is of, which update it goes into, and what staleness does."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.parameter_server import figures
+from dgc_lab.parameter_server.config import AsyncConfig
+from dgc_lab.parameter_server.metrics import speed_in_parts
+from dgc_lab.parameter_server.replaying import replay
+from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
+from dgc_lab.parameter_server.simulation import StepCosts, simulate
+from dgc_lab.parameter_server.stability import guaranteed_rate, largest_stable_rate, stable_rate
+from dgc_lab.parameter_server.tasks import Classifier
+from dgc_lab.replicas.training_loop import dense_network
+from dgc_lab.workloads.data import load
+
+COSTS = StepCosts(computing=np.linspace(0.5, 1.5, 101))
+
+
+class Slope:
+    """A weight w and numbers x: the loss of a batch is mean(x) w^2 / 2."""
+
+    examples = (np.arange(1, 9, dtype=np.float32),)
+
+    def initial_weights(self):
+        return [np.ones(1, np.float32)]
+
+    def gradients(self, weights, seed, x):
+        return tf.reduce_mean(x) * weights[0][0] ** 2 / 2, [tf.reduce_mean(x) * weights[0]]
+
+    def score(self, weights):
+        return {"w": float(weights[0][0])}
+
+
+def record(batch, version, update, worker=0):
+    return GradientEvent(worker, batch, batch, batch, batch + 1, batch + 1, version, update, 0.0)
+
+
+def curvatures(config):
+    """Mean of x in each batch."""
+    return Slope.examples[0][config.batch_order(8)].mean(axis=1)
+
+
+def test_a_gradient_is_of_the_weights_that_it_read():
+    config = AsyncConfig(gradients=4, batch=2, learning_rate=0.1)
+    training = replay(Slope(), config, [record(0, 0, 0), record(1, 0, 1), record(2, 0, 2), record(3, 2, 3)])
+    h, w = curvatures(config), [1.0]
+    for batch, version in enumerate([0, 0, 0, 2]):
+        w.append(w[-1] - 0.1 * h[batch] * w[version])
+    assert training.end.weights[0][0] == pytest.approx(w[-1], abs=1e-6)
+    assert training.scores[-1].values == {"w": training.end.weights[0][0]}
+    assert (training.end.version, training.end.gradients, training.scores[-1].seconds) == (4, 4, 4)
+    losses = [h[batch] * w[version] ** 2 / 2 for batch, version in enumerate([0, 0, 0, 2])]
+    np.testing.assert_allclose([one.loss for one in training.records], losses, rtol=1e-5)
+
+
+def test_an_update_is_the_mean_of_its_gradients_at_so_many_times_the_rate_and_leaves_out_what_was_dropped():
+    config = AsyncConfig(gradients=5, batch=2, learning_rate=0.01, momentum=0.5)
+    records = [record(0, 0, 0), record(1, 0, 0), record(2, 0, DROPPED), record(3, 1, 1), record(4, 1, 1)]
+    training = replay(Slope(), config, records)
+    h, w, v = curvatures(config), 1.0, 0.0
+    for first, second in ((0, 1), (3, 4)):
+        v = 0.5 * v + w * (h[first] + h[second]) / 2
+        w -= 0.02 * v
+    assert training.end.weights[0][0] == pytest.approx(w, abs=1e-6)
+    assert sum(math.isnan(one.loss) for one in training.records) == 1
+    assert len(training.records) == 5
+
+
+@pytest.mark.parametrize(("staleness", "share"), [(0, 1), (1, 1), (2, 1 / 2), (3, 1 / 3)])
+def test_staleness_aware_the_rate_is_divided_by_the_staleness(staleness, share):
+    config = AsyncConfig(gradients=4, batch=2, learning_rate=0.1, staleness_aware=True)
+    records = [record(update, update, update) for update in range(3)] + [record(3, 3 - staleness, 3)]
+    ends = [replay(Slope(), config, records[:count]) for config, count in ((_first(config, 3), 3), (config, 4))]
+    before, after = (training.end.weights[0][0] for training in ends)
+    w = [1.0]
+    for h in curvatures(config)[:3]:
+        w.append(w[-1] * (1 - 0.1 * h))
+    assert before - after == pytest.approx(0.1 * share * curvatures(config)[3] * w[3 - staleness], rel=1e-4)
+
+
+def _first(config, gradients):
+    return dataclasses.replace(config, gradients=gradients)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_simulated_schedules_train_a_network(mode):
+    slow = Schedule(mode, stragglers=(Straggler(1, slowdown=3),))
+    config = AsyncConfig(gradients=60, batch=32, learning_rate=0.1, momentum=0.9 if mode == "synchronous" else 0)
+    task = Classifier(dense_network, load("digits"))
+    training = replay(task, config, simulate(slow, 2, 60, COSTS))
+    assert len(training.records) == 60
+    losses = [one.loss for one in training.records if one.update != DROPPED]
+    assert losses[-1] < 0.7 * losses[0]
+    assert training.scores[-1].values["accuracy"] > 0.5
+    again = replay(task, config, simulate(slow, 2, 60, COSTS))
+    for one, other in zip(training.end.weights, again.end.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_synchronous_workers_are_one_with_the_joined_batch():
+    task = Classifier(dense_network, load("digits"))
+    two = replay(task, AsyncConfig(gradients=20, batch=16, learning_rate=0.05), simulate(Schedule(), 2, 20, COSTS))
+    one = replay(task, AsyncConfig(gradients=10, batch=32, learning_rate=0.1), simulate(Schedule(), 1, 10, COSTS))
+    for a, b in zip(two.end.weights, one.end.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], r"got none for 'records'"),
+        ([record(0, 0, 0)], r"whole training of 2 gradients, got 1 in 1 updates up to number 0"),
+        ([record(0, 0, 0), record(1, 0, 2)], r"whole training of 2 gradients, got 2 in 2 updates up to number 2"),
+    ],
+)
+def test_records_of_no_whole_training(records, message):
+    with pytest.raises(ValueError, match=message):
+        replay(Slope(), AsyncConfig(gradients=2), records)
+
+
+# How high the rate may be -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5, 20, 100])
+def test_at_the_stable_rate_the_largest_root_has_length_one(staleness):
+    """w[k+1] = w[k] - a w[k-s] grows as the largest root of z^(s+1) - z^s + a."""
+    for factor, comes_to_rest in ((0.999, True), (1.001, False)):
+        polynomial = np.zeros(staleness + 2)
+        polynomial[:2] = 1, -1
+        polynomial[-1] += factor * stable_rate(staleness)
+        assert (abs(np.roots(polynomial)).max() < 1) == comes_to_rest
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5, 20, 100])
+def test_the_guarantee_meets_its_condition_and_stays_below_the_limit(staleness):
+    rate = guaranteed_rate(staleness)
+    assert rate + 2 * (rate * staleness) ** 2 == pytest.approx(1)
+    assert stable_rate(staleness) / 3 < rate < stable_rate(staleness)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5, 20])
+def test_bisection_finds_the_stable_rate(staleness):
+    records = [record(update, max(0, update - staleness), update) for update in range(60 * (staleness + 1))]
+    assert largest_stable_rate(records) == pytest.approx(stable_rate(staleness), rel=0.02)
+
+
+def test_the_stable_rate_falls_with_the_number_of_workers():
+    found = {}
+    for workers in (1, 4, 16):
+        runs = [simulate(Schedule("asynchronous"), workers, 60 * workers, COSTS, seed) for seed in (0, 1, 2)]
+        found[workers] = [workers * largest_stable_rate(records) for records in runs]
+    assert all(1.5 < one < 2.7 for rates in found.values() for one in rates)
+
+
+def test_the_picture_of_stable_rates_has_the_same_numbers():
+    import pandas as pd
+
+    picture = figures.stable_rates(pd.DataFrame({"mean staleness": [0.0, 0.96], "largest stable rate": [2.0, 1.15]}))
+    [axes] = picture.figure.axes
+    marks, limit, guarantee = axes.lines
+    assert marks.get_linestyle() == "None"
+    np.testing.assert_allclose(marks.get_xydata(), [[1, 2], [1.96, 1.15]])
+    np.testing.assert_allclose(limit.get_xydata(), [[1, 2], [2, 1]])
+    np.testing.assert_allclose(guarantee.get_xydata(), [[1, 1], [2, 0.5]])
+    assert "found on simulated schedules: 0 allows 2, 0.96 allows 1.15; always as stale" in picture.alt
+
+
+def test_speed_in_parts_of_a_run():
+    records = [
+        dataclasses.replace(record(place, place, place), done=done) for place, done in enumerate((1, 2, 4, 6, 7))
+    ]
+    assert speed_in_parts(records, parts=2) == pytest.approx([2 / 2, 2 / 4])
+    assert speed_in_parts(records[::-1], parts=5) == pytest.approx([1, 1, 1 / 2, 1 / 2, 1])
+    assert speed_in_parts(records, parts=1) == pytest.approx([5 / 7])
+    with pytest.raises(ValueError, match="parts must be a whole number from 1 to 5, got 6"):
+        speed_in_parts(records, parts=6)
