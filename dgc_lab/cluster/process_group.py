@@ -199,7 +199,8 @@ class MemberCall(Call):
             number, kind, content = self._news.popleft()
             if kind == "item":
                 yield content
-            elif kind == "text":
+                continue
+            if kind == "text":
                 text = self._texts[number] + content
                 self._texts[number] = text if len(text) <= WAITING else LEFT_OUT + text[-WAITING:]
             else:
