@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.processes import Processes, run_in_thread
+from dgc_lab.cluster.processes import Processes, interrupt_held_back
 from dgc_lab.cluster.rank import exhaust
 from dgc_lab.common import LabError, check_number
 
@@ -98,7 +98,8 @@ class Cluster:
             finally:
                 self._processes = self._call = None
                 self._started = False
-                run_in_thread(self._finalizer)  # in a notebook, an interrupt does not reach it there
+                with interrupt_held_back():
+                    self._finalizer()
 
     def restart(self):
         """Stop what is left of the processes and start them anew."""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 from dgc_lab.cluster import private_network
-from dgc_lab.cluster.processes import kill, start_guarded
+from dgc_lab.cluster.processes import interrupt_held_back, kill, start_guarded
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
@@ -48,21 +48,24 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         )
     with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
         paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
-        process = start_guarded(
-            "dgc_lab.cluster.horovod_launcher",
-            *([] if reason else ["--network-interfaces", "lo"]),
-            *["-np", str(size), *command],
-            folder=folder,
-            private=not reason,
-            variables={"PATH": os.pathsep.join(paths)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        process = None
         try:
+            with interrupt_held_back():
+                process = start_guarded(
+                    "dgc_lab.cluster.horovod_launcher",
+                    *([] if reason else ["--network-interfaces", "lo"]),
+                    *["-np", str(size), *command],
+                    folder=folder,
+                    private=not reason,
+                    variables={"PATH": os.pathsep.join(paths)},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
             said, _ = process.communicate(timeout=timeout)
         except BaseException as error:
-            kill(process)
-            process.communicate()
+            if process is not None:
+                kill(process)
+                process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
             raise

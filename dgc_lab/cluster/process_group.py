@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,7 +24,7 @@ import psutil
 
 from dgc_lab.cluster.calls import Call
 from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
-from dgc_lab.cluster.processes import Processes, is_running, kill, run_in_thread, start_guarded
+from dgc_lab.cluster.processes import Processes, interrupt_held_back, is_running, kill, start_guarded
 from dgc_lab.cluster.rank import CallResult, RemoteError
 from dgc_lab.common import LabError
 
@@ -56,7 +55,8 @@ class ProcessGroup(Processes):
 
     def start(self, deadline: float) -> None:
         """Start the host before the deadline, on the clock of ``time.monotonic``; a LabError holds what it printed."""
-        self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
+        with interrupt_held_back():
+            self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -68,11 +68,8 @@ class ProcessGroup(Processes):
         variables = self._variables | {"TMPDIR": self._folder, FOLDER: self._folder}
         with open(f"{self._folder}/log", "wb") as log:
             how = {"folder": self._folder, "private": self._private, "variables": variables, "stdout": log}
-
-            def start():  # where no interrupt can come between the start and the note of what was started
+            with interrupt_held_back():
                 self._host = start_guarded("dgc_lab.cluster.host", *self._modules, **how)
-
-            run_in_thread(start)
         _, self._orders = self._accept([self._host], deadline)
 
     def add(
@@ -199,7 +196,8 @@ class MemberCall(Call):
             number, kind, content = self._news.popleft()
             if kind == "item":
                 yield content
-            elif kind == "text":
+                continue
+            if kind == "text":
                 text = self._texts[number] + content
                 self._texts[number] = text if len(text) <= WAITING else LEFT_OUT + text[-WAITING:]
             else:
@@ -211,13 +209,9 @@ class MemberCall(Call):
 
     def _receive(self):
         """Take what has come. Any thread may: a stop waits for a stream that nobody reads any more."""
-        if self._ready(0):
-            # In a thread, because an interrupt must not tear a message apart.
-            with ThreadPoolExecutor(1) as aside:
-                aside.submit(self._receive_aside).result()
-
-    def _receive_aside(self):
-        with self._receiving:
+        if not self._ready(0):
+            return
+        with interrupt_held_back(), self._receiving:  # else it would tear a message apart
             for connection in self._ready(0):
                 number = self._connections.index(connection)
                 for _ in range(MESSAGES_A_LOOK):

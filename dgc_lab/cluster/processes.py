@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -90,9 +91,9 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def run_in_thread(function: Callable):
-    """Run a function; beside a running event loop, as in a notebook, in a thread, where no interrupt reaches it.
+    """Run a function of ipyparallel; beside a running event loop, as in a notebook, in a thread.
 
-    Beside such a loop, ipyparallel's blocking functions would start a thread for themselves, which never ends.
+    Beside such a loop, its blocking functions would start a thread for themselves, which never ends.
     """
     try:
         asyncio.get_running_loop()
@@ -100,3 +101,24 @@ def run_in_thread(function: Callable):
         return function()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+@contextlib.contextmanager
+def interrupt_held_back():
+    """Let an interrupt come after the block: not between a deed and its note. A second one comes at once."""
+    if threading.current_thread() is not threading.main_thread():  # interrupts come in no other
+        yield
+        return
+    held = []
+
+    def hold(number, frame):
+        signal.signal(signal.SIGINT, usual)
+        held.append(number)
+
+    usual = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if held:
+            signal.raise_signal(signal.SIGINT)

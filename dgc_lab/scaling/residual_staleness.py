@@ -67,7 +67,7 @@ class WatchedCompressor(Compressor):
     @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes long and warns
     def _step(self, gradients, ratio, metadata, learning_rate=None):
         """One step, as the compressor's."""
-        corrects, watched = self.config.momentum_correction and self.config.momentum, []
+        corrects, watched = self.config.corrects_momentum, []
         for worker, own in enumerate(gradients):
             for i, gradient in enumerate(own):
                 if self.ages[worker][i] is not None and tf.is_tensor(gradient):

@@ -157,6 +157,22 @@ def test_interrupt_of_a_start_leaves_nothing(kernel):
     kernel.ok(START)
 
 
+def test_interrupt_on_a_slow_disk_leaves_nothing(kernel):
+    kernel.ok("""
+import os, time
+
+def slow(*args, usual=os.mkdir):
+    usual(*args)
+    time.sleep(1)
+
+os.mkdir = slow
+""")
+    begin = START.replace("grace=2)", "grace=2, progress=lambda text: print(text, flush=True))")
+    _, error = kernel.run(begin, kernel.interrupt_at("importing", 0.5))
+    assert error[0] == "KeyboardInterrupt"
+    assert kernel.left() == ([], [])
+
+
 def test_sudden_death_of_the_kernel_leaves_nothing(kernel):
     kernel.ok(START)
     kernel.client.execute("for _ in ranks.stream(train): pass")
