@@ -55,6 +55,7 @@ class RankFiles:
             LabError: ranks have no step in common, or the run that saved had other settings or as many workers.
         """
         steps = self.steps()
+        values = self._values(steps[-1]) if steps else []  # refused here where the others are new ranks, and have none
         newest = tf.constant([steps[-1] if steps else 0])
         step = int(tf.reduce_min(self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")))
         if step == 0:
@@ -62,6 +63,15 @@ class RankFiles:
         if step not in steps:
             rank = self.communicator.first
             raise LabError(f"{self.folder} holds steps {steps} of rank {rank}, and another rank has step {step}")
+        if step != steps[-1]:
+            values = self._values(step)
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(value.view(variable.dtype.as_numpy_dtype))
+        self.step = step
+        return step
+
+    def _values(self, step):
+        """What a file of this run holds; a LabError for another run's."""
         with np.load(self._file(step), allow_pickle=False) as file:
             about, *values = (file[name] for name in file.files)
         saved = json.loads(str(about))
@@ -69,10 +79,7 @@ class RankFiles:
         if differing:
             told = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
             raise LabError(f"{self.folder} was saved by a run with {told}")
-        for variable, value in zip(self.variables, values, strict=True):
-            variable.assign(value.view(variable.dtype.as_numpy_dtype))
-        self.step = step
-        return step
+        return values
 
     def steps(self) -> list[int]:
         """Steps of this rank's saves, the last one last."""

@@ -52,6 +52,11 @@ def test_two_ranks_go_on_after_one_was_killed_with_the_same_bits(tmp_path):
             ranks.run(fit_on_rank, str(tmp_path / "killed"), 5, dies_after=3)
     with HorovodRanks(2, progress=None) as ranks:
         again = ranks.run(fit_on_rank, str(tmp_path / "killed"), 5)
+        for file in (tmp_path / "whole").glob("rank_1*"):
+            file.unlink()
+        relabel(tmp_path / "whole", workers=2, now=1)
+        with pytest.raises(RankFailed, match=r"saved by a run with workers 1 \(now 2\)"):
+            ranks.run(fit_on_rank, str(tmp_path / "whole"), 6)
     for (expected, begun), (found, done) in zip(whole, again, strict=True):
         assert (begun, done) == (0, 3)
         for one, other in zip(expected, found, strict=True):
@@ -60,6 +65,16 @@ def test_two_ranks_go_on_after_one_was_killed_with_the_same_bits(tmp_path):
     for rank in range(2):
         names = {file.name for file in (tmp_path / "killed").glob(f"rank_{rank}_*")}
         assert names == {f"rank_{rank}_step_{epoch}.npz" for epoch in (4, 5)}, "two saves a rank"
+
+
+def relabel(folder, workers, now):
+    """Make rank 0's saves look as if another number of workers had trained."""
+    for file in folder.glob("rank_0*"):
+        with np.load(file, allow_pickle=False) as saved:
+            about, *values = (saved[name] for name in saved.files)
+        about = np.array(str(about).replace(f'"workers": {workers}', f'"workers": {now}'))
+        with open(file, "wb") as out:
+            np.savez(out, about, *values)
 
 
 def model_and_saves(folder):
@@ -82,13 +97,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     other.compile(DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(dense_below=0)), "mse", jit_compile=False)
     with pytest.raises(LabError, match="was saved by a run with shapes"):
         SaveRanks(tmp_path).restore(other)
-    file = tmp_path / "rank_0_step_2.npz"
-    with np.load(file, allow_pickle=False) as saved:
-        arrays = {name: saved[name] for name in saved.files}
-    first = next(iter(arrays))
-    arrays[first] = np.array(str(arrays[first]).replace('"workers": 1', '"workers": 2'))
-    with open(file, "wb") as out:
-        np.savez(out, *arrays.values())
+    relabel(tmp_path, workers=1, now=2)
     model, saves = model_and_saves(tmp_path)
     with pytest.raises(LabError, match=r"was saved by a run with workers 2 \(now 1\)"):
         saves.restore(model)

@@ -525,7 +525,7 @@ def test_constraints_of_weights_hold_after_every_step():
     model = keras.Model(inputs, keras.layers.Dense(3, kernel_constraint=keras.constraints.NonNeg())(inputs))
     x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
     config = DGCConfig(ratio=0.5, dense_below=0)
-    trainer = ModelTrainer(model, keras.losses.mse, batches_of(x, -x[:, :3], 8), config, 0.5)
+    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches_of(x, -x[:, :3], 8), config, 0.5)
     list(trainer.run(steps=4))
     assert np.all(model.get_weights()[0] >= 0)
     assert np.any(model.get_weights()[0] > 0)

@@ -46,7 +46,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
     command = [*TRAIN, "--steps", "120", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
-    while not list(tmp_path.glob("parts/rank_0_step_*.json")):
+    while not list(tmp_path.glob("parts/rank_0_step_*.npz")):
         assert time.monotonic() < end, "nothing was saved"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -78,4 +78,4 @@ def test_under_horovodrun_all_ranks_train(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step 20: accuracy" in done.stdout + done.stderr
-    assert {path.name for path in tmp_path.glob("*.json")} == {"rank_0_step_20.json", "rank_1_step_20.json"}
+    assert {path.name for path in tmp_path.glob("*")} == {"rank_0_step_20.npz", "rank_1_step_20.npz"}
