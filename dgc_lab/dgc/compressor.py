@@ -75,6 +75,7 @@ class Compressor(tf.Module):
         self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
         self._exchange = None  # that of the last step; those of one training are all the same
+        self._agreed = set()  # what all ranks were found to have in common
 
     def _zeros(self, name, wanted):
         return [
@@ -168,14 +169,19 @@ class Compressor(tf.Module):
     def prepared(self, gradients, metadata=None):
         """Each worker's gradients, pooled, merged and decayed; the same clipped; and what it tells all others."""
         metadata = metadata or [tf.zeros([0])] * len(gradients)
-        if self._exchange is None:  # ranks that differ would otherwise wait for each other for ever
-            kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
-            variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
-            self.communicator.assert_same_on_all_ranks(f"{self.config}, variables {variables}")
+        kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
+        variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
+        self.agree(f"{self.config}, variables {variables}")
         average = self.config.reduction == "average"
         gradients, metadata = self.communicator.reduce_within_host(gradients, metadata, average)
         both = [local_gradients(own, self.trained, self.config, self.communicator.size) for own in gradients]
         return *zip(*both, strict=True), metadata
+
+    def agree(self, what: str) -> None:
+        """RanksDisagree unless all ranks say the same; else they would wait for each other for ever."""
+        if what not in self._agreed:
+            self._agreed.add(what)
+            self.communicator.assert_same_on_all_ranks(what)
 
     def exchange_of(self, gradients, numbers: int) -> GradientExchange:
         """The exchange for gradients of these kinds and as many numbers of metadata."""

@@ -182,7 +182,23 @@ def pack(content: Content, layout: Layout):
         positions, values = run_lengths(positions, values)
     rows = [part for pair in content.rows for part in pair]
     counts = tf.stack([tf.size(values), *(tf.size(numbers) for numbers in rows[1::2])])
-    return tf.concat([_bytes(part) for part in (counts, content.metadata, content.dense, *rows, values, positions)], 0)
+    return tf.concat(
+        [as_bytes(part) for part in (counts, content.metadata, content.dense, *rows, values, positions)], 0
+    )
+
+
+class Reader:
+    """Takes tensors off the front of messages, uint8 (bytes,); ``take`` wants their type and shape."""
+
+    def __init__(self, messages):
+        self.messages, self.start = messages, tf.constant(0, tf.int64)  # all of them can be longer than int32 reaches
+
+    def take(self, dtype, *shape):
+        dtype = tf.as_dtype(dtype)
+        end = self.start + math.prod(tf.cast(side, tf.int64) for side in shape) * dtype.size
+        part = tf.bitcast(tf.reshape(self.messages[self.start : end], [-1, dtype.size]), dtype)
+        self.start = end
+        return tf.reshape(part, shape)
 
 
 def unpack(messages, layout: Layout, workers: int) -> list[Content]:
@@ -200,27 +216,22 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
         >>> len(message), second.indices.numpy().tolist(), second.values.numpy().tolist()
         (16, [5, 9], [0.5, 2.0])
     """
-    start, contents = tf.constant(0, tf.int64), []  # all messages together can be longer than int32 reaches
-
-    def take(dtype, *shape):
-        nonlocal start
-        dtype = tf.as_dtype(dtype)
-        end = start + math.prod(tf.cast(side, tf.int64) for side in shape) * dtype.size
-        part = tf.bitcast(tf.reshape(messages[start:end], [-1, dtype.size]), dtype)
-        start = end
-        return tf.reshape(part, shape)
-
+    reader, contents = Reader(messages), []
     for _ in range(workers):
-        entries, *rows = tf.unstack(take(tf.int32, 1 + len(layout.rows)))
-        metadata, dense = take(tf.float32, layout.metadata), take(tf.float32, layout.dense)
-        rows = [(take(tf.float32, r, width), take(tf.int32, r)) for r, width in zip(rows, layout.rows, strict=True)]
-        values, positions = take(layout.values, entries), take(INDEX_TYPES[layout.indices], entries)
+        entries, *rows = tf.unstack(reader.take(tf.int32, 1 + len(layout.rows)))
+        metadata, dense = (reader.take(tf.float32, size) for size in (layout.metadata, layout.dense))
+        rows = [
+            (reader.take(tf.float32, r, width), reader.take(tf.int32, r))
+            for r, width in zip(rows, layout.rows, strict=True)
+        ]
+        values, positions = (reader.take(dtype, entries) for dtype in (layout.values, INDEX_TYPES[layout.indices]))
         indices = places(positions) if layout.indices == "run_lengths" else positions
         contents.append(Content(metadata, dense, rows, indices, values))
     return contents
 
 
-def _bytes(tensor):
+def as_bytes(tensor):
+    """The tensor's bytes, uint8 (bytes,)."""
     return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
 
 

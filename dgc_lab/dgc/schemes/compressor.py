@@ -1,0 +1,116 @@
+"""A scheme in the place of Deep Gradient Compression: the same calls as `dgc_lab.dgc.compressor.Compressor`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from dgc_lab.dgc.compressor import Compressor, Report
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.exchange import fail_if_bad, first_non_finite
+from dgc_lab.dgc.schemes.checks import described, watched
+from dgc_lab.dgc.schemes.gallery import dense
+from dgc_lab.dgc.schemes.memory import with_momentum
+from dgc_lab.dgc.schemes.scheme import All, Scheme, Turn, run_together
+
+NOT_OURS = {"momentum": 0.0, "nesterov": False, "accumulate": False, "reduction": "average"}  # the schemes have it
+
+
+class SchemeCompressor(Compressor):
+    """Turns each worker's gradients into the update that all workers apply, by a `Scheme`.
+
+    Args:
+        scheme: what is done with the gradient of each variable that is compressed.
+        variables, communicator, names: as in `Compressor`.
+        config: of its switches clipping, weight decay, what is sent whole, reduction and seed.
+
+    Attributes:
+        schemes: that of each variable; what is sent whole has `dense`, with the scheme's momentum.
+        states: for each worker in this process and each variable, its scheme's state in ``tf.Variable``s.
+        For the others see `Compressor`. ``kept`` counts all elements: what a scheme spares are bytes.
+
+    Gradients of rows (embeddings) are made whole tensors first.
+
+    Raises:
+        ValueError: at the first step: the scheme asks or returns what it must not; the message says what it was.
+        RanksDisagree: at the first step, on all ranks: their schemes ask different things.
+
+    Example:
+        >>> from dgc_lab.dgc.schemes import top_k
+        >>> from dgc_lab.distributed import OneWorker
+        >>> weight = tf.Variable([[1.0, 2.0]])
+        >>> compressor = SchemeCompressor(top_k(0.5), [weight], OneWorker(), config=DGCConfig(dense_below=0))
+        >>> [update], report = compressor([[tf.constant([[0.25, -0.5]])]])
+        >>> update.numpy().tolist(), int(report.allgather_bytes)
+        ([[0.0, -0.5]], 24)
+    """
+
+    def __init__(self, scheme: Scheme, variables, communicator, names=None, config: DGCConfig | None = None):
+        super().__init__(dataclasses.replace(config or DGCConfig(), **NOT_OURS), variables, communicator, names)
+        self.scheme = scheme
+        whole = with_momentum(dense(), scheme.momentum) if scheme.momentum else dense()
+        self.schemes = [whole if sent_whole else scheme for sent_whole in self.dense]
+        self.states = [
+            [tf.nest.map_structure(variable_of, first) for first in self._first_states()]
+            for _ in range(communicator.local)
+        ]
+
+    def _first_states(self):
+        return [own.init(tf.zeros(variable.shape)) for own, variable in zip(self.schemes, self.trained, strict=True)]
+
+    @property
+    def state(self):
+        return [self.step, *tf.nest.flatten(self.states)]
+
+    def reset(self):
+        super().reset()
+        for states in self.states:
+            tf.nest.map_structure(lambda kept, first: kept.assign(first), states, self._first_states())
+
+    def _step(self, gradients, ratio, metadata, learning_rate=None):
+        gradients, clipped, metadata = self.prepared(gradients, metadata)
+        there = [i for i, gradient in enumerate(gradients[0]) if gradient is not None]
+        started = []
+        for worker, (own, after, told) in enumerate(zip(gradients, clipped, metadata, strict=True)):
+            after = [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in after]
+            bad = first_non_finite(own, [after[i] for i in there], after)
+            started.append([self._watched(worker, i, after[i]) for i in there])
+            started[-1].append(tell(tf.concat([bad[None], told], 0)))
+        results, handed = run_together(started, self.communicator, self._agree)
+        changes, updates = [], [None] * len(self.trained)
+        table = results[0][-1]
+        for states, ended in zip(self.states, results, strict=True):
+            for i, (update, _, state) in zip(there, ended, strict=False):  # the table comes after them
+                changes += zip(tf.nest.flatten(states[i]), tf.nest.flatten(state), strict=True)
+                updates[i] = tf.cast(update, self.trained[i].dtype)
+        kept = tf.constant([v.shape.num_elements() * (i in there) for i, v in enumerate(self.trained)], tf.int64)
+        report = Report(*tf.unstack(handed // self.communicator.local), kept, table[:, 1:])
+        return self.commit(updates, changes, report, fail_if_bad(table[:, 0], self.names)), report
+
+    def _watched(self, worker, i, gradient):
+        """The started step of a worker here for one variable."""
+        place = i - sum(self.dense[:i])  # Deep Gradient Compression draws from the same numbers (`thresholds`)
+        seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32) + 1000 * place])
+        own = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
+        turn = Turn(seed, own, self.communicator.size)
+        state = tf.nest.map_structure(tf.convert_to_tensor, self.states[worker][i])
+        return watched(self.schemes[i], gradient, state, turn, self.names[i])
+
+    def _agree(self, asked):
+        """All workers must ask the same: ranks that differ would wait for each other for ever."""
+        told = [{i: described(question) for i, question in questions.items()} for questions in asked]
+        if any(one != told[0] for one in told):
+            raise ValueError(f"{self.scheme.name} must ask the same of all workers, got {told}")
+        self.agree(f"{self.scheme.name} asks {told[0]}")
+
+
+def variable_of(first):
+    """What keeps a part of a scheme's state."""
+    return tf.Variable(first, trainable=False, name="scheme")
+
+
+def tell(metadata):
+    """What a worker tells all others, as one more step beside the schemes'; a table with a row for each."""
+    everyone = yield All((metadata,))
+    return tf.stack([own for (own,) in everyone])

@@ -1,0 +1,312 @@
+"""The published schemes, each in a few lines: what it sends, and its source.
+
+Where a value is called ratio, it may be a ``tf.Variable``, which can change without a new trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+
+import tensorflow as tf
+
+from dgc_lab.dgc.algorithm import State, local_step
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.schemes.elements import (
+    chance,
+    in_places,
+    largest,
+    mean_of,
+    mean_of_entries,
+    pack_bits,
+    round_by_chance,
+    unpack_bits,
+)
+from dgc_lab.dgc.schemes.memory import with_memory
+from dgc_lab.dgc.schemes.scheme import All, Mean, Scheme
+
+SCHEMES = {}  # by name, the functions that make them
+
+
+def published(make):
+    """Enter a scheme in the gallery, and name what is made by its parameters, as in ``qsgd:levels=4``."""
+
+    @functools.wraps(make)
+    def named(*args, **kwargs):
+        bound = inspect.signature(make).bind(*args, **kwargs)
+        bound.apply_defaults()
+        parameters = ",".join(f"{name}={value}" for name, value in bound.arguments.items())
+        return make(*args, **kwargs)._replace(name=f"{make.__name__}:{parameters}".rstrip(":"))
+
+    SCHEMES[make.__name__] = named
+    return named
+
+
+@published
+def dense():
+    """Whole gradients: what all others are measured against."""
+
+    def step(gradient, state, turn):
+        mean = yield Mean(gradient)
+        return mean, gradient, state
+
+    return Scheme(step)
+
+
+@published
+def float16():
+    """Whole gradients in 16 bits, of which 11 are digits: from 6e-8 to 65 504."""
+    return rounded_to(tf.float16)
+
+
+@published
+def bfloat16():
+    """Whole gradients in 16 bits, of which 8 are digits: as wide a range as float32."""
+    return rounded_to(tf.bfloat16)
+
+
+def rounded_to(dtype):
+    """Gradients that travel and are added up in a shorter type."""
+
+    def step(gradient, state, turn):
+        short = tf.cast(gradient, dtype)
+        mean = yield Mean(short)
+        return tf.cast(mean, tf.float32), tf.cast(short, tf.float32), state
+
+    return Scheme(step)
+
+
+@published
+def int8():
+    """Whole numbers from -127 to 127 times one scale for each tensor, the nearest ones."""
+
+    def step(gradient, state, turn):
+        scale = tf.reduce_max(tf.abs(gradient)) / 127
+        numbers = tf.cast(tf.round(tf.math.divide_no_nan(gradient, scale)), tf.int8)
+        everyone = yield All((numbers, scale))
+        values = [tf.cast(numbers, tf.float32) * scale for numbers, scale in everyone]
+        return mean_of(values), tf.cast(numbers, tf.float32) * scale, state
+
+    return Scheme(step)
+
+
+@published
+def masking(ratio=0.01):
+    """The largest elements, by a threshold for each tensor; the rest is dropped (lesson 4)."""
+
+    def step(gradient, state, turn):
+        indices, values = largest(gradient, ratio, turn.seed)
+        everyone = yield All((indices, values))
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
+
+    return Scheme(step)
+
+
+@published
+def top_k(ratio=0.01):
+    """The largest elements; the rest waits in the memory. Source: arXiv:1809.07599, Algorithm 1."""
+    return with_memory(masking(ratio))
+
+
+@published
+def random_k(ratio=0.01):
+    """Elements at random, the same places on all workers, so that no index travels; the rest waits in the memory.
+
+    Source: arXiv:1809.07599, definition 2.2 (rand-k).
+    """
+
+    def step(gradient, state, turn):
+        flat = tf.reshape(gradient, [-1])
+        size = flat.shape[0]
+        count = tf.maximum(1, tf.cast(tf.round(ratio * size), tf.int32))
+        places = tf.random.experimental.stateless_shuffle(tf.range(size), turn.seed)[:count]
+        chosen = tf.gather(flat, places)
+        mean = yield Mean(chosen)
+        return in_places(places, mean, gradient.shape), in_places(places, chosen, gradient.shape), state
+
+    return with_memory(Scheme(step))
+
+
+@published
+def threshold(limit=0.001):
+    """All elements of at least this magnitude; the rest waits in the memory. Source: Strom 2015, without its bits."""
+
+    def step(gradient, state, turn):
+        flat = tf.reshape(gradient, [-1])
+        indices = tf.cast(tf.where(tf.abs(flat) >= limit)[:, 0], tf.int32)
+        values = tf.gather(flat, indices)
+        everyone = yield All((indices, values))
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
+
+    return with_memory(Scheme(step))
+
+
+@published
+def dgc(ratio=0.01, momentum=0.9):
+    """Deep Gradient Compression: velocities are added up, and cleared where they were sent (lesson 5).
+
+    Source: arXiv:1712.01887, Algorithm 1.
+    """
+    config = DGCConfig(momentum=momentum)
+
+    def init(gradient):
+        return tf.zeros([tf.size(gradient)]), tf.zeros([tf.size(gradient)])
+
+    def step(gradient, state, turn):
+        state = State(*([kept] for kept in state))
+        sent, state, _ = local_step([tf.reshape(gradient, [-1])], state, ratio, config, turn.seed)
+        indices, values = sent.indices[0], sent.values[0]
+        everyone = yield All((indices, values))
+        kept = state.velocity[0], state.residual[0]
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), kept
+
+    return Scheme(step, init, momentum=momentum)
+
+
+@published
+def sign():
+    """Signs, a bit each; all follow the sign of the majority. Biased, and without memory. Source: arXiv:1802.04434."""
+
+    def step(gradient, state, turn):
+        bits = pack_bits(gradient >= 0, 1)
+        everyone = yield All((bits,))
+        votes = tf.add_n([signs(bits, gradient.shape) for (bits,) in everyone])
+        return tf.sign(votes), signs(bits, gradient.shape), state
+
+    return Scheme(step)
+
+
+def signs(bits, shape):
+    """1 and -1 from packed bits."""
+    return 2.0 * tf.cast(unpack_bits(bits, 1, shape), tf.float32) - 1.0
+
+
+@published
+def ef_sign():
+    """Signs times the mean magnitude, and a memory of what that leaves. Source: arXiv:1901.09847, Algorithm 1."""
+
+    def step(gradient, state, turn):
+        bits, scale = pack_bits(gradient >= 0, 1), tf.reduce_mean(tf.abs(gradient))
+        everyone = yield All((bits, scale))
+        values = [scale * signs(bits, gradient.shape) for bits, scale in everyone]
+        return mean_of(values), scale * signs(bits, gradient.shape), state
+
+    return with_memory(Scheme(step))
+
+
+@published
+def signum(momentum=0.9):
+    """The sign of each worker's momentum; the majority decides. Source: arXiv:1802.04434, Algorithm 2 (SIGNUM)."""
+
+    def step(gradient, velocity, turn):
+        velocity = momentum * velocity + (1 - momentum) * gradient
+        update, own, _ = yield from sign().step(velocity, (), turn)
+        return update, own, velocity
+
+    return Scheme(step, tf.zeros_like, momentum=momentum)
+
+
+@published
+def one_bit():
+    """A bit an element and two values: the means of what is at least 0 and of what is below. With a memory.
+
+    Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", with one pair of values for a tensor, not a column.
+    """
+
+    def step(gradient, state, turn):
+        above = gradient >= 0
+        both = [tf.where(mask, gradient, 0.0) for mask in (~above, above)]
+        counts = [tf.math.count_nonzero(mask, dtype=tf.float32) for mask in (~above, above)]
+        levels = tf.math.divide_no_nan(tf.stack([tf.reduce_sum(part) for part in both]), tf.stack(counts))
+        everyone = yield All((pack_bits(above, 1), levels))
+        values = [tf.gather(levels, unpack_bits(bits, 1, gradient.shape)) for bits, levels in everyone]
+        return mean_of(values), tf.gather(levels, tf.cast(above, tf.int32)), state
+
+    return with_memory(Scheme(step))
+
+
+@published
+def qsgd(levels=4):
+    """Magnitudes rounded by chance to multiples of norm / levels: right in the mean. Source: arXiv:1610.02132, 3.1."""
+    bits = next(bits for bits in (1, 2, 4, 8) if 2 * levels + 1 <= 2**bits)
+
+    def step(gradient, state, turn):
+        norm = tf.norm(gradient)
+        scaled = tf.math.divide_no_nan(tf.abs(gradient) * levels, norm)
+        numbers = tf.sign(gradient) * round_by_chance(scaled, turn.own_seed)
+        everyone = yield All((pack_bits(numbers + levels, bits), norm))
+        values = [(unpack_bits(packed, bits, gradient.shape) - levels, norm) for packed, norm in everyone]
+        values = [tf.cast(numbers, tf.float32) * (norm / levels) for numbers, norm in values]
+        return mean_of(values), numbers * (norm / levels), state
+
+    return Scheme(step)
+
+
+@published
+def terngrad():
+    """-1, 0 or 1 times the largest magnitude, by chance, 2 bits each: right in the mean. Source: arXiv:1705.07878."""
+
+    def step(gradient, state, turn):
+        scale = tf.reduce_max(tf.abs(gradient))
+        goes = chance(gradient, turn.own_seed) < tf.math.divide_no_nan(tf.abs(gradient), scale)
+        numbers = tf.where(goes, tf.sign(gradient), 0.0)
+        everyone = yield All((pack_bits(numbers + 1, 2), scale))
+        values = [tf.cast(unpack_bits(bits, 2, gradient.shape) - 1, tf.float32) * scale for bits, scale in everyone]
+        return mean_of(values), numbers * scale, state
+
+    return Scheme(step)
+
+
+@published
+def natural():
+    """Powers of two, the one above or the one below by chance: right in the mean. A byte and a bit for each element.
+
+    Source: arXiv:1905.10988, definition 1.
+    """
+
+    def step(gradient, state, turn):
+        float_bits = tf.bitcast(tf.abs(gradient), tf.int32)  # 8 bits of exponent, then 23 of how far it is to the next
+        above = chance(gradient, turn.own_seed) * 2.0**23 < tf.cast(float_bits % 2**23, tf.float32)
+        exponents = tf.cast(float_bits // 2**23 + tf.cast(above, tf.int32), tf.uint8)
+        bits = pack_bits(gradient >= 0, 1)
+        everyone = yield All((exponents, bits))
+        return (
+            mean_of([powers(*own, gradient.shape) for own in everyone]),
+            powers(exponents, bits, gradient.shape),
+            state,
+        )
+
+    return Scheme(step)
+
+
+def powers(exponents, bits, shape):
+    """Powers of two from a float32's exponents, with their signs; the exponent 0 stands for 0."""
+    return signs(bits, shape) * tf.bitcast(tf.cast(exponents, tf.int32) * 2**23, tf.float32)
+
+
+@published
+def powersgd(rank=2):
+    """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
+
+    One step of the power method, from the factor of the step before. Source: arXiv:1905.13727, Algorithms 1 and 2.
+    """
+
+    def init(gradient):
+        rows, columns = matrix(gradient).shape
+        return tf.random.stateless_normal([columns, min(rank, rows, columns)], (0, 0)), tf.zeros_like(gradient)
+
+    def step(gradient, state, turn):
+        right, memory = state
+        corrected = gradient + memory
+        left = yield Mean(matrix(corrected) @ right)
+        left, _ = tf.linalg.qr(left)
+        right = yield Mean(tf.matmul(matrix(corrected), left, transpose_a=True))
+        update = tf.reshape(tf.matmul(left, right, transpose_b=True), gradient.shape)
+        return update, update, (right, corrected - update)
+
+    return Scheme(step, init)
+
+
+def matrix(gradient):
+    """The gradient with a column for each output: convolutions and dense layers have these in the last dimension."""
+    return tf.reshape(gradient, [-1, gradient.shape[-1]])

@@ -1,0 +1,296 @@
+"""Compression schemes on one process's workers: what each must hold to, its bytes, and what a wrong one is told."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.dgc import Compressor, DGCConfig
+from dgc_lab.dgc import schemes as lab
+from dgc_lab.dgc.schemes import All, Mean, Scheme, SchemeCompressor, Turn, with_memory, with_momentum
+from dgc_lab.dgc.schemes.scheme import run_together
+from dgc_lab.distributed import OneWorker, SimulatedWorkers
+
+EVERY = DGCConfig(dense_below=0, dense_vectors=False)
+SHAPE = tf.TensorShape([24, 40])
+MEMORIES = ("top_k", "random_k", "threshold", "ef_sign", "one_bit", "powersgd", "dgc")
+
+
+def gradient(worker=0, step=0, shape=SHAPE):
+    return tf.random.stateless_normal(shape, (worker, step)) ** 3  # a few large ones, many small ones
+
+
+def steps_of(scheme, workers=2, steps=5, config=EVERY, shape=SHAPE):
+    """A compressor that has made some steps, the updates of each, and its last report."""
+    compressor = SchemeCompressor(scheme, [tf.Variable(tf.zeros(shape))], SimulatedWorkers(workers), config=config)
+    step = tf.function(lambda gradients: compressor(gradients), autograph=False)
+    updates = []
+    for number in range(steps):
+        [update], report = step([[gradient(worker, number, shape)] for worker in range(workers)])
+        updates.append(update.numpy())
+    return compressor, updates, report
+
+
+def own_of(scheme, x, seed=0, state=None):
+    """What of x is in what one worker sends, and the state that it leaves."""
+    state = scheme.init(tf.zeros_like(x)) if state is None else state
+    turn = Turn(tf.constant([seed, 0]), tf.constant([seed, 1]), 1)
+    [[(_, own, state)]], _ = run_together([[scheme.step(x, state, turn)]], OneWorker())
+    return own, state
+
+
+@pytest.mark.parametrize("name", lab.SCHEMES)
+def test_a_scheme_trains_and_is_traced_once(name):
+    target = gradient()
+    weight = tf.Variable(tf.zeros(SHAPE))
+    compressor = SchemeCompressor(lab.SCHEMES[name](), [weight], SimulatedWorkers(2), config=EVERY)
+    traces = []
+
+    @tf.function(autograph=False)
+    def step(rate):
+        traces.append(1)
+        compressor.train([[weight - target], [weight - target]], rate)
+
+    for number in range(200):
+        step(tf.constant(0.02 * (1 - number / 200)))
+    assert float(tf.norm(weight - target)) < 0.9 * float(tf.norm(target))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in lab.SCHEMES if name not in ("sign", "signum")])
+def test_the_update_is_the_mean_of_what_the_workers_sent(name):
+    scheme = lab.SCHEMES[name]()
+    turns = [Turn(tf.constant([0, 0]), tf.constant([0, 7 + worker]), 3) for worker in range(3)]
+    started = [[scheme.step(gradient(w), scheme.init(gradient(w) * 0), turns[w])] for w in range(3)]
+    results, _ = run_together(started, SimulatedWorkers(3))
+    updates, owns, _ = zip(*(own for [own] in results), strict=True)
+    for update in updates:
+        np.testing.assert_array_equal(update, updates[0])
+    if name != "powersgd":  # its own is the update: the factors are of all
+        np.testing.assert_allclose(updates[0], np.mean(owns, 0), rtol=1e-5, atol=0.02 if "float16" in name else 1e-6)
+
+
+@pytest.mark.parametrize("name", MEMORIES[:-1])
+def test_what_was_sent_and_the_memory_are_what_came_in(name):
+    scheme = lab.SCHEMES[name]()
+    state, came, sent = scheme.init(tf.zeros(SHAPE)), tf.zeros(SHAPE), tf.zeros(SHAPE)
+    for step in range(5):
+        own, state = own_of(scheme, gradient(step=step), step, state)
+        came, sent = came + gradient(step=step), sent + own
+    memory = state[1] if name == "powersgd" else state[0]
+    np.testing.assert_allclose(sent + memory, came, atol=1e-4)
+    assert float(tf.norm(memory)) > 0
+
+
+@pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural"])
+def test_rounding_by_chance_is_right_in_the_mean(name):
+    scheme, x = lab.SCHEMES[name](), gradient()
+    draw = tf.function(lambda seed: own_of(scheme, x, seed)[0], autograph=False)
+    draws = np.stack([draw(tf.constant(seed)) for seed in range(2000)])
+    error = draws.std(0) / math.sqrt(len(draws))  # of each element's mean
+    assert np.abs(draws.mean(0) - x).max() < 5 * error.max()
+    apart = (draws.mean(0) - x) / np.where(error > 0, error, 1)
+    assert abs(apart.mean()) < 5 / math.sqrt(apart.size)
+    assert 0.8 < apart[error > 0].std() < 1.2, "as far from the truth as chance allows, no farther"
+
+
+@pytest.mark.parametrize("name", ["sign", "masking"])
+def test_these_are_not(name):
+    x = gradient()
+    draws = np.mean([own_of(lab.SCHEMES[name](), x, seed)[0] for seed in range(20)], 0)
+    assert np.abs(draws - x).mean() > 0.1 * np.abs(x).mean()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("config", [EVERY, DGCConfig()], ids=["all compressed", "small ones whole"])
+def test_dgc_as_a_scheme_is_the_compressor_to_the_bit(config, momentum):
+    shapes = [(64, 40), (40,), (3, 3, 1, 8), (50, 30)]
+    by_scheme, by_compressor = ([tf.Variable(tf.ones(shape)) for shape in shapes] for _ in range(2))
+    config = DGCConfig(
+        ratio=0.05, momentum=momentum, dense_below=config.dense_below, dense_vectors=config.dense_vectors
+    )
+    ours = SchemeCompressor(lab.dgc(0.05, momentum), by_scheme, SimulatedWorkers(3), config=config)
+    theirs = Compressor(config, by_compressor, SimulatedWorkers(3))
+    for step in range(6):
+        gradients = [[gradient(worker, step, tf.TensorShape(shape)) for shape in shapes] for worker in range(3)]
+        for compressor in (ours, theirs):
+            compressor.train(gradients, 0.1)
+        for one, other in zip(by_scheme, by_compressor, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [lab.powersgd(rank=40), lab.top_k(1.0), lab.random_k(1.0), lab.masking(1.0), lab.threshold(0.0), lab.dgc(1.0, 0.0)],
+    ids=lambda scheme: scheme.name,
+)
+def test_where_nothing_is_left_out_it_is_dense(scheme):
+    _, updates, _ = steps_of(scheme)
+    _, whole, _ = steps_of(lab.dense())
+    np.testing.assert_allclose(updates, whole, atol=2e-5)
+
+
+n, rows, columns = 960, 24, 40
+HEADER, METADATA = 4, 4 + 4  # how many elements a tensor has; and of the metadata the number of a bad gradient
+BYTES = {  # handed to allreduce and, beside the metadata, to allgather
+    "dense": (4 * n, 0),
+    "float16": (2 * n, 0),
+    "bfloat16": (2 * n, 0),
+    "int8": (0, n + 4 + 2 * HEADER),
+    "random_k": (4 * 10, 0),
+    "sign": (0, n / 8 + HEADER),
+    "ef_sign": (0, n / 8 + 4 + 2 * HEADER),
+    "signum": (0, n / 8 + HEADER),
+    "one_bit": (0, n / 8 + 8 + 2 * HEADER),
+    "qsgd": (0, n / 2 + 4 + 2 * HEADER),
+    "terngrad": (0, n / 4 + 4 + 2 * HEADER),
+    "natural": (0, n + n / 8 + 2 * HEADER),
+    "powersgd": (4 * 2 * (rows + columns), 0),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_those_of_the_formula(name):
+    _, _, report = steps_of(lab.SCHEMES[name](), steps=1)
+    reduced, gathered = BYTES[name]
+    assert (int(report.allreduce_bytes), int(report.allgather_bytes)) == (reduced, gathered + METADATA)
+
+
+@pytest.mark.parametrize("scheme", [lab.masking(0.05), lab.top_k(0.05), lab.dgc(0.05)], ids=lambda scheme: scheme.name)
+def test_bytes_of_entries_are_as_many_as_the_ratio_says(scheme):
+    _, _, report = steps_of(scheme, steps=1, shape=tf.TensorShape([100, 100]))
+    entries = (int(report.allgather_bytes) - METADATA - 2 * HEADER) / 8
+    assert 0.03 * 10_000 < entries < 0.07 * 10_000
+
+
+def test_qsgd_packs_into_as_few_bits_as_its_levels_need():
+    sizes = [int(steps_of(lab.qsgd(levels), steps=1)[2].allgather_bytes) for levels in (1, 7, 127)]
+    assert [size - METADATA - 2 * HEADER - 4 for size in sizes] == [n / 4, n / 2, n]
+
+
+def test_a_ratio_in_a_variable_changes_without_a_new_trace():
+    ratio = tf.Variable(0.5)
+    compressor = SchemeCompressor(lab.top_k(ratio), [tf.Variable(tf.zeros([100, 100]))], OneWorker(), config=EVERY)
+    step = tf.function(lambda: compressor([[gradient(shape=[100, 100])]])[1].allgather_bytes, autograph=False)
+    many = int(step())
+    ratio.assign(0.01)
+    assert int(step()) < many / 10
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_momentum_around_a_scheme_is_momentum_sgd():
+    _, updates, _ = steps_of(with_momentum(lab.dense(), 0.5), steps=3)
+    _, plain, _ = steps_of(lab.dense(), steps=3)
+    np.testing.assert_allclose(updates[2], plain[2] + 0.5 * (plain[1] + 0.5 * plain[0]), rtol=1e-5)
+
+
+def test_error_feedback_lets_signs_learn_where_they_fail_alone():
+    """As in arXiv:1901.09847, section 3 (Counterexample 1): signs forget what a rare gradient weighs."""
+    weights = {}
+    for name, scheme in {"without": lab.sign(), "with": lab.ef_sign()}.items():
+        weight = tf.Variable([0.0])
+        compressor = SchemeCompressor(scheme, [weight], OneWorker(), config=EVERY)
+        for step in range(400):  # the mean gradient is 0.5 and points down, but three of four point up
+            compressor.train([[tf.constant([5.0 if step % 4 == 0 else -1.0])]], 0.01)
+        weights[name] = float(weight[0])
+    assert weights["without"] > 1
+    assert weights["with"] < -1
+
+
+def test_state_goes_back_to_the_first(tmp_path):
+    compressor, first, _ = steps_of(lab.powersgd())
+    before = [variable.numpy() for variable in compressor.state]
+    compressor.reset()
+    assert any(np.any(old != new) for old, new in zip(before, compressor.state, strict=True))
+    [again], _ = compressor([[gradient(worker, 0)] for worker in range(2)])
+    np.testing.assert_allclose(again, first[0], atol=1e-5)
+
+
+def test_a_bad_gradient_is_named_and_changes_nothing():
+    weights = [tf.Variable(tf.zeros([4, 4]), name=name) for name in ("good", "bad")]
+    compressor = SchemeCompressor(lab.top_k(0.5), weights, SimulatedWorkers(2), config=EVERY)
+    compressor([[tf.ones([4, 4])] * 2] * 2)
+    before = [variable.numpy() for variable in compressor.state]
+    wrong = [[tf.ones([4, 4])] * 2, [tf.ones([4, 4]), tf.fill([4, 4], np.nan)]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient of .*bad.* on worker 1 holds NaN or infinity"):
+        tf.function(lambda: compressor.train(wrong, 0.1), autograph=False)()
+    for old, new in zip(before, compressor.state, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_gradients_of_rows_and_none():
+    rows, none = tf.Variable(tf.zeros([5, 2])), tf.Variable(tf.zeros([3]))
+    compressor = SchemeCompressor(lab.top_k(1.0), [rows, none], OneWorker(), config=EVERY)
+    given = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([3, 3]), tf.constant([5, 2]))
+    [update, nothing], _ = compressor([[given, None]])
+    assert nothing is None
+    np.testing.assert_array_equal(update, [[0, 0], [0, 0], [0, 0], [4, 6], [0, 0]])
+
+
+def yields(question):
+    def step(gradient, state, turn):
+        yield question
+        return gradient, gradient, state
+
+    return Scheme(step, name="mine")
+
+
+def returns(result):
+    def step(gradient, state, turn):
+        yield Mean(gradient)
+        return result
+
+    return Scheme(step, name="mine")
+
+
+def silent(gradient, state, turn):
+    if False:
+        yield
+    return gradient, gradient, state
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (yields(3), r"mine, for weight, must yield Mean\(tensor\) or All\(\(tensor, ...\)\), got 3"),
+        (yields(None), r"\(\(tensor, ...\)\), got None"),
+        (yields(All(())), r"must yield All of a tuple of tensors, got All\(\(\)\)"),
+        (yields(All(tf.zeros([2]))), "must yield All of a tuple of tensors"),
+        (yields(Mean("text")), "must yield Mean of floating-point numbers, got string"),
+        (yields(Mean(tf.constant([1]))), "must yield Mean of floating-point numbers, got int32"),
+        (yields(All((tf.constant([True]),))), "must yield All of numbers, got bool"),
+        (yields(Mean(object())), "must yield tensors"),
+        (returns(None), r"must return \(update, own, state\), got None"),
+        (returns((tf.zeros([3]), tf.zeros([2]), ())), r"must return as update a float32 tensor of shape \(2,\)"),
+        (returns((tf.zeros([2]), 3, ())), "must return as own a float32 tensor"),
+        (returns((tf.zeros([2]), tf.zeros([2]), tf.zeros([2]))), "must return a state like the one that init makes"),
+        (Scheme(silent, name="mine"), "must yield Mean or All at least once"),
+        (Scheme(lambda gradient, state, turn: gradient, name="mine"), "must have a step with a yield in it"),
+    ],
+)
+def test_a_wrong_scheme_is_told_what_is_wrong(scheme, message):
+    compressor = SchemeCompressor(scheme, [tf.Variable([0.0, 0.0], name="weight")], OneWorker(), config=EVERY)
+    with pytest.raises(ValueError, match=message):
+        compressor([[tf.constant([1.0, 2.0])]])
+
+
+def test_workers_that_ask_different_things_are_told():
+    def step(gradient, state, turn):
+        if int(turn.own_seed[0]) == own:
+            yield Mean(gradient)
+        else:
+            yield All((gradient,))
+        return gradient, gradient, state
+
+    own = int(tf.random.experimental.stateless_fold_in(tf.constant([0, 0]), 0)[0])
+    compressor = SchemeCompressor(Scheme(step, name="mine"), [tf.Variable([0.0])], SimulatedWorkers(2), config=EVERY)
+    with pytest.raises(ValueError, match=r"mine must ask the same .*Mean of float32.*All of float32"):
+        compressor([[tf.constant([1.0])]] * 2)
+
+
+def test_memory_and_state_of_wrappers_have_the_structure_of_what_they_wrap():
+    scheme = with_memory(with_momentum(lab.powersgd(rank=1)))
+    compressor, updates, _ = steps_of(scheme)
+    assert len(compressor.states[0][0]) == 2
+    assert np.all(np.isfinite(updates))
