@@ -6,7 +6,7 @@ import inspect
 
 import tensorflow as tf
 
-from dgc_lab.dgc.schemes.scheme import All, Mean, Scheme
+from dgc_lab.schemes.scheme import All, Mean, Scheme
 
 
 def watched(scheme: Scheme, gradient, state, turn, name: str):

@@ -1,48 +1,16 @@
-"""The published schemes, each in a few lines: what it sends, and its source.
-
-Where a value is called ratio, it may be a ``tf.Variable``, which can change without a new trace.
-"""
+"""Schemes that send every element in fewer bits: shorter floats, whole numbers, signs, rounding by chance."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-
 import tensorflow as tf
 
-from dgc_lab.dgc.algorithm import State, local_step
-from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.schemes.elements import (
-    chance,
-    in_places,
-    largest,
-    mean_of,
-    mean_of_entries,
-    pack_bits,
-    round_by_chance,
-    unpack_bits,
-)
-from dgc_lab.dgc.schemes.memory import with_memory
-from dgc_lab.dgc.schemes.scheme import All, Mean, Scheme
-
-SCHEMES = {}  # by name, the functions that make them
+from dgc_lab.schemes.elements import chance, mean_of, pack_bits, round_by_chance, unpack_bits
+from dgc_lab.schemes.memory import with_memory
+from dgc_lab.schemes.naming import named
+from dgc_lab.schemes.scheme import All, Mean, Scheme
 
 
-def published(make):
-    """Enter a scheme in the gallery, and name what is made by its parameters, as in ``qsgd:levels=4``."""
-
-    @functools.wraps(make)
-    def named(*args, **kwargs):
-        bound = inspect.signature(make).bind(*args, **kwargs)
-        bound.apply_defaults()
-        parameters = ",".join(f"{name}={value}" for name, value in bound.arguments.items())
-        return make(*args, **kwargs)._replace(name=f"{make.__name__}:{parameters}".rstrip(":"))
-
-    SCHEMES[make.__name__] = named
-    return named
-
-
-@published
+@named
 def dense():
     """Whole gradients: what all others are measured against."""
 
@@ -53,13 +21,13 @@ def dense():
     return Scheme(step)
 
 
-@published
+@named
 def float16():
     """Whole gradients in 16 bits, of which 11 are digits: from 6e-8 to 65 504."""
     return rounded_to(tf.float16)
 
 
-@published
+@named
 def bfloat16():
     """Whole gradients in 16 bits, of which 8 are digits: as wide a range as float32."""
     return rounded_to(tf.bfloat16)
@@ -76,7 +44,7 @@ def rounded_to(dtype):
     return Scheme(step)
 
 
-@published
+@named
 def int8():
     """Whole numbers from -127 to 127 times one scale for each tensor, the nearest ones."""
 
@@ -90,80 +58,7 @@ def int8():
     return Scheme(step)
 
 
-@published
-def masking(ratio=0.01):
-    """The largest elements, by a threshold for each tensor; the rest is dropped (lesson 4)."""
-
-    def step(gradient, state, turn):
-        indices, values = largest(gradient, ratio, turn.seed)
-        everyone = yield All((indices, values))
-        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
-
-    return Scheme(step)
-
-
-@published
-def top_k(ratio=0.01):
-    """The largest elements; the rest waits in the memory. Source: arXiv:1809.07599, Algorithm 1."""
-    return with_memory(masking(ratio))
-
-
-@published
-def random_k(ratio=0.01):
-    """Elements at random, the same places on all workers, so that no index travels; the rest waits in the memory.
-
-    Source: arXiv:1809.07599, definition 2.2 (rand-k).
-    """
-
-    def step(gradient, state, turn):
-        flat = tf.reshape(gradient, [-1])
-        size = flat.shape[0]
-        count = tf.maximum(1, tf.cast(tf.round(ratio * size), tf.int32))
-        places = tf.random.experimental.stateless_shuffle(tf.range(size), turn.seed)[:count]
-        chosen = tf.gather(flat, places)
-        mean = yield Mean(chosen)
-        return in_places(places, mean, gradient.shape), in_places(places, chosen, gradient.shape), state
-
-    return with_memory(Scheme(step))
-
-
-@published
-def threshold(limit=0.001):
-    """All elements of at least this magnitude; the rest waits in the memory. Source: Strom 2015, without its bits."""
-
-    def step(gradient, state, turn):
-        flat = tf.reshape(gradient, [-1])
-        indices = tf.cast(tf.where(tf.abs(flat) >= limit)[:, 0], tf.int32)
-        values = tf.gather(flat, indices)
-        everyone = yield All((indices, values))
-        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
-
-    return with_memory(Scheme(step))
-
-
-@published
-def dgc(ratio=0.01, momentum=0.9):
-    """Deep Gradient Compression: velocities are added up, and cleared where they were sent (lesson 5).
-
-    Source: arXiv:1712.01887, Algorithm 1.
-    """
-    config = DGCConfig(momentum=momentum)
-
-    def init(gradient):
-        return tf.zeros([tf.size(gradient)]), tf.zeros([tf.size(gradient)])
-
-    def step(gradient, state, turn):
-        state = State(*([kept] for kept in state))
-        sent, state, _ = local_step([tf.reshape(gradient, [-1])], state, ratio, config, turn.seed)
-        indices, values = sent.indices[0], sent.values[0]
-        everyone = yield All((indices, values))
-        kept = state.velocity[0], state.residual[0]
-        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), kept
-
-    return Scheme(step, init, momentum=momentum)
-
-
-@published
+@named
 def sign():
     """Signs, a bit each; all follow the sign of the majority. Biased, and without memory. Source: arXiv:1802.04434."""
 
@@ -181,7 +76,7 @@ def signs(bits, shape):
     return 2.0 * tf.cast(unpack_bits(bits, 1, shape), tf.float32) - 1.0
 
 
-@published
+@named
 def ef_sign():
     """Signs times the mean magnitude, and a memory of what that leaves. Source: arXiv:1901.09847, Algorithm 1."""
 
@@ -194,7 +89,7 @@ def ef_sign():
     return with_memory(Scheme(step))
 
 
-@published
+@named
 def signum(momentum=0.9):
     """The sign of each worker's momentum; the majority decides. Source: arXiv:1802.04434, Algorithm 2 (SIGNUM)."""
 
@@ -206,7 +101,7 @@ def signum(momentum=0.9):
     return Scheme(step, tf.zeros_like, momentum=momentum)
 
 
-@published
+@named
 def one_bit():
     """A bit an element and two values: the means of what is at least 0 and of what is below. With a memory.
 
@@ -225,7 +120,7 @@ def one_bit():
     return with_memory(Scheme(step))
 
 
-@published
+@named
 def qsgd(levels=4):
     """Magnitudes rounded by chance to multiples of norm / levels: right in the mean. Source: arXiv:1610.02132, 3.1."""
     bits = next(bits for bits in (1, 2, 4, 8) if 2 * levels + 1 <= 2**bits)
@@ -242,7 +137,7 @@ def qsgd(levels=4):
     return Scheme(step)
 
 
-@published
+@named
 def terngrad():
     """-1, 0 or 1 times the largest magnitude, by chance, 2 bits each: right in the mean. Source: arXiv:1705.07878."""
 
@@ -257,7 +152,7 @@ def terngrad():
     return Scheme(step)
 
 
-@published
+@named
 def natural():
     """Powers of two, the one above or the one below by chance: right in the mean. A byte and a bit for each element.
 
@@ -282,31 +177,3 @@ def natural():
 def powers(exponents, bits, shape):
     """Powers of two from a float32's exponents, with their signs; the exponent 0 stands for 0."""
     return signs(bits, shape) * tf.bitcast(tf.cast(exponents, tf.int32) * 2**23, tf.float32)
-
-
-@published
-def powersgd(rank=2):
-    """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
-
-    One step of the power method, from the factor of the step before. Source: arXiv:1905.13727, Algorithms 1 and 2.
-    """
-
-    def init(gradient):
-        rows, columns = matrix(gradient).shape
-        return tf.random.stateless_normal([columns, min(rank, rows, columns)], (0, 0)), tf.zeros_like(gradient)
-
-    def step(gradient, state, turn):
-        right, memory = state
-        corrected = gradient + memory
-        left = yield Mean(matrix(corrected) @ right)
-        left, _ = tf.linalg.qr(left)
-        right = yield Mean(tf.matmul(matrix(corrected), left, transpose_a=True))
-        update = tf.reshape(tf.matmul(left, right, transpose_b=True), gradient.shape)
-        return update, update, (right, corrected - update)
-
-    return Scheme(step, init)
-
-
-def matrix(gradient):
-    """The gradient with a column for each output: convolutions and dense layers have these in the last dimension."""
-    return tf.reshape(gradient, [-1, gradient.shape[-1]])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab import schemes as lab
 from dgc_lab.dgc import Compressor, DGCConfig
-from dgc_lab.dgc import schemes as lab
-from dgc_lab.dgc.schemes import All, Mean, Scheme, SchemeCompressor, Turn, with_memory, with_momentum
-from dgc_lab.dgc.schemes.scheme import run_together
 from dgc_lab.distributed import OneWorker, SimulatedWorkers
+from dgc_lab.schemes import SCHEMES, All, Mean, Scheme, SchemeCompressor, Turn, with_memory, with_momentum
+from dgc_lab.schemes.scheme import run_together
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
 SHAPE = tf.TensorShape([24, 40])
@@ -40,11 +40,11 @@ def own_of(scheme, x, seed=0, state=None):
     return own, state
 
 
-@pytest.mark.parametrize("name", lab.SCHEMES)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_a_scheme_trains_and_is_traced_once(name):
     target = gradient()
     weight = tf.Variable(tf.zeros(SHAPE))
-    compressor = SchemeCompressor(lab.SCHEMES[name](), [weight], SimulatedWorkers(2), config=EVERY)
+    compressor = SchemeCompressor(SCHEMES[name](), [weight], SimulatedWorkers(2), config=EVERY)
     traces = []
 
     @tf.function(autograph=False)
@@ -58,9 +58,9 @@ def test_a_scheme_trains_and_is_traced_once(name):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in lab.SCHEMES if name not in ("sign", "signum")])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("sign", "signum")])
 def test_the_update_is_the_mean_of_what_the_workers_sent(name):
-    scheme = lab.SCHEMES[name]()
+    scheme = SCHEMES[name]()
     turns = [Turn(tf.constant([0, 0]), tf.constant([0, 7 + worker]), 3) for worker in range(3)]
     started = [[scheme.step(gradient(w), scheme.init(gradient(w) * 0), turns[w])] for w in range(3)]
     results, _ = run_together(started, SimulatedWorkers(3))
@@ -73,7 +73,7 @@ def test_the_update_is_the_mean_of_what_the_workers_sent(name):
 
 @pytest.mark.parametrize("name", MEMORIES[:-1])
 def test_what_was_sent_and_the_memory_are_what_came_in(name):
-    scheme = lab.SCHEMES[name]()
+    scheme = SCHEMES[name]()
     state, came, sent = scheme.init(tf.zeros(SHAPE)), tf.zeros(SHAPE), tf.zeros(SHAPE)
     for step in range(5):
         own, state = own_of(scheme, gradient(step=step), step, state)
@@ -85,7 +85,7 @@ def test_what_was_sent_and_the_memory_are_what_came_in(name):
 
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural"])
 def test_rounding_by_chance_is_right_in_the_mean(name):
-    scheme, x = lab.SCHEMES[name](), gradient()
+    scheme, x = SCHEMES[name](), gradient()
     draw = tf.function(lambda seed: own_of(scheme, x, seed)[0], autograph=False)
     draws = np.stack([draw(tf.constant(seed)) for seed in range(2000)])
     error = draws.std(0) / math.sqrt(len(draws))  # of each element's mean
@@ -98,7 +98,7 @@ def test_rounding_by_chance_is_right_in_the_mean(name):
 @pytest.mark.parametrize("name", ["sign", "masking"])
 def test_these_are_not(name):
     x = gradient()
-    draws = np.mean([own_of(lab.SCHEMES[name](), x, seed)[0] for seed in range(20)], 0)
+    draws = np.mean([own_of(SCHEMES[name](), x, seed)[0] for seed in range(20)], 0)
     assert np.abs(draws - x).mean() > 0.1 * np.abs(x).mean()
 
 
@@ -152,7 +152,7 @@ BYTES = {  # handed to allreduce and, beside the metadata, to allgather
 
 @pytest.mark.parametrize("name", BYTES)
 def test_bytes_are_those_of_the_formula(name):
-    _, _, report = steps_of(lab.SCHEMES[name](), steps=1)
+    _, _, report = steps_of(SCHEMES[name](), steps=1)
     reduced, gathered = BYTES[name]
     assert (int(report.allreduce_bytes), int(report.allgather_bytes)) == (reduced, gathered + METADATA)
 
@@ -213,7 +213,7 @@ def test_a_bad_gradient_is_named_and_changes_nothing():
     compressor([[tf.ones([4, 4])] * 2] * 2)
     before = [variable.numpy() for variable in compressor.state]
     wrong = [[tf.ones([4, 4])] * 2, [tf.ones([4, 4]), tf.fill([4, 4], np.nan)]]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="gradient of .*bad.* on worker 1 holds NaN or infinity"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*bad.* on worker 1 holds NaN or infinity"):
         tf.function(lambda: compressor.train(wrong, 0.1), autograph=False)()
     for old, new in zip(before, compressor.state, strict=True):
         np.testing.assert_array_equal(old, new)

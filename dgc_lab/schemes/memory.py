@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dgc_lab.dgc.schemes.scheme import Scheme
+from dgc_lab.schemes.scheme import Scheme
 
 
 def with_memory(scheme: Scheme) -> Scheme:

@@ -9,10 +9,10 @@ import tensorflow as tf
 from dgc_lab.dgc.compressor import Compressor, Report
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.exchange import fail_if_bad, first_non_finite
-from dgc_lab.dgc.schemes.checks import described, watched
-from dgc_lab.dgc.schemes.gallery import dense
-from dgc_lab.dgc.schemes.memory import with_momentum
-from dgc_lab.dgc.schemes.scheme import All, Scheme, Turn, run_together
+from dgc_lab.schemes.checks import described, watched
+from dgc_lab.schemes.memory import with_momentum
+from dgc_lab.schemes.quantised import dense
+from dgc_lab.schemes.scheme import All, Scheme, Turn, run_together
 
 NOT_OURS = {"momentum": 0.0, "nesterov": False, "accumulate": False, "reduction": "average"}  # the schemes have it
 
@@ -37,7 +37,7 @@ class SchemeCompressor(Compressor):
         RanksDisagree: at the first step, on all ranks: their schemes ask different things.
 
     Example:
-        >>> from dgc_lab.dgc.schemes import top_k
+        >>> from dgc_lab.schemes import top_k
         >>> from dgc_lab.distributed import OneWorker
         >>> weight = tf.Variable([[1.0, 2.0]])
         >>> compressor = SchemeCompressor(top_k(0.5), [weight], OneWorker(), config=DGCConfig(dense_below=0))

@@ -1,0 +1,36 @@
+"""Schemes that send a gradient's matrix as the product of thin ones."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from dgc_lab.schemes.naming import named
+from dgc_lab.schemes.scheme import Mean, Scheme
+
+
+@named
+def powersgd(rank=2):
+    """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
+
+    One step of the power method, from the factor of the step before. Source: arXiv:1905.13727, Algorithms 1 and 2.
+    """
+
+    def init(gradient):
+        rows, columns = matrix(gradient).shape
+        return tf.random.stateless_normal([columns, min(rank, rows, columns)], (0, 0)), tf.zeros_like(gradient)
+
+    def step(gradient, state, turn):
+        right, memory = state
+        corrected = gradient + memory
+        left = yield Mean(matrix(corrected) @ right)
+        left, _ = tf.linalg.qr(left)
+        right = yield Mean(tf.matmul(matrix(corrected), left, transpose_a=True))
+        update = tf.reshape(tf.matmul(left, right, transpose_b=True), gradient.shape)
+        return update, update, (right, corrected - update)
+
+    return Scheme(step, init)
+
+
+def matrix(gradient):
+    """The gradient with a column for each output: convolutions and dense layers have these in the last dimension."""
+    return tf.reshape(gradient, [-1, gradient.shape[-1]])

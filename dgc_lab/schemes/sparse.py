@@ -1,0 +1,88 @@
+"""Schemes that send some of the elements: the largest, some at random, those above a threshold.
+
+A ratio may be a ``tf.Variable``, which can change without a new trace.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from dgc_lab.dgc.algorithm import State, local_step
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.schemes.elements import in_places, largest, mean_of_entries
+from dgc_lab.schemes.memory import with_memory
+from dgc_lab.schemes.naming import named
+from dgc_lab.schemes.scheme import All, Mean, Scheme
+
+
+@named
+def masking(ratio=0.01):
+    """The largest elements, by a threshold for each tensor; the rest is dropped (lesson 4)."""
+
+    def step(gradient, state, turn):
+        indices, values = largest(gradient, ratio, turn.seed)
+        everyone = yield All((indices, values))
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
+
+    return Scheme(step)
+
+
+@named
+def top_k(ratio=0.01):
+    """The largest elements; the rest waits in the memory. Source: arXiv:1809.07599, Algorithm 1."""
+    return with_memory(masking(ratio))
+
+
+@named
+def random_k(ratio=0.01):
+    """Elements at random, the same places on all workers, so that no index travels; the rest waits in the memory.
+
+    Source: arXiv:1809.07599, definition 2.2 (rand-k).
+    """
+
+    def step(gradient, state, turn):
+        flat = tf.reshape(gradient, [-1])
+        size = flat.shape[0]
+        count = tf.maximum(1, tf.cast(tf.round(ratio * size), tf.int32))
+        places = tf.random.experimental.stateless_shuffle(tf.range(size), turn.seed)[:count]
+        chosen = tf.gather(flat, places)
+        mean = yield Mean(chosen)
+        return in_places(places, mean, gradient.shape), in_places(places, chosen, gradient.shape), state
+
+    return with_memory(Scheme(step))
+
+
+@named
+def threshold(limit=0.001):
+    """All elements of at least this magnitude; the rest waits in the memory. Source: Strom 2015, without its bits."""
+
+    def step(gradient, state, turn):
+        flat = tf.reshape(gradient, [-1])
+        indices = tf.cast(tf.where(tf.abs(flat) >= limit)[:, 0], tf.int32)
+        values = tf.gather(flat, indices)
+        everyone = yield All((indices, values))
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), state
+
+    return with_memory(Scheme(step))
+
+
+@named
+def dgc(ratio=0.01, momentum=0.9):
+    """Deep Gradient Compression: velocities are added up, and cleared where they were sent (lesson 5).
+
+    Source: arXiv:1712.01887, Algorithm 1.
+    """
+    config = DGCConfig(momentum=momentum)
+
+    def init(gradient):
+        return tf.zeros([tf.size(gradient)]), tf.zeros([tf.size(gradient)])
+
+    def step(gradient, state, turn):
+        state = State(*([kept] for kept in state))
+        sent, state, _ = local_step([tf.reshape(gradient, [-1])], state, ratio, config, turn.seed)
+        indices, values = sent.indices[0], sent.values[0]
+        everyone = yield All((indices, values))
+        kept = state.velocity[0], state.residual[0]
+        return mean_of_entries(everyone, gradient.shape), in_places(indices, values, gradient.shape), kept
+
+    return Scheme(step, init, momentum=momentum)
