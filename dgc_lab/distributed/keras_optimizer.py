@@ -14,9 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import default_communicator
+from dgc_lab.schemes.compressor import compressor_of
+from dgc_lab.schemes.gallery import parse_scheme
+from dgc_lab.schemes.scheme import Scheme
 
 UNCOMPRESSED = DGCConfig(
     ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
@@ -38,8 +40,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     Args:
         optimizer: the Keras optimizer that applies the update. With a config, SGD without momentum: the momentum is
-            the config's. Without one, any.
-        config: how to compress (`dgc_lab.dgc.config.DGCConfig`); None averages whole gradients.
+            the config's. Without one, or with another scheme, any.
+        config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes` such as
+            ``powersgd(rank=2)``; None averages whole gradients.
+        switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
         communicator: who takes part; Horovod's ranks if None, one worker where there are none.
         name: of the optimizer.
 
@@ -60,16 +64,18 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Source: arXiv:1712.01887; https://keras.io/api/optimizers (``apply``).
     """
 
-    def __init__(self, optimizer, config: DGCConfig | None = None, communicator=None, name="distributed"):
+    def __init__(
+        self, optimizer, config: DGCConfig | Scheme | None = None, communicator=None, name="distributed", switches=None
+    ):
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
-        if config is not None:
+        if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_outer_optimizer(optimizer)
         both = {which: getattr(optimizer, which) for which in BEFORE_THE_EXCHANGE}
         super().__init__(learning_rate=0.0, name=name, **both)
         for which in both:
             setattr(optimizer, which, None)
-        self.inner_optimizer, self.config, self.communicator = optimizer, config, communicator
+        self.inner_optimizer, self.config, self.switches, self.communicator = optimizer, config, switches, communicator
         self.compressor = None
         self._started = False
 
@@ -81,7 +87,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while it traces, and the first step wants their values
-            self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names)
+            self.compressor = compressor_of(
+                self.config or UNCOMPRESSED, weights, self.communicator, names, self.switches
+            )
             self.inner_optimizer.build(variables)
             super().build(variables)
 
@@ -206,17 +214,18 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     def get_config(self):
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         inner["config"] |= {which: getattr(self, which) for which in BEFORE_THE_EXCHANGE}
-        return {
-            "name": self.name,
-            "optimizer": inner,
-            "config": None if self.config is None else dataclasses.asdict(self.config),
-        }
+        how, switches = self.config, self.switches
+        how = dataclasses.asdict(how) if isinstance(how, DGCConfig) else how and how.name
+        switches = switches and dataclasses.asdict(switches)
+        return {"name": self.name, "optimizer": inner, "config": how, "switches": switches}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        switches = config["config"] and DGCConfig(**config["config"])
-        return cls(inner, switches, name=config["name"])
+        how = config["config"]
+        how = parse_scheme(how) if isinstance(how, str) else how and DGCConfig(**how)
+        switches = config.get("switches") and DGCConfig(**config["switches"])
+        return cls(inner, how, name=config["name"], switches=switches)
 
 
 def check_outer_optimizer(optimizer) -> None:

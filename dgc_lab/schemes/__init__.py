@@ -10,7 +10,7 @@ from dgc_lab.common import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "compressor": "SchemeCompressor",
+        "compressor": "SchemeCompressor compressor_of",
         "elements": "chance in_places largest mean_of mean_of_entries pack_bits round_by_chance unpack_bits",
         "gallery": "SCHEMES parse_scheme",
         "low_rank": "powersgd",

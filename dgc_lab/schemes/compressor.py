@@ -14,7 +14,15 @@ from dgc_lab.schemes.memory import with_momentum
 from dgc_lab.schemes.quantised import dense
 from dgc_lab.schemes.scheme import All, Scheme, Turn, run_together
 
-NOT_OURS = {"momentum": 0.0, "nesterov": False, "accumulate": False, "reduction": "average"}  # the schemes have it
+# What of a config is the schemes' business, or is not for them.
+NOT_OURS = {
+    "ratio": 1.0,
+    "warm_up": (),
+    "momentum": 0.0,
+    "nesterov": False,
+    "accumulate": False,
+    "reduction": "average",
+}
 
 
 class SchemeCompressor(Compressor):
@@ -103,6 +111,15 @@ class SchemeCompressor(Compressor):
         if any(one != told[0] for one in told):
             raise ValueError(f"{self.scheme.name} must ask the same of all workers, got {told}")
         self.agree(f"{self.scheme.name} asks {told[0]}")
+
+
+def compressor_of(how: DGCConfig | Scheme, variables, communicator, names=None, switches=None) -> Compressor:
+    """The compressor for a config of Deep Gradient Compression, or for another scheme with the config ``switches``."""
+    if isinstance(how, Scheme):
+        return SchemeCompressor(how, variables, communicator, names, switches)
+    if switches is not None:
+        raise ValueError(f"switches must be None: they go with a scheme, and {how} has its own")
+    return Compressor(how, variables, communicator, names)
 
 
 def variable_of(first):

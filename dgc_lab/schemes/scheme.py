@@ -63,7 +63,7 @@ class Scheme(NamedTuple):
         >>> from dgc_lab.distributed import SimulatedWorkers
         >>> steps = [[whole(tf.constant([gradient]), (), None)] for gradient in (1.0, 3.0)]
         >>> [[(update, _, _)], _], handed = run_together(steps, SimulatedWorkers(2))
-        >>> float(update), handed.numpy().tolist()
+        >>> float(update[0]), handed.numpy().tolist()
         (2.0, [8, 0])
     """
 

@@ -1,4 +1,4 @@
-"""Several workers train a Keras model with Deep Gradient Compression: simulated in one process, or Horovod ranks.
+"""Several workers train a Keras model with compressed gradients: simulated in one process, or Horovod ranks.
 
 Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
 inside, and for several workers in one process.
@@ -15,10 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_number, check_whole
-from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
 from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.schemes.compressor import SchemeCompressor, compressor_of
+from dgc_lab.schemes.scheme import Scheme
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, is_evaluated, readable_error
 from dgc_lab.workloads.batches import pick_batch
 
@@ -67,10 +68,11 @@ class ModelTrainer:
         loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
         batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
             so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
-        config: how to compress (`dgc_lab.dgc.DGCConfig`).
+        config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes`.
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         seed: integer from which dropout is drawn.
+        switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
@@ -90,7 +92,17 @@ class ModelTrainer:
         True
     """
 
-    def __init__(self, model, loss, batches, config: DGCConfig, learning_rate=0.1, communicator=None, seed: int = 0):
+    def __init__(
+        self,
+        model,
+        loss,
+        batches,
+        config: DGCConfig | Scheme,
+        learning_rate=0.1,
+        communicator=None,
+        seed: int = 0,
+        switches: DGCConfig | None = None,
+    ):
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
         if not model.trainable_weights:
@@ -100,7 +112,7 @@ class ModelTrainer:
                 raise ValueError(f"{name} must be a function, got {value!r}")
         if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             check_number("learning_rate", learning_rate, "above 0, or a schedule", finite=True)
-        self.model, self.loss, self.batches, self.config = model, loss, batches, config
+        self.model, self.loss, self.batches = model, loss, batches
         self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
         self.communicator = communicator or OneWorker()
         if self.communicator.each_rank is not self.communicator:
@@ -114,7 +126,8 @@ class ModelTrainer:
         self.statistics = statistics_of(model)
         others = {id(weight) for weight in model.non_trainable_weights}
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
-        self.compressor = Compressor(config, self.weights, self.communicator, self.names)
+        self.compressor = compressor_of(config, self.weights, self.communicator, self.names, switches)
+        self.config = self.compressor.config
         self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
         self.traces = 0
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
@@ -137,7 +150,8 @@ class ModelTrainer:
 
         Args:
             steps: number of updates, at least 1.
-            ratio: share of the elements that a worker sends, in place of the config's; its warm-up stays.
+            ratio: share of the elements that a worker sends, in place of the config's; its warm-up stays. A scheme
+                has its own.
             evaluate: a function of the model to (accuracy, loss), called on the first worker.
             evaluations: how often, at even distances; the last time is after the last step.
             stop: asked before every step; when it says True on any rank, all end after the same step.
@@ -153,6 +167,8 @@ class ModelTrainer:
         """
         check_whole("steps", steps, 1)
         check_whole("evaluations", evaluations, 1)
+        if ratio is not None and isinstance(self.compressor, SchemeCompressor):
+            raise ValueError(f"ratio must be None with the scheme {self.compressor.scheme.name}, got {ratio!r}")
         config = self.config if ratio is None else dataclasses.replace(self.config, ratio=ratio)
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         self.reset()

@@ -25,11 +25,12 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "common": set(),
     **{room: set() for room in FOUNDATION},
     "cluster": {"install"},
-    "distributed": {"dgc", "install"},
+    "schemes": {"dgc"},
+    "distributed": {"dgc", "schemes", "install"},
     "aggregation": {"workloads", "ui"},
     "replicas": {"workloads", "ui"},
     "parameter_server": {"cluster", "workloads", "ui", "install"},
-    "training": {"dgc", "distributed", "cluster", "workloads", "ui"},
+    "training": {"dgc", "schemes", "distributed", "cluster", "workloads", "ui"},
     "scaling": set(ROOMS) - {"cluster", "parameter_server", "course"},
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui

@@ -1,5 +1,7 @@
 """Compression schemes on one process's workers: what each must hold to, its bytes, and what a wrong one is told."""
 
+import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -35,7 +37,7 @@ def steps_of(scheme, workers=2, steps=5, config=EVERY, shape=SHAPE):
 def own_of(scheme, x, seed=0, state=None):
     """What of x is in what one worker sends, and the state that it leaves."""
     state = scheme.init(tf.zeros_like(x)) if state is None else state
-    turn = Turn(tf.constant([seed, 0]), tf.constant([seed, 1]), 1)
+    turn = Turn(tf.stack([seed, 0]), tf.stack([seed, 1]), 1)
     [[(_, own, state)]], _ = run_together([[scheme.step(x, state, turn)]], OneWorker())
     return own, state
 
@@ -68,7 +70,12 @@ def test_the_update_is_the_mean_of_what_the_workers_sent(name):
     for update in updates:
         np.testing.assert_array_equal(update, updates[0])
     if name != "powersgd":  # its own is the update: the factors are of all
-        np.testing.assert_allclose(updates[0], np.mean(owns, 0), rtol=1e-5, atol=0.02 if "float16" in name else 1e-6)
+        np.testing.assert_allclose(
+            updates[0],
+            np.mean(owns, 0),
+            rtol=1e-2 if "float16" in name else 1e-5,
+            atol=0.02 if "float16" in name else 1e-6,
+        )
 
 
 @pytest.mark.parametrize("name", MEMORIES[:-1])
@@ -106,16 +113,13 @@ def test_these_are_not(name):
 @pytest.mark.parametrize("config", [EVERY, DGCConfig()], ids=["all compressed", "small ones whole"])
 def test_dgc_as_a_scheme_is_the_compressor_to_the_bit(config, momentum):
     shapes = [(64, 40), (40,), (3, 3, 1, 8), (50, 30)]
-    by_scheme, by_compressor = ([tf.Variable(tf.ones(shape)) for shape in shapes] for _ in range(2))
-    config = DGCConfig(
-        ratio=0.05, momentum=momentum, dense_below=config.dense_below, dense_vectors=config.dense_vectors
-    )
-    ours = SchemeCompressor(lab.dgc(0.05, momentum), by_scheme, SimulatedWorkers(3), config=config)
-    theirs = Compressor(config, by_compressor, SimulatedWorkers(3))
+    weights = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    config = dataclasses.replace(config, ratio=0.05, momentum=momentum)
+    ours = SchemeCompressor(lab.dgc(0.05, momentum), weights, SimulatedWorkers(3), config=config)
+    theirs = Compressor(config, weights, SimulatedWorkers(3))
     for step in range(6):
         gradients = [[gradient(worker, step, tf.TensorShape(shape)) for shape in shapes] for worker in range(3)]
-        for compressor in (ours, theirs):
-            compressor.train(gradients, 0.1)
+        (by_scheme, _), (by_compressor, _) = ours(gradients), theirs(gradients)
         for one, other in zip(by_scheme, by_compressor, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -276,14 +280,12 @@ def test_a_wrong_scheme_is_told_what_is_wrong(scheme, message):
 
 
 def test_workers_that_ask_different_things_are_told():
+    turns = itertools.count()
+
     def step(gradient, state, turn):
-        if int(turn.own_seed[0]) == own:
-            yield Mean(gradient)
-        else:
-            yield All((gradient,))
+        yield Mean(gradient) if next(turns) == 0 else All((gradient,))
         return gradient, gradient, state
 
-    own = int(tf.random.experimental.stateless_fold_in(tf.constant([0, 0]), 0)[0])
     compressor = SchemeCompressor(Scheme(step, name="mine"), [tf.Variable([0.0])], SimulatedWorkers(2), config=EVERY)
     with pytest.raises(ValueError, match=r"mine must ask the same .*Mean of float32.*All of float32"):
         compressor([[tf.constant([1.0])]] * 2)
