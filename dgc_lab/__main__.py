@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="train with complete DGC; under horovodrun, on all of its ranks")
     add_training(train)
+    train.add_argument("--scheme", default="dgc", help="another one of dgc_lab.schemes, such as qsgd:levels=4")
     train.add_argument("--ratio", type=float, default=0.001, help="share of the gradient that a rank sends")
     train.add_argument("--warm-up", default="paper", help="none, paper, geometric or dense")
     train.add_argument("--warm-up-steps", type=int, default=20, help="updates in each of its stages")
@@ -122,7 +123,7 @@ def run_train(options: argparse.Namespace) -> int:
     from dgc_lab.workloads.data import load
 
     communicator = launched_communicator()
-    names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices")
+    names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices", "scheme")
     settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
     check_number("--save-every", options.save_every, "at least 1")

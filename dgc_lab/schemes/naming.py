@@ -1,19 +1,58 @@
-"""Names of schemes: the function that makes one, and its parameters."""
+"""Names of schemes: the function that makes one and its parameters, and for a user's own a digest of its code."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import numbers
+import types
+
+from dgc_lab.schemes.scheme import Scheme
 
 
 def named(make):
-    """Name what a function makes by its parameters, as in ``qsgd:levels=4``."""
+    """Name what a function makes by its parameters, as in ``qsgd:levels=4``; what may change later, by its name."""
 
     @functools.wraps(make)
     def with_name(*args, **kwargs):
         bound = inspect.signature(make).bind(*args, **kwargs)
         bound.apply_defaults()
-        parameters = ",".join(f"{name}={value}" for name, value in bound.arguments.items())
-        return make(*args, **kwargs)._replace(name=f"{make.__name__}:{parameters}".rstrip(":"))
+        told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in bound.arguments.items()]
+        return make(*args, **kwargs)._replace(name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
 
     return with_name
+
+
+def identity(scheme: Scheme) -> str:
+    """What rows in files call a scheme: its name, and of one that has a user's code in it a digest of that code.
+
+    Example:
+        >>> from dgc_lab.schemes import qsgd, with_memory
+        >>> identity(with_memory(qsgd(1)))
+        'qsgd:levels=1, with memory'
+        >>> identity(Scheme(lambda gradient, state, turn: None, name="mine"))[:5]
+        'mine '
+    """
+    name = scheme.name or getattr(scheme.step, "__name__", "scheme")
+    parts = {part for function in (scheme.step, scheme.init) for part in parts_of(function)}
+    own = sorted(text for module, text in parts if not module.startswith("dgc_lab.schemes"))
+    return f"{name} {hashlib.sha256(''.join(own).encode()).hexdigest()[:8]}" if own else name
+
+
+def parts_of(function, seen=()):
+    """(module, code as text) of a function, and of those that it calls by a name of its module or holds in itself."""
+    if not isinstance(function, types.FunctionType) or function in seen:
+        return
+    yield function.__module__, code_of(function.__code__)
+    held = inspect.getclosurevars(function)
+    for name, value in {**held.nonlocals, **held.globals}.items():
+        if isinstance(value, numbers.Number | str):
+            yield function.__module__, f"{name}={value!r}"
+        yield from parts_of(value, (*seen, function))
+
+
+def code_of(code: types.CodeType) -> str:
+    """A function's code as text, the same in every process."""
+    constants = [code_of(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"

@@ -72,6 +72,9 @@ class Scheme(NamedTuple):
     name: str = ""
     momentum: float = 0.0
 
+    def __repr__(self):
+        return f"Scheme {self.name}"  # the same on all ranks, which compare what they were given
+
 
 @tf.autograph.experimental.do_not_convert
 def run_together(workers, communicator, check: Callable = lambda asked: None):

@@ -10,9 +10,15 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import tensorflow as tf
+
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.rank_files import RankFiles
+from dgc_lab.schemes.gallery import parse_scheme
+from dgc_lab.schemes.memory import with_momentum
+from dgc_lab.schemes.naming import identity
+from dgc_lab.schemes.scheme import Scheme
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of
@@ -51,6 +57,9 @@ class DistributedConfig(Switches, MaskingConfig):
         workers: number of them.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
         warm_up_steps: updates in each stage.
+        scheme: ``"dgc"``, with all these switches; or one of `dgc_lab.schemes`, by name such as ``"qsgd:levels=4"``
+            or as a `Scheme`. What it has of a ratio and does not name is the run's. Of the switches it has clipping,
+            weight decay, what goes whole, and momentum, after the exchange where it has none of its own.
 
     Raises:
         ValueError: a value is outside what is allowed; the message names it.
@@ -63,14 +72,30 @@ class DistributedConfig(Switches, MaskingConfig):
     workers: int = 2
     warm_up: str = "none"
     warm_up_steps: int = 50
+    scheme: str | Scheme = "dgc"
 
     def __post_init__(self):
         super().__post_init__()
+        self.compression(1.0)
         if self.rule == "off":
             raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
         check_choice("warm_up", self.warm_up, WARM_UPS)
         check_whole("workers", self.workers, 1)
         self.config(1.0)
+
+    def facts(self) -> dict:
+        # Rows from before there were other schemes are those of "dgc".
+        facts = {name: value for name, value in vars(self).items() if name != "scheme"}
+        if self.scheme == "dgc":
+            return facts
+        return facts | {"scheme": self.scheme if isinstance(self.scheme, str) else identity(self.scheme)}
+
+    def compression(self, ratio) -> DGCConfig | Scheme:
+        """What the trainer is given: the config, or the scheme with the ratio (a number or ``tf.Variable``) in it."""
+        if self.scheme == "dgc":
+            return self.config(1.0)
+        own = self.scheme if isinstance(self.scheme, Scheme) else parse_scheme(self.scheme, ratio=ratio)
+        return own if own.momentum or not self.momentum else with_momentum(own, self.momentum)
 
     def config(self, ratio: float) -> DGCConfig:
         """The switches as a `dgc_lab.dgc.DGCConfig` at one ratio."""
@@ -104,14 +129,16 @@ class DistributedTrainer(ModelTrainer):
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
         self.ratio = self.files = None  # of the run
+        self.knob = tf.Variable(1.0, trainable=False)  # the ratio of schemes, which are traced once for all
         super().__init__(
             MODELS[settings.dataset](settings.seed),
             cross_entropy,
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
-            settings.config(1.0),
+            settings.compression(self.knob),
             settings.learning_rate,
             communicator,
             settings.seed,
+            None if settings.scheme == "dgc" else settings.config(1.0),
         )
         if settings.workers != self.communicator.size:
             raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
@@ -133,6 +160,7 @@ class DistributedTrainer(ModelTrainer):
         if go_on and self.ratio not in (None, ratio):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
         self.ratio = ratio
+        self.knob.assign(ratio)
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
         if not go_on:
             self.files = None
@@ -153,7 +181,7 @@ class DistributedTrainer(ModelTrainer):
         return self.files.restore() > 0
 
     def _files(self, folder, ratio) -> RankFiles:
-        settings = {name: value for name, value in dataclasses.asdict(self.settings).items() if name not in LENGTHS}
+        settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
         kept = [*self.weights, *self.statistics, *self.compressor.state]
         return RankFiles(folder, self.communicator, kept, {**settings, "ratio": ratio})
 

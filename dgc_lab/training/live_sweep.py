@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from typing import ClassVar
 
@@ -108,7 +107,7 @@ class LiveSweep(LiveRun):
         return settings, ratios
 
     def _has_row(self, settings, ratio):
-        wanted = {**dataclasses.asdict(settings), "ratio": ratio}
+        wanted = {**settings.facts(), "ratio": ratio}
         return any(all(row.get(name) == value for name, value in wanted.items()) for row in self.rows)
 
     def _work(self, *job, raise_errors=False):
@@ -168,5 +167,5 @@ class LiveSweep(LiveRun):
     def _label(self, settings, ratio):
         """Name of a run in the legend: its ratio, and where its settings differ from the first run's."""
         self._first = self._first or settings
-        now, first = dataclasses.asdict(settings), dataclasses.asdict(self._first)
+        now, first = settings.facts(), self._first.facts()
         return ", ".join([f"ratio {ratio:g}", *(f"{name} {now[name]}" for name in now if now[name] != first[name])])

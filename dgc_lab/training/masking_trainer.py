@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,10 @@ class MaskingConfig:
         check_number("learning_rate", self.learning_rate, "above 0", finite=True)
         check_number("seed", self.seed, "below 2147483648")
         check_number("momentum", self.momentum, "at least 0 and below 1")
+
+    def facts(self) -> dict:
+        """All of it as JSON values by name: what a row in a file says, and what a run that goes on must have."""
+        return dataclasses.asdict(self)
 
     def check_ratios(self, ratios) -> None:
         """A ValueError for a ratio outside [0, 1], and with rule "off" for any ratio but 1: nothing would apply it."""

@@ -6,7 +6,6 @@ it, goes on where it stopped, and never takes over a row that another configurat
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import time
@@ -57,7 +56,7 @@ class RowEnded:
 
 def configuration(settings: MaskingConfig, data: Dataset) -> dict:
     """What two rows must have in common to stand in one table: all settings, the model and the very examples."""
-    return {**dataclasses.asdict(settings), "model": settings.model, "data": data.fingerprint()}
+    return {**settings.facts(), "model": settings.model, "data": data.fingerprint()}
 
 
 def sweep(

@@ -1,0 +1,89 @@
+"""Schemes in trainers, sweeps and files: a row says which scheme made it, and a user's own is never another's."""
+
+import pytest
+import tensorflow as tf
+
+from dgc_lab.__main__ import main
+from dgc_lab.distributed import SimulatedWorkers
+from dgc_lab.schemes import All, Mean, Scheme, parse_scheme, qsgd, with_memory
+from dgc_lab.schemes.naming import identity
+from dgc_lab.training import DistributedConfig, DistributedTrainer
+from dgc_lab.training.sweeps import RowEnded, read_rows, sweep
+
+
+def rows_of(scheme, ratios, out=None, **more):
+    settings = DistributedConfig(steps=6, evaluations=1, scheme=scheme, **more)
+    trainer = DistributedTrainer(settings, SimulatedWorkers(2))
+    rows = [event.row for event in sweep(settings, ratios, out, trainer=trainer) if isinstance(event, RowEnded)]
+    return rows, trainer
+
+
+def half_of(factor):
+    def step(gradient, state, turn):
+        mean = yield Mean(factor * gradient)
+        return mean, factor * gradient, state
+
+    return Scheme(step)
+
+
+def test_one_trace_serves_all_ratios_of_a_scheme():
+    rows, trainer = rows_of("top_k", [0.5, 0.1, 0.01])
+    sent = [row["bytes a step"] for row in rows]
+    assert sent[0] > 3 * sent[1] > 9 * sent[2]
+    assert trainer.traces == 1
+
+
+def test_rows_name_their_scheme_and_are_found_again(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    made = [
+        rows_of(scheme, [1], out)[0][0] for scheme in ("qsgd:levels=4", "qsgd:levels=1", half_of(0.5), half_of(0.25))
+    ]
+    assert [row["scheme"] for row in made[:2]] == ["qsgd:levels=4", "qsgd:levels=1"]
+    assert len({row["scheme"] for row in made}) == 4
+    rows_of("qsgd:levels=4", [1], out)
+    rows_of(half_of(0.5), [1], out)
+    assert len(read_rows(out, {})) == 4, "none was made again"
+    dgc, _ = rows_of("dgc", [0.01], out)
+    assert "scheme" not in dgc[0], "as rows from before there were schemes"
+
+
+def test_a_scheme_of_ones_own_is_known_by_its_code():
+    assert identity(half_of(0.5)) == identity(half_of(0.5))
+    assert identity(half_of(0.5)) != identity(half_of(0.25))
+    assert identity(with_memory(half_of(0.5))) != identity(with_memory(half_of(0.25)))
+    assert identity(with_memory(qsgd(4))) == "qsgd:levels=4, with memory"
+
+    def other(gradient, state, turn):
+        everyone = yield All((gradient,))
+        return tf.add_n([own for (own,) in everyone]) / len(everyone), gradient, state
+
+    assert identity(Scheme(other, name="mine")) != identity(half_of(0.5)._replace(name="mine"))
+
+
+def test_momentum_comes_after_the_exchange_unless_the_scheme_has_its_own():
+    assert DistributedConfig(scheme="qsgd").compression(1.0).momentum == 0.9
+    assert DistributedConfig(scheme="qsgd", momentum=0.0).compression(1.0).momentum == 0
+    assert DistributedConfig(scheme="signum:momentum=0.5").compression(1.0).momentum == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "scheme must be one of dense, .*, got 'nonsense'"),
+        ("qsgd:level=4", "parameters of qsgd must be one of levels, got 'level'"),
+        ("qsgd:levels=many", "levels of qsgd must be a number, got 'many'"),
+        ("sign:x=1", "parameters of sign must be one of none, got 'x'"),
+    ],
+)
+def test_what_is_no_scheme_is_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_scheme(text)
+    with pytest.raises(ValueError, match=message):
+        DistributedConfig(scheme=text)
+
+
+def test_the_command_trains_with_a_scheme(capsys):
+    assert main(["train", "--steps", "20", "--scheme", "powersgd:rank=1", "--evaluations", "1"]) == 0
+    assert "step 20: accuracy" in capsys.readouterr().out
+    assert main(["train", "--steps", "20", "--scheme", "nonsense"]) == 1
+    assert "scheme must be one of dense" in capsys.readouterr().err
