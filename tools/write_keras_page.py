@@ -190,7 +190,7 @@ def schedule(sgd):
     return trained(sgd(learning_rate=keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)))
 
 
-@feature("`LearningRateScheduler`, `ReduceLROnPlateau`", "As above.")
+@feature("`LearningRateScheduler`, `ReduceLROnPlateau`", "As with a schedule: the velocity holds no rate.")
 def rate_callbacks(sgd):
     falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.05 * 0.5**epoch)
     return trained(sgd(), callbacks=[falls, keras.callbacks.ReduceLROnPlateau("loss", patience=1)])
@@ -206,7 +206,7 @@ def accumulation(sgd):
     return trained(sgd(gradient_accumulation_steps=3))
 
 
-@feature("`gradient_accumulation_steps` with a schedule", "As for schedules.")
+@feature("`gradient_accumulation_steps` with a schedule", "As with a schedule: the velocity holds no rate.")
 def accumulation_with_schedule(sgd):
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.05, 0.01])
     return trained(sgd(gradient_accumulation_steps=2, learning_rate=rate), epochs=4)
@@ -255,12 +255,12 @@ def clipnorm(sgd):
     return trained(sgd(clipnorm=0.1))
 
 
-@feature("`global_clipnorm`", "As above.")
+@feature("`global_clipnorm`", "`DGCConfig(clip_norm=...)` in its place.")
 def global_clipnorm(sgd):
     return trained(sgd(global_clipnorm=0.1))
 
 
-@feature("`clipvalue`", "As above.")
+@feature("`clipvalue`", "`DGCConfig(clip_norm=...)` in its place.")
 def clipvalue(sgd):
     return trained(sgd(clipvalue=0.1))
 
@@ -382,7 +382,7 @@ def model_checkpoint(sgd):
         return model.get_weights()
 
 
-@feature("`BackupAndRestore`", "As above.")
+@feature("`BackupAndRestore`", "To resume on several ranks, use `dgc_lab.distributed.SaveRanks`.")
 def backup_and_restore(sgd):
     with tempfile.TemporaryDirectory() as folder:
         return trained(sgd(), callbacks=[keras.callbacks.BackupAndRestore(folder)])
