@@ -31,17 +31,16 @@ def identity(scheme: Scheme) -> str:
         >>> from dgc_lab.schemes import qsgd, with_memory
         >>> identity(with_memory(qsgd(1)))
         'qsgd:levels=1, with memory'
-        >>> identity(Scheme(lambda gradient, state, turn: None, name="mine"))[:5]
-        'mine '
     """
     name = scheme.name or getattr(scheme.step, "__name__", "scheme")
-    parts = {part for function in (scheme.step, scheme.init) for part in parts_of(function)}
-    own = sorted(text for module, text in parts if not module.startswith("dgc_lab.schemes"))
+    own = sorted({text for module, text in parts_of(scheme) if not module.startswith("dgc_lab.")})
     return f"{name} {hashlib.sha256(''.join(own).encode()).hexdigest()[:8]}" if own else name
 
 
 def parts_of(function, seen=()):
-    """(module, code as text) of a function, and of those that it calls by a name of its module or holds in itself."""
+    """(module, code as text) of a function or scheme, and of what it calls by a name of its module or holds in itself."""
+    if isinstance(function, Scheme):
+        yield from (part for one in (function.step, function.init) for part in parts_of(one, seen))
     if not isinstance(function, types.FunctionType) or function in seen:
         return
     yield function.__module__, code_of(function.__code__)
