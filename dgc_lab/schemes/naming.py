@@ -38,7 +38,7 @@ def identity(scheme: Scheme) -> str:
 
 
 def parts_of(function, seen=()):
-    """(module, code as text) of a function or scheme, and of what it calls by a name of its module or holds in itself."""
+    """(module, code as text) of a function or scheme, and of what it calls by a name of its module or holds."""
     if isinstance(function, Scheme):
         yield from (part for one in (function.step, function.init) for part in parts_of(one, seen))
     if not isinstance(function, types.FunctionType) or function in seen:
