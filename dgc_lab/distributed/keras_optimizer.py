@@ -71,6 +71,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_outer_optimizer(optimizer)
+        if getattr(config, "every", 1) > 1:
+            raise ValueError(f"config must exchange in every step, got {config}: local SGD is for ModelTrainer")
         both = {which: getattr(optimizer, which) for which in BEFORE_THE_EXCHANGE}
         super().__init__(learning_rate=0.0, name=name, **both)
         for which in both:

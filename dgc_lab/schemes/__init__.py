@@ -14,7 +14,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "elements": "chance in_places largest mean_of mean_of_entries pack_bits round_by_chance unpack_bits",
         "gallery": "SCHEMES parse_scheme",
         "low_rank": "powersgd",
-        "memory": "with_memory with_momentum",
+        "memory": "local with_memory with_momentum",
         "quantised": "bfloat16 dense ef_sign float16 int8 natural one_bit qsgd sign signum terngrad",
         "scheme": "All Mean Scheme Turn",
         "sparse": "dgc masking random_k threshold top_k",

@@ -36,6 +36,8 @@ class SchemeCompressor(Compressor):
     Attributes:
         schemes: that of each variable; what is sent whole has `dense`, with the scheme's momentum.
         states: for each worker in this process and each variable, its scheme's state in ``tf.Variable``s.
+        drifts: with `local`, for each worker here how far it has moved alone from the weights, a ``tf.Variable`` for
+            each variable; else none.
         For the others see `Compressor`. ``kept`` counts all elements: what a scheme spares are bytes.
 
     Gradients of rows (embeddings) are made whole tensors first.
@@ -64,12 +66,15 @@ class SchemeCompressor(Compressor):
             for _ in range(communicator.local)
         ]
 
+        moving = range(communicator.local if scheme.every > 1 else 0)
+        self.drifts = [[variable_of(tf.zeros(variable.shape)) for variable in self.trained] for _ in moving]
+
     def _first_states(self):
         return [own.init(tf.zeros(variable.shape)) for own, variable in zip(self.schemes, self.trained, strict=True)]
 
     @property
     def state(self):
-        return [self.step, *tf.nest.flatten(self.states)]
+        return [self.step, *tf.nest.flatten([self.states, self.drifts])]
 
     def reset(self):
         super().reset()
@@ -79,22 +84,56 @@ class SchemeCompressor(Compressor):
     def _step(self, gradients, ratio, metadata, learning_rate=None):
         gradients, clipped, metadata = self.prepared(gradients, metadata)
         there = [i for i, gradient in enumerate(gradients[0]) if gradient is not None]
-        started = []
-        for worker, (own, after, told) in enumerate(zip(gradients, clipped, metadata, strict=True)):
-            after = [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in after]
+        clipped = [[g if g is None else tf.convert_to_tensor(g) for g in own] for own in clipped]
+        told = []
+        for own, after, numbers in zip(gradients, clipped, metadata, strict=True):
             bad = first_non_finite(own, [after[i] for i in there], after)
-            started.append([self._watched(worker, i, after[i]) for i in there])
-            started[-1].append(tell(tf.concat([bad[None], told], 0)))
-        results, handed = run_together(started, self.communicator, self._agree)
-        changes, updates = [], [None] * len(self.trained)
-        table = results[0][-1]
-        for states, ended in zip(self.states, results, strict=True):
-            for i, (update, _, state) in zip(there, ended, strict=False):  # the table comes after them
-                changes += zip(tf.nest.flatten(states[i]), tf.nest.flatten(state), strict=True)
-                updates[i] = tf.cast(update, self.trained[i].dtype)
-        kept = tf.constant([v.shape.num_elements() * (i in there) for i, v in enumerate(self.trained)], tf.int64)
-        report = Report(*tf.unstack(handed // self.communicator.local), kept, table[:, 1:])
+            told.append(tf.concat([bad[None], numbers], 0))
+        if self.scheme.every == 1:
+            updates, kept, table, handed = self._exchanged(clipped, there, told)
+        else:
+            updates, kept, table, handed = self._exchanged_if_due(clipped, there, told, learning_rate)
+        places = dict(zip(there, updates, strict=True))
+        updates = [tf.cast(places[i], v.dtype) if i in places else None for i, v in enumerate(self.trained)]
+        whole = tf.constant([v.shape.num_elements() * (i in there) for i, v in enumerate(self.trained)], tf.int64)
+        report = Report(*tf.unstack(handed // self.communicator.local), whole, table[:, 1:])
+        changes = list(zip(self._kept(there), kept, strict=True))
         return self.commit(updates, changes, report, fail_if_bad(table[:, 0], self.names)), report
+
+    def _kept(self, there) -> list:
+        """What a step changes beside the weights: states, and where workers move alone, how far."""
+        return tf.nest.flatten([[own[i] for i in there] for own in (*self.states, *self.drifts)])
+
+    def _exchanged(self, gradients, there, told):
+        """An exchange: updates, what `_kept` becomes, the table of what all told, and bytes handed over."""
+        started = [[self._watched(w, i, own[i]) for i in there] for w, own in enumerate(gradients)]
+        started = [[*steps, tell(numbers)] for steps, numbers in zip(started, told, strict=True)]
+        results, handed = run_together(started, self.communicator, self._agree)
+        *ended, table = results[0]
+        kept = [state for own in results for _, _, state in own[:-1]]
+        kept += [[tf.zeros(self.trained[i].shape) for i in there] for _ in self.drifts]
+        return [update for update, _, _ in ended], tf.nest.flatten(kept), table, handed
+
+    def _exchanged_if_due(self, gradients, there, told, learning_rate):
+        """The same where workers move alone between two exchanges; what they then exchange is how far they came."""
+        if learning_rate is None:
+            raise ValueError(
+                f"{self.scheme.name} needs train(): between two exchanges workers move by its learning rate"
+            )
+        rate = tf.cast(learning_rate, tf.float32)
+        gone = [[drift[i] - rate * own[i] for i in there] for drift, own in zip(self.drifts, gradients, strict=True)]
+
+        def exchange():
+            ways = [dict(zip(there, [-way / rate for way in own], strict=True)) for own in gone]
+            return self._exchanged(ways, there, told)
+
+        def wait():
+            [[table], *_], handed = run_together([[tell(numbers)] for numbers in told], self.communicator)
+            states = [tf.convert_to_tensor(v) for own in self.states for v in tf.nest.flatten([own[i] for i in there])]
+            return [tf.zeros_like(gradients[0][i]) for i in there], [*states, *tf.nest.flatten(gone)], table, handed
+
+        due = (self.step < self.scheme.since) | ((self.step + 1) % self.scheme.every == 0)
+        return tf.cond(due, exchange, wait)
 
     def _watched(self, worker, i, gradient):
         """The started step of a worker here for one variable."""

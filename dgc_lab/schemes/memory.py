@@ -1,9 +1,10 @@
-"""Wrappers around any scheme: error feedback, and momentum after the exchange."""
+"""Wrappers around any scheme: error feedback, momentum after the exchange, and exchanges less often."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
 from dgc_lab.schemes.scheme import Scheme
 
 
@@ -40,3 +41,22 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
         return velocity, own, (velocity, inner)
 
     return scheme._replace(step=step, init=init, momentum=momentum)
+
+
+def local(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
+    """Local SGD: each worker moves alone, and after ``every`` steps the way it has gone is exchanged by the scheme.
+
+    All then go on from the same weights. With ``since`` it is post-local SGD: so many steps come first in which all is
+    exchanged. `dgc_lab.training.ModelTrainer` can do it, `DistributedOptimizer` cannot.
+
+    Source: arXiv:1805.09767, Algorithm 1; arXiv:1808.07217 (post-local).
+
+    Example:
+        >>> from dgc_lab.schemes import dense
+        >>> local(dense(), every=10).name
+        'dense, every 10 steps'
+    """
+    check_whole("every", every, 2)
+    check_whole("since", since, 0)
+    name = f"{scheme.name}, every {every} steps" + (f" from {since} on" if since else "")
+    return scheme._replace(name=name, every=every, since=since)

@@ -55,6 +55,7 @@ class Scheme(NamedTuple):
         init: function of a gradient of zeros to the first state: a tensor, or tensors in tuples and lists.
         name: what rows and legends call it.
         momentum: that ``step`` has in it already; what is sent whole gets the same after the exchange.
+        every, since: steps from one exchange to the next, and how many steps there are one each before (`local`).
 
     Example:
         >>> def whole(gradient, state, turn):
@@ -71,6 +72,8 @@ class Scheme(NamedTuple):
     init: Callable = lambda gradient: ()
     name: str = ""
     momentum: float = 0.0
+    every: int = 1
+    since: int = 0
 
     def __repr__(self):
         return f"Scheme {self.name}"  # the same on all ranks, which compare what they were given

@@ -225,8 +225,14 @@ class ModelTrainer:
         losses, stops = report.metadata.numpy().T
         return float(losses.mean()), bool(stops.any()), report
 
-    def _own(self, turn, statistics):
-        """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones."""
+    def _own(self, turn, statistics, drift):
+        """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones.
+
+        With a drift, at the weights that far from those that all have in common.
+        """
+        common = [tf.identity(weight) for weight in self.weights[: len(drift)]]
+        for weight, value, far in zip(self.weights, common, drift, strict=False):
+            weight.assign(value + tf.cast(far, value.dtype))
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)  # every worker goes on from its own statistics, not from its neighbour's
         for number, state in enumerate(self.dropout_states):
@@ -236,7 +242,10 @@ class ModelTrainer:
             loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
             # Regularizers, too, as in fit.
             loss = tf.add_n([loss, *(tf.cast(each, loss.dtype) for each in self.model.losses)])
-        return loss, tape.gradient(loss, self.weights), [tf.identity(variable) for variable in self.statistics]
+        gradients = tape.gradient(loss, self.weights)
+        for weight, value in zip(self.weights, common, strict=False):
+            weight.assign(value)
+        return loss, gradients, [tf.identity(variable) for variable in self.statistics]
 
     def _train_step(self, step, ratio, stopping):
         """One update of all workers. Returns the compressor's report; each worker's metadata are (loss, stopping)."""
@@ -244,7 +253,10 @@ class ModelTrainer:
         communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
         turns = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
-        losses, gradients, moved = zip(*(self._of_worker(turn, before) for turn in turns), strict=True)
+        drifts = getattr(self.compressor, "drifts", []) or [[]] * communicator.local
+        drifts = [[tf.convert_to_tensor(drift) for drift in own] for own in drifts]
+        every = [self._of_worker(turn, before, drift) for turn, drift in zip(turns, drifts, strict=True)]
+        losses, gradients, moved = zip(*every, strict=True)
         metadata = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
