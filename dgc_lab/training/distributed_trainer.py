@@ -84,11 +84,7 @@ class DistributedConfig(Switches, MaskingConfig):
         self.config(1.0)
 
     def facts(self) -> dict:
-        # Rows from before there were other schemes are those of "dgc".
-        facts = {name: value for name, value in vars(self).items() if name != "scheme"}
-        if self.scheme == "dgc":
-            return facts
-        return facts | {"scheme": self.scheme if isinstance(self.scheme, str) else identity(self.scheme)}
+        return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else identity(self.scheme)}
 
     def compression(self, ratio) -> DGCConfig | Scheme:
         """What the trainer is given: the config, or the scheme with the ratio (a number or ``tf.Variable``) in it."""

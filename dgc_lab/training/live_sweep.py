@@ -10,7 +10,7 @@ from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.published_tables import beside_published
-from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, parse_ratios, sweep, table
+from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, is_of, parse_ratios, sweep, table
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
@@ -107,8 +107,7 @@ class LiveSweep(LiveRun):
         return settings, ratios
 
     def _has_row(self, settings, ratio):
-        wanted = {**settings.facts(), "ratio": ratio}
-        return any(all(row.get(name) == value for name, value in wanted.items()) for row in self.rows)
+        return any(is_of(row, {**settings.facts(), "ratio": ratio}) for row in self.rows)
 
     def _work(self, *job, raise_errors=False):
         failures = super()._work(*job, raise_errors=raise_errors)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
+BEFORE = {"scheme": "dgc"}  # what rows have that do not say so
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 
@@ -200,7 +201,12 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
         cut_short = number == len(lines) and (line.startswith(ROW_START) or ROW_START.startswith(line))
         if rows[-1] is None and line.strip() and not cut_short:
             raise ValueError(f"line {number} of {file} is not a row of a sweep: {line[:80]!r}")
-    return [row for row in rows if row and all(row.get(name) == value for name, value in same.items())]
+    return [row for row in rows if row and is_of(row, same)]
+
+
+def is_of(row: dict, same: dict) -> bool:
+    """Whether a row agrees in every field; in those that it is older than, it has what was done then."""
+    return all(row.get(name, BEFORE.get(name)) == value for name, value in same.items())
 
 
 def parsed_row(line: str) -> dict | None:

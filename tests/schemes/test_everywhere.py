@@ -43,8 +43,9 @@ def test_rows_name_their_scheme_and_are_found_again(tmp_path):
     rows_of("qsgd:levels=4", [1], out)
     rows_of(half_of(0.5), [1], out)
     assert len(read_rows(out, {})) == 4, "none was made again"
-    dgc, _ = rows_of("dgc", [0.01], out)
-    assert "scheme" not in dgc[0], "as rows from before there were schemes"
+    rows_of("dgc", [1], out)
+    rows_of("dgc", [1], out)
+    assert len(read_rows(out, {})) == 5, "a row of another scheme is none of this one"
 
 
 def test_a_scheme_of_ones_own_is_known_by_its_code():
