@@ -34,7 +34,7 @@ def two_node(options: argparse.Namespace) -> int:
     from dgc_lab.workloads.data import load
 
     refuse(options, scope="single-node", numbers="workers")
-    methods = METHODS if options.method in (None, "both") else [options.method]
+    methods = METHODS if options.method in (None, "all") else [options.method]
     steps = PUBLISHED_STEPS if options.steps is None else options.steps
     every = [two_node_settings(method, steps, seed=options.seed) for method in methods]
     ratios = parse_ratios(options.ratios) if options.ratios else list(TWO_NODE)
