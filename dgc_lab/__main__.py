@@ -57,8 +57,11 @@ def parser() -> argparse.ArgumentParser:
     train.set_defaults(command=run_train)
 
     table = commands.add_parser("table", help="a table of the lessons, made again here")
-    which = "masking on one worker; on two, beside DGC; DGC on 1 to 32 simulated workers"
-    table.add_argument("which", choices=["single-node", "two-node", "workers"], help=which)
+    which = (
+        "masking on one worker; on two, beside DGC; DGC on 1 to 32 simulated workers; schemes side by side, on digits"
+    )
+    tables = ["single-node", "two-node", "workers", "schemes", "schemes-mnist"]
+    table.add_argument("which", choices=tables, help=f"{which} and on MNIST with two ranks")
     steps = "updates per row, of all workers (20 000, as published); for workers, of each (200)"
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; those of the published or the lesson's table if not given")

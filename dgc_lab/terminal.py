@@ -67,7 +67,32 @@ def workers(options: argparse.Namespace) -> int:
     return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
 
 
-TABLES = {"single-node": single_node, "two-node": two_node, "workers": workers}
+def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
+    """Schemes side by side on four simulated workers and digits; the rows of lesson 8."""
+    from dgc_lab.comparison.table import SEARCH_SEED, SEEDS, STEPS, row_names, scheme_table, table_events, trainers
+    from dgc_lab.workloads.data import load
+
+    refuse(options, scope="single-node", method="two-node", numbers="workers", ratios="workers", steps="workers")
+    if options.seed:
+        raise ValueError(f"--seed must not be given here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
+    data = load(dataset, options.data)
+    with trainers(dataset, data, options.data) as trainer_of:
+        events = table_events(dataset, trainer_of, data, options.out)
+        return show(events, row_names(dataset), STEPS[dataset], options.out, scheme_table)
+
+
+def schemes_mnist(options: argparse.Namespace) -> int:
+    """The same on two ranks and MNIST."""
+    return schemes(options, "mnist")
+
+
+TABLES = {
+    "single-node": single_node,
+    "two-node": two_node,
+    "workers": workers,
+    "schemes": schemes,
+    "schemes-mnist": schemes_mnist,
+}
 
 
 def refuse(options: argparse.Namespace, **other_tables: str) -> None:

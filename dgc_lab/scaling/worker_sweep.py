@@ -6,7 +6,7 @@ makes the same training whatever N is, but for rounding. With it, each worker se
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dgc_lab.common import check_choice, check_number
-from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, append_row, configuration, read_rows, sweep
+from dgc_lab.training.sweeps import read_rows, train_each
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,45 +99,17 @@ def train_runs(runs, steps: int = STEPS, out: str | os.PathLike | None = None) -
         ValueError: there are no runs, one is there twice, or steps is no whole number above 0.
 
     Example:
+        >>> from dgc_lab.training import RowEnded
         >>> events = train_runs([Run(2, 0.01)], steps=3)
         >>> [event.row["workers"] for event in events if isinstance(event, RowEnded)]
         [2]
     """
     from dgc_lab.workloads.data import load
 
-    runs = list(runs)
-    if not runs:
-        raise ValueError("runs must hold at least one run, got none")
-    for run in runs:
-        if runs.count(run) > 1:
-            raise ValueError(f"runs must differ from each other, got {run} more than once")
+    data = load("digits")
+    trainer_of = functools.lru_cache(maxsize=1)(lambda settings: watched_trainer(settings, data))
     every = [(run.settings(steps, LEARNING_RATE), run.ratio) for run in runs]
-    for settings, ratio in every:
-        settings.check_ratios([ratio])
-    return _train(every, load("digits"), out)
-
-
-def _train(every, data, out):
-    """The events of `train_runs`, for pairs of settings and a ratio."""
-    trainer = None
-    for number, (settings, ratio) in enumerate(every):
-        same = {**configuration(settings, data), "ratio": ratio}
-        finished = read_rows(out, same) if out is not None else []
-        if finished:
-            yield RowStarted(number, ratio)
-            yield RowEnded(number, finished[0], from_file=True)
-            continue
-        if trainer is None or trainer.settings != settings:
-            trainer = None  # lets go of the old one's memory first
-            trainer = watched_trainer(settings, data)
-        for event in sweep(settings, [ratio], data=data, trainer=trainer):
-            if isinstance(event, RowEnded):
-                event = RowEnded(number, {**event.row, **ages_of(trainer.compressor)}, from_file=False)
-                if out is not None:
-                    append_row(out, event.row)
-            elif isinstance(event, RowStarted | RowFailed):
-                event = dataclasses.replace(event, number=number)
-            yield event
+    return train_each(every, trainer_of, data, out, lambda trainer: ages_of(trainer.compressor))
 
 
 def watched_trainer(settings, data=None):

@@ -6,6 +6,7 @@ import inspect
 
 from dgc_lab.common import check_choice
 from dgc_lab.schemes.low_rank import powersgd
+from dgc_lab.schemes.memory import local
 from dgc_lab.schemes.quantised import (
     bfloat16,
     dense,
@@ -35,7 +36,7 @@ def parse_scheme(text: str, **knobs):
 
     Args:
         text: such as ``"sign"`` or ``"qsgd:levels=4"``, parameters as the function of that name in `dgc_lab.schemes`
-            has them, with commas between them.
+            has them, with commas between them. All have those of `local` too, as in ``"dense:every=8"``.
         knobs: values for parameters that the text leaves out, of those that the scheme has.
 
     Raises:
@@ -47,12 +48,15 @@ def parse_scheme(text: str, **knobs):
     """
     name, _, rest = text.partition(":")
     make = SCHEMES[check_choice("scheme", name, SCHEMES)]
-    allowed, values = inspect.signature(make).parameters, {}
+    own, less_often, values = inspect.signature(make).parameters, ("every", "since"), {}
     for parameter in filter(None, rest.split(",")):
         key, _, value = parameter.partition("=")
-        check_choice(f"parameters of {name}", key, allowed or ("none",))
+        check_choice(f"parameters of {name}", key, (*own, *less_often))
         try:
             values[key] = int(value) if value.isdecimal() else float(value)
         except ValueError:
             raise ValueError(f"{key} of {name} must be a number, got {value!r}") from None
-    return make(**{key: value for key, value in knobs.items() if key in allowed} | values)
+    values = {key: value for key, value in knobs.items() if key in own} | values
+    scheme = make(**{key: value for key, value in values.items() if key in own})
+    when = {key: values[key] for key in less_often if key in values}
+    return local(scheme, **when) if when else scheme

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
 
-from dgc_lab.training.live_sweep import AS_TYPED, LiveSweep
+from dgc_lab.training.live_sweep import AS_TYPED, RatioSweep
 from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.widget import wide
 
@@ -20,7 +20,7 @@ METHODS = {
 }
 
 
-class DistributedSweep(LiveSweep):
+class DistributedSweep(RatioSweep):
     """Train on Horovod ranks at one or several ratios, with any switch of DGC off, and watch it live.
 
     Run starts the ranks if they are not there (about ten seconds, once), then trains every ratio in the list that has
@@ -52,7 +52,7 @@ class DistributedSweep(LiveSweep):
         "dense and 4 ratios": "1, 0.1, 0.01, 0.001, 0.0001",
         "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
     }
-    beside_settings: ClassVar = (*LiveSweep.beside_settings, "method")
+    beside_settings: ClassVar = (*RatioSweep.beside_settings, "method")
 
     def __init__(self, ranks=None, out=None, **settings):
         self.ranks, self._own_ranks = ranks, ranks is None
@@ -61,8 +61,8 @@ class DistributedSweep(LiveSweep):
         super().__init__(out, **settings)
         self.workers.disabled = not self._own_ranks
         self.traffic = HTML()
-        *above, image, table = self.children
-        self.children = [*above, self.traffic, image, table]
+        place = self.children.index(self.image)
+        self.children = [*self.children[:place], self.traffic, *self.children[place:]]
 
     def _columns(self):
         self.workers = wide(IntText, "Ranks", value=2)

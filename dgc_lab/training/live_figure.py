@@ -1,4 +1,4 @@
-"""The live picture of the widgets of lessons 4 and 5: loss and accuracy by step."""
+"""The live picture of the widgets that train: loss and accuracy by step, and accuracy by what was sent."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import textwrap
 
 from matplotlib.figure import Figure
 
+from dgc_lab.ui.charts import GREY, MARKERS
 from dgc_lab.ui.live_figure import LiveFigure
 
 LONGEST_LINE = 30  # letters in the legend
+LEFT_END = 3  # times as far to the left as the least that was sent stand rows that sent nothing
 
 
 class Curves(LiveFigure):
-    """Two panels that grow while training runs: loss by step, accuracy on the test set by step."""
+    """Panels that grow while training runs: loss by step, accuracy on the test set by step.
 
-    def __init__(self, steps: int):
-        super().__init__(Figure(figsize=(9.0, 3.2), dpi=84, layout="constrained"))
-        self.loss_axes, self.accuracy_axes = self.figure.subplots(1, 2)
+    With ``sent``, the words for what a run sends, a third one: the accuracy of each finished run by what it has sent.
+    """
+
+    def __init__(self, steps: int, sent: str = ""):
+        super().__init__(Figure(figsize=(10.7 if sent else 9.0, 3.2), dpi=84, layout="constrained"))
+        self.loss_axes, self.accuracy_axes, *third = self.figure.subplots(1, 3 if sent else 2)
         self.loss_axes.set(xlabel="step", ylabel="training loss", ylim=(0, 2.5))
         self.accuracy_axes.set(xlabel="step", ylabel="test accuracy", ylim=(0, 1.02))
+        self.sent, self.sent_axes, self.points = sent, third[0] if third else None, []
+        if sent:
+            self.sent_axes.set(xlabel=sent, ylabel="test accuracy", xscale="log", xlim=(1e-3, 1), ylim=(0, 1.02))
         for axes in self.figure.axes:
             axes.grid(alpha=0.3)
         # Laying out costs as much as drawing and comes out the same every time: do it once.
@@ -31,7 +39,7 @@ class Curves(LiveFigure):
     def fit(self, steps: int) -> None:
         """Make room for runs of that many steps."""
         self.steps = max(self.steps, steps)
-        for axes in self.figure.axes:
+        for axes in (self.loss_axes, self.accuracy_axes):
             axes.set_xlim(0, self.steps)
             axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps run into each other
         self.background = None
@@ -42,8 +50,11 @@ class Curves(LiveFigure):
         self._begin(label, loss=(self.loss_axes, {"linewidth": 1.2}), accuracy=(self.accuracy_axes, thick))
 
     def _named(self):
-        # Names that list settings are longer than a panel is wide.
-        self.runs[-1]["lines"]["accuracy"].set_label(textwrap.fill(self.runs[-1]["label"], LONGEST_LINE))
+        # Names that list settings are longer than a panel is wide; runs of one name have one line in the legend.
+        label = self.runs[-1]["label"]
+        again = label in [run["label"] for run in self.runs[:-1]]
+        name = "_again" if again else textwrap.fill(label, LONGEST_LINE)
+        self.runs[-1]["lines"]["accuracy"].set_label(name)
         self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
 
     def add_loss(self, step: int, loss: float) -> None:
@@ -55,12 +66,42 @@ class Curves(LiveFigure):
         """One more point of the current run's accuracy on the test set."""
         self._add("accuracy", step, accuracy)
 
+    def add_row(self, sent: float, accuracy: float, mark: int = 0) -> None:
+        """The current run has ended, and has sent so much: a point, with another ``mark`` where settings differ."""
+        colour = self.runs[-1]["lines"]["loss"].get_color()
+        looks = {"color": colour, "marker": MARKERS[mark % len(MARKERS)], "markersize": 6}
+        [point] = self.sent_axes.plot([sent], [accuracy], linestyle="", **looks)
+        self.points.append((self.runs[-1]["label"], sent, accuracy, point))
+        least, most = self._bounds()
+        self.sent_axes.set_xlim(least / LEFT_END / 1.3, most * 2)
+        for _, own, _, drawn in self.points:
+            drawn.set_xdata([own or least / LEFT_END])
+        self.background = None
+
+    def _bounds(self):
+        sizes = [sent for _, sent, _, _ in self.points if sent] or [1.0]
+        return min(sizes), max(sizes)
+
+    def beside(self, published: dict) -> None:
+        """Published accuracies, by what was sent, as a thin line behind the points."""
+        if not self.sent_axes.get_legend():
+            shares = sorted(share for share in published if share > 0)
+            accuracies = [published[share][0] for share in shares]
+            self.sent_axes.plot(shares, accuracies, color=GREY, linewidth=1, zorder=1, label="published")
+            self.sent_axes.legend(loc="lower right", fontsize=8, framealpha=0.8)
+            self.background = None
+
     def alt(self) -> str:
-        """What the two panels show, in words."""
+        """What the panels show, in words."""
         said = []
         for run in self.runs:
             (steps, losses), (_, accuracies) = run["loss"], run["accuracy"]
             words = [f"loss {losses[-1]:.3f} at step {steps[-1]}"] if losses else []
             words += [f"test accuracy {accuracies[-1]:.3f}"] if accuracies else []
             said.append(f"{run['label']}: {', '.join(words) or 'starting'}")
-        return "Training loss (left) and test accuracy (right) by step. " + ("; ".join(said) or "No run yet") + "."
+        ended = [f"{label}: {accuracy:.3f} at {sent:.3g}" for label, sent, accuracy, _ in self.points]
+        third = (
+            f" Right: test accuracy by {self.sent}. {'; '.join(ended) or 'No run has ended yet'}." if self.sent else ""
+        )
+        places = "(left) and test accuracy (middle)" if self.sent else "(left) and test accuracy (right)"
+        return f"Training loss {places} by step. " + ("; ".join(said) or "No run yet") + "." + third

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ipywidgets import Dropdown
 
-from dgc_lab.training.live_sweep import LiveSweep
+from dgc_lab.training.live_sweep import RatioSweep
 from dgc_lab.training.published_tables import SINGLE_NODE
 from dgc_lab.ui.widget import wide
 
@@ -16,7 +16,7 @@ PUBLISHED_RECIPE = (
 SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global", "the first tensor's": "first"}
 
 
-class CompressionSweep(LiveSweep):
+class CompressionSweep(RatioSweep):
     """Train one worker at one or several compression ratios and watch it live.
 
     Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the

@@ -6,10 +6,11 @@ it, goes on where it stopped, and never takes over a row that another configurat
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,35 +93,62 @@ def sweep(
     from dgc_lab.training.masking_trainer import Trainer
 
     ratios = checked_ratios(ratios)
-    settings.check_ratios(ratios)
     if trainer and trainer.settings != settings:
         raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
     if getattr(trainer, "own_masks", False) and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     data = trainer.data if trainer else data or load(settings.dataset)
-    same, finished = configuration(settings, data), {}
+    trainer_of = functools.cache(lambda settings: trainer or Trainer(settings, data))
+    return train_each([(settings, ratio) for ratio in ratios], trainer_of, data, out)
+
+
+def train_each(
+    runs: list[tuple[MaskingConfig, float]],
+    trainer_of: Callable,
+    data: Dataset,
+    out: str | os.PathLike | None = None,
+    more: Callable = lambda trainer: {},
+) -> Iterator:
+    """The events of `sweep` for runs that differ in more than the ratio; at the call all is checked, and the file read.
+
+    Args:
+        runs: settings and ratio of each, none twice.
+        trainer_of: function of the settings to a trainer for them, asked where a row is not there yet.
+        out: file for the finished rows, which are looked for in it.
+        more: function of the trainer, after a run, to what else its row says.
+
+    Raises:
+        ValueError: there are no runs, one is there twice, or a ratio that its settings do not allow.
+    """
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    same = [{**configuration(settings, data), "ratio": ratio} for settings, ratio in runs]
+    for (settings, ratio), own in zip(runs, same, strict=True):
+        settings.check_ratios([ratio])
+        if same.count(own) > 1:
+            raise ValueError(f"runs must differ from each other, got {settings} at ratio {ratio} more than once")
     if out is not None:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
-        finished = {row["ratio"]: row for row in read_rows(out, same)}
+    finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
+    return _train_each(runs, same, finished, trainer_of, out, more)
 
-    def events(trainer):
-        for number, ratio in enumerate(ratios):
-            yield RowStarted(number, ratio)
-            if ratio in finished:
-                yield RowEnded(number, finished[ratio], from_file=True)
-                continue
-            trainer = trainer or Trainer(settings, data)
-            try:
-                row = yield from _train_row(trainer, ratio)
-            except TrainingDiverged as error:
-                yield RowFailed(number, ratio, str(error))
-                continue
-            row = {**row, **same}
-            if out is not None:
-                append_row(out, row)
-            yield RowEnded(number, row, from_file=False)
 
-    return events(trainer)
+def _train_each(runs, same, finished, trainer_of, out, more):
+    for number, ((settings, ratio), own, there) in enumerate(zip(runs, same, finished, strict=True)):
+        yield RowStarted(number, ratio)
+        if there:
+            yield RowEnded(number, there[0], from_file=True)
+            continue
+        trainer = trainer_of(settings)
+        try:
+            row = yield from _train_row(trainer, ratio)
+        except TrainingDiverged as error:
+            yield RowFailed(number, ratio, str(error))
+            continue
+        row = {**row, **own, **more(trainer)}
+        if out is not None:
+            append_row(out, row)
+        yield RowEnded(number, row, from_file=False)
 
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:

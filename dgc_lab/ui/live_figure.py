@@ -28,9 +28,13 @@ class LiveFigure:
         return self._up_to_date(self.runs[-1]) if self.runs else []
 
     def _begin(self, label: str, **lines) -> None:
-        """A new run starts, with a line for each name given: its axes and looks. The runs before become thinner."""
+        """A new run starts, with a line for each name given: its axes and looks. The runs before become thinner.
+
+        Runs of one label have one colour.
+        """
         self._restyle(linewidth=0.9)
-        colour = style(len(self.runs))
+        labels = dict.fromkeys([*(run["label"] for run in self.runs), label])
+        colour = style(list(labels).index(label))
         drawn = {name: axes.plot([], [], **looks, **colour)[0] for name, (axes, looks) in lines.items()}
         self.runs.append({"label": label, "lines": drawn, **{name: ([], []) for name in lines}})
         self.rename(label)

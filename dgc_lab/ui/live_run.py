@@ -5,6 +5,8 @@ Training runs in a thread, so that Stop is heard. A widget knows its training, t
 
 from __future__ import annotations
 
+import html
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ from typing import ClassVar
 
 import ipywidgets
 
-from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, Panel, side_by_side, wide
+from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, Panel, save_link, side_by_side, wide
 
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
 
@@ -51,6 +53,8 @@ class LiveRun(Panel):
         shown = [control for column in columns for control in column]
         controls = {n: c for n, c in vars(self).items() if c in shown and n not in self.beside_settings}
         super().__init__(controls, [side_by_side(columns), buttons], settings)
+        self.saves = ipywidgets.HTML()
+        self.children = [*self.children, self.saves]
         self.clear()
 
     # What the user sees ------------------------------------------------------------------------------------------
@@ -67,6 +71,20 @@ class LiveRun(Panel):
             self._show_frame(self.frame(), self._below_table())
         else:
             self.table.value = ""
+
+    def _show_saves(self):
+        """Links under the table that save it, and the picture, and the table as text that can be copied."""
+        if not self.rows:
+            self.saves.value = ""
+            return
+        text, figure = self.frame().to_csv(index=False), self.curves.picture().figure
+        links = [save_link("table as CSV", "table.csv", text.encode(), "text/csv")]
+        for kind, mime in {"png": "image/png", "svg": "image/svg+xml"}.items():
+            file = io.BytesIO()
+            figure.savefig(file, format=kind, dpi=168)
+            links.append(save_link(f"picture as {kind.upper()}", f"picture.{kind}", file.getvalue(), mime))
+        to_copy = f"<details><summary>Table to copy</summary><pre>{html.escape(text)}</pre></details>"
+        self.saves.value = f"<div>Save {', '.join(links)}.</div>{to_copy}"
 
     def _below_table(self) -> str:
         """HTML under the table."""
@@ -95,6 +113,7 @@ class LiveRun(Panel):
             self.progress.value = 0
             self._draw()
             self._show_table()
+            self._show_saves()
             self._say("Press Run to train.")
         finally:
             self._lock.release()
@@ -163,6 +182,7 @@ class LiveRun(Panel):
             finally:
                 self._draw()
                 self._show_table()
+                self._show_saves()
                 self._say(" ".join([*failures, said]).strip(), error=bool(failures))
         finally:
             self.run_button.disabled = self.clear_button.disabled = False

@@ -5,6 +5,7 @@ Works with ipywidgets 7.7 and 8.
 
 from __future__ import annotations
 
+import base64
 import html
 
 import ipywidgets
@@ -91,3 +92,13 @@ def message_line(text: str, error: bool = False) -> str:
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
     return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
+
+
+def save_link(text: str, file: str, data: bytes, kind: str) -> str:
+    """A link that saves data, of a MIME type, under a file's name.
+
+    Example:
+        >>> save_link("CSV", "rows.csv", b"a", "text/csv")
+        '<a download="rows.csv" href="data:text/csv;base64,YQ==">CSV</a>'
+    """
+    return f'<a download="{file}" href="data:{kind};base64,{base64.b64encode(data).decode()}">{html.escape(text)}</a>'

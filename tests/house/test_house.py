@@ -31,7 +31,8 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "replicas": {"workloads", "ui"},
     "parameter_server": {"cluster", "workloads", "ui", "install"},
     "training": {"dgc", "schemes", "distributed", "cluster", "workloads", "ui"},
-    "scaling": set(ROOMS) - {"cluster", "parameter_server", "course"},
+    "comparison": {"dgc", "schemes", "distributed", "cluster", "training", "scaling", "workloads", "ui"},
+    "scaling": set(ROOMS) - {"cluster", "parameter_server", "comparison", "course"},
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 2300

@@ -71,9 +71,10 @@ def test_momentum_comes_after_the_exchange_unless_the_scheme_has_its_own():
     ("text", "message"),
     [
         ("nonsense", "scheme must be one of dense, .*, got 'nonsense'"),
-        ("qsgd:level=4", "parameters of qsgd must be one of levels, got 'level'"),
+        ("qsgd:level=4", "parameters of qsgd must be one of levels, every, since, got 'level'"),
         ("qsgd:levels=many", "levels of qsgd must be a number, got 'many'"),
-        ("sign:x=1", "parameters of sign must be one of none, got 'x'"),
+        ("dense:since=3,every=1", "every must be a whole number of at least 2, got 1"),
+        ("sign:x=1", "parameters of sign must be one of every, since, got 'x'"),
     ],
 )
 def test_what_is_no_scheme_is_named(text, message):

@@ -1,0 +1,188 @@
+"""The widget of lesson 8, driven through its controls, training for real; and the table behind it."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dgc_lab.comparison import SchemeLab, scheme_table
+from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
+from dgc_lab.distributed import SimulatedWorkers
+from dgc_lab.schemes import All, Mean, Scheme
+from dgc_lab.training import DistributedTrainer
+from dgc_lab.training.sweeps import RowEnded, read_rows
+from dgc_lab.workloads import load
+from widgets import picture_of, press
+
+
+def whole(gradient, state, turn):
+    mean = yield Mean(gradient)
+    return mean, gradient, state
+
+
+def gathered(gradient, state, turn):
+    everyone = yield All((gradient,))
+    return sum(own for (own,) in everyone) / len(everyone), gradient, state
+
+
+@pytest.fixture
+def lab():
+    """A widget with a short run set, stopped at the end whatever the test did."""
+    made = []
+
+    def make(**more):
+        made.append(SchemeLab(**{"steps": 12, "workers": 2, "batch": 8, **more}))
+        return made[-1]
+
+    yield make
+    for widget in made:
+        widget.stop()
+        assert widget.wait(60)
+
+
+def test_a_run_of_each_scheme_and_seed_grows_a_point(lab):
+    widget = lab(schemes="dense sign", seeds="0, 1")
+    before = picture_of(widget)
+    press(widget, "run")
+    assert widget.wait(120)
+    assert "Done: 4 rows" in widget.message.value
+    assert [(row["scheme"], row["seed"]) for row in widget.rows] == [
+        ("dense", 0),
+        ("dense", 1),
+        ("sign", 0),
+        ("sign", 1),
+    ]
+    assert [label for label, *_ in widget.curves.points] == ["dense", "dense", "sign", "sign"]
+    (_, dense, _, one), (_, _, _, two), (_, sign, _, other), _ = widget.curves.points
+    assert dense > 10 * sign
+    assert one.get_color() == two.get_color() != other.get_color()
+    assert np.any(picture_of(widget) != before)
+    assert re.search(r"Right: test accuracy by kB a step and worker. dense: 0\.\d+ at 153", widget.image.value)
+    assert list(widget.frame()["scheme"]) == ["dense", "dense", "sign", "sign"]
+    assert len(widget.curves.accuracy_axes.get_legend().get_texts()) == 2
+    for name in ("table.csv", "picture.png", "picture.svg"):
+        assert f'download="{name}"' in widget.saves.value
+    press(widget, "run")
+    assert "has these rows already" in widget.message.value
+
+
+def test_scheme_knob_list_and_presets_agree(lab):
+    widget = lab()
+    widget.scheme.value = "powersgd"
+    assert widget.schemes.value == "powersgd:rank=2"
+    widget.knob.value = 4
+    assert widget.schemes.value == "powersgd:rank=4"
+    assert widget.knob.description == "Rank"
+    widget.scheme.value = "sign"
+    assert widget.schemes.value == "sign"
+    assert widget.knob.disabled
+    widget.preset.value = "one bit"
+    assert widget.schemes.value == "dense sign signum ef_sign one_bit"
+    widget.schemes.value = "dense"
+    assert widget.preset.value == "as typed"
+
+
+@pytest.mark.parametrize("preset", list(SchemeLab.presets))
+def test_every_preset_can_be_run(lab, preset):
+    widget = lab()
+    widget.preset.value = preset
+    assert len(widget.runs()) == len(widget.schemes.value.split())
+
+
+def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
+    widget = lab(mine=[Scheme(whole), Scheme(gathered, name="gather all")], out=tmp_path / "rows.jsonl")
+    assert widget.schemes.value == "whole"
+    assert widget.scheme.options[:2] == ("whole", "gather_all")
+    widget.schemes.value = "whole gather_all dense"
+    widget.learning_rate.value = 0.05
+    widget.run()
+    own, other, dense = widget.rows
+    assert own["accuracy"] == dense["accuracy"] == pytest.approx(other["accuracy"], abs=0.01)
+    assert re.fullmatch(r"whole [0-9a-f]{8}", own["scheme"])
+    assert own["bytes a step"] == dense["bytes a step"]
+    assert len(read_rows(tmp_path / "rows.jsonl", {})) == 3
+
+
+def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks):
+    text = "def typed(gradient, state, turn):\n    mean = yield Mean(0.5 * gradient)\n    return mean, gradient, state"
+    space = {"Mean": Mean, "__name__": "__main__"}
+    exec(text, space)  # as a notebook's cell: the function is in no module that a rank could import
+    widget = lab(mine=Scheme(space["typed"]), ranks=two_ranks)
+    assert widget.workers.disabled
+    widget.run()
+    assert [row["scheme"].split()[0] for row in widget.rows] == ["typed"]
+    assert widget.rows[0]["workers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("control", "value", "message"),
+    [
+        ("schemes", "", "schemes must hold at least one scheme"),
+        ("schemes", "dense nonsense", "schemes must be one of .*, got .*nonsense"),
+        ("schemes", "qsgd:levels=x", "levels of qsgd must be a number"),
+        ("seeds", "one", "seeds must be whole numbers such as 0, 1, 2, got .*one"),
+        ("seeds", "", "seeds must be whole numbers"),
+        ("workers", 0, "workers must be a whole number of at least 1, got 0"),
+        ("learning_rate", -1, "learning_rate must be"),
+    ],
+)
+def test_what_cannot_be_run_is_named(lab, control, value, message):
+    widget = lab()
+    getattr(widget, control).value = value
+    press(widget, "run")
+    assert re.search(message, widget.message.value)
+    assert 'role="alert"' in widget.message.value
+    assert not widget.run_button.disabled
+
+
+@pytest.mark.parametrize(
+    ("mine", "message"),
+    [
+        (whole, r"mine must be a Scheme or a list of them"),
+        ([3], "mine must be a Scheme or a list of them, as in Scheme.step., got 3"),
+        ([Scheme(whole), Scheme(whole)], "mine must have names of their own.*got 'whole' again"),
+        (Scheme(whole, name="dense"), "got 'dense' again"),
+    ],
+)
+def test_what_is_no_scheme_of_ones_own_is_named(mine, message):
+    with pytest.raises(ValueError, match=message):
+        SchemeLab(mine=mine)
+
+
+def test_a_diverging_scheme_is_told_and_the_others_go_on(lab):
+    def wild(gradient, state, turn):
+        mean = yield Mean(gradient * 1e30)
+        return mean, gradient, state
+
+    widget = lab(mine=Scheme(wild), schemes="wild dense")
+    press(widget, "run")
+    assert widget.wait(120)
+    assert "NaN or infinity" in widget.message.value
+    assert [row["scheme"] for row in widget.rows] == ["dense"]
+
+
+def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path):
+    out, data = tmp_path / "rows.jsonl", load("digits")
+
+    def trainer_of(settings):
+        return DistributedTrainer(settings, SimulatedWorkers(4), data)
+
+    events = table_events("digits", trainer_of, data, out, ["dense"])
+    rows = [event.row for event in events if isinstance(event, RowEnded)]
+    assert [row["seed"] for row in rows] == [SEARCH_SEED] * len(RATES) + list(SEEDS)
+    best = max(rows[: len(RATES)], key=lambda row: row["accuracy"])
+    assert {row["learning_rate"] for row in rows[len(RATES) :]} == {best["learning_rate"]}
+    again = list(table_events("digits", trainer_of, data, out, ["dense"]))
+    assert all(event.from_file for event in again if isinstance(event, RowEnded))
+    [line] = scheme_table(rows).to_dict("records")
+    assert (line["scheme"], line["seeds"]) == ("dense", 3)
+    assert line["least"] <= line["accuracy"] <= line["greatest"]
+
+
+def test_rates_of_the_search():
+    def row(scheme, rate, accuracy, seed=SEARCH_SEED):
+        return {"scheme": scheme, "learning_rate": rate, "accuracy": accuracy, "seed": seed}
+
+    rows = [row("a", 0.1, 0.5), row("a", 0.2, 0.9), row("a", 0.05, 0.9), row("a", 1.0, 1.0, seed=0), row("b", 0.3, 0)]
+    assert best_rates(rows) == {"a": 0.05, "b": 0.3}
+    assert rate_of("nothing like it", "digits") == 0.05
