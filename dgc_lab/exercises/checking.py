@@ -72,6 +72,19 @@ TASKS = {
     "shard_places": "own_model",
     "steps_an_epoch": "own_model",
     "project_table": "own_model",
+    "quantise": "other_compressors",
+    "my_variance": "other_compressors",
+    "with_feedback": "other_compressors",
+    "my_memory": "other_compressors",
+    "packed_bytes": "other_compressors",
+    "my_bytes": "other_compressors",
+    "powersgd_step": "other_compressors",
+    "my_share": "other_compressors",
+    "mended_mean": "other_compressors",
+    "mended_memory": "other_compressors",
+    "mended_draw": "other_compressors",
+    "contest_good": "other_compressors",
+    "contest_very_good": "other_compressors",
 }
 MARK = {True: "✓", False: "✗"}
 

@@ -1,0 +1,71 @@
+"""What carrying a scheme's messages costs as workers join: an allreduce stays, an allgather grows with each of them.
+
+The network is that of lesson 6 (`dgc_lab.scaling.network`): a model. The bytes are those that a step really hands over.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dgc_lab.common import check_choice, check_whole
+from dgc_lab.scaling.named_shapes import SHAPES
+from dgc_lab.scaling.network import Link, allgather, ring
+
+
+def message(scheme, model: str) -> tuple[int, int]:
+    """Bytes that a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
+
+    A step is really made, of random gradients whose sizes differ widely. Models are those of
+    `dgc_lab.scaling.SHAPES`; a ValueError names them for another one.
+
+    Example:
+        >>> from dgc_lab.schemes import dense, sign
+        >>> message(dense(), "mnist_cnn")[0], message(sign(), "mnist_cnn")[1] < 0.04 * message(dense(), "mnist_cnn")[0]
+        (13098536, True)
+    """
+    import tensorflow as tf
+
+    from dgc_lab.distributed import OneWorker
+    from dgc_lab.schemes import SchemeCompressor
+
+    shapes = SHAPES[check_choice("model", model, SHAPES)]()
+    variables = [tf.Variable(tf.zeros(shape), name="weight") for shape in shapes]
+    compressor = SchemeCompressor(scheme, variables, OneWorker())
+    gradients = [tf.random.stateless_normal(shape, (0, i)) ** 3 for i, shape in enumerate(shapes)]
+    _, report = compressor([gradients])
+    return int(report.allreduce_bytes), int(report.allgather_bytes)
+
+
+def exchange_table(messages: dict[str, tuple[int, int]], link: Link, workers=(2, 32, 1024)) -> pd.DataFrame:
+    """How long the exchange of a step takes, by the model of the network, for each number of workers.
+
+    Args:
+        messages: bytes for allreduce and for allgather (`message`), by scheme.
+        link: what workers are connected by.
+        workers: numbers of them, each at least 1.
+
+    Returns:
+        A line for each scheme: ``scheme``, ``kB`` handed over, ``allreduce``, the share of these that an allreduce
+        carries, and for each number of workers the milliseconds.
+
+    Raises:
+        ValueError: a number of workers is no whole number of at least 1.
+
+    Source: arXiv:2103.00543, section 2, on which schemes an allreduce can carry.
+
+    Example:
+        >>> from dgc_lab.scaling import GBIT
+        >>> table = exchange_table({"summed": (10**6, 0), "gathered": (0, 10**6)}, Link(GBIT, latency=0), (2, 100))
+        >>> table.round(1).values.tolist()
+        [['summed', 1000.0, 1.0, 8.0, 15.8], ['gathered', 1000.0, 0.0, 8.0, 792.0]]
+    """
+    for number in workers:
+        check_whole("workers", number, 1)
+    lines = []
+    for scheme, (reduced, gathered) in messages.items():
+        line = {"scheme": scheme, "kB": (reduced + gathered) / 1000, "allreduce": reduced / (reduced + gathered)}
+        for number in workers:
+            parts = [how(number, size) for how, size in ((ring, reduced), (allgather, gathered)) if size]
+            line[f"ms, {number} workers"] = 1000 * sum(link.seconds(*part) for part in parts)
+        lines.append(line)
+    return pd.DataFrame(lines)

@@ -1,0 +1,54 @@
+"""How far what a scheme sends is from the gradient: its bias, which stays, and its variance, which chance makes."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dgc_lab.common import check_whole
+
+
+def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
+    """Bias and variance of what one worker's message stands for, over many draws of the same gradient.
+
+    Args:
+        schemes: `dgc_lab.schemes.Scheme` objects by name, each beginning with its first state at every draw.
+        gradient: float32, of any shape.
+        draws: number of them, at least 2.
+
+    Returns:
+        A line for each scheme: ``scheme``; ``bias``, the squared distance of the draws' mean from the gradient, less
+        what chance leaves of it; ``variance``, the mean squared distance of a draw from the draws' mean; both as shares
+        of the gradient's square. A scheme is right in the mean where its bias is 0.
+
+    Raises:
+        ValueError: ``draws`` is no whole number of at least 2.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from dgc_lab.schemes import qsgd, sign
+        >>> table = error_table({"qsgd": qsgd(1), "sign": sign()}, tf.constant([3.0, -0.1, 0.2, 0.1]))
+        >>> (table["bias"] < 0.1).tolist()
+        [True, False]
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    from dgc_lab.distributed import OneWorker
+    from dgc_lab.schemes.scheme import Turn, run_together
+
+    check_whole("draws", draws, 2)
+    lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
+    size = float(tf.reduce_sum(whole**2))
+    for name, scheme in schemes.items():
+
+        @tf.function(autograph=False)
+        def draw(number, scheme=scheme):
+            turn = Turn(tf.stack([0, number]), tf.stack([1, number]), 1)
+            [[[_, own, _]]], _ = run_together([[scheme.step(whole, scheme.init(whole * 0), turn)]], OneWorker())
+            return own
+
+        sent = np.stack([draw(tf.constant(number)).numpy() for number in range(draws)])
+        variance = ((sent - sent.mean(0)) ** 2).sum() / (draws - 1)
+        bias = ((sent.mean(0) - whole.numpy()) ** 2).sum() - variance / draws
+        lines.append({"scheme": name, "bias": max(0.0, bias) / size, "variance": variance / size})
+    return pd.DataFrame(lines)
