@@ -50,8 +50,9 @@ class LiveRun(Panel):
         self.clear_button.on_click(lambda _: self.clear())
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.clear_button, self.progress])
         columns = self._columns()
-        shown = [control for column in columns for control in column]
-        controls = {n: c for n, c in vars(self).items() if c in shown and n not in self.beside_settings}
+        names = {id(part): name for name, part in vars(self).items()}
+        shown = {names[id(control)]: control for column in columns for control in column}
+        controls = {name: control for name, control in shown.items() if name not in self.beside_settings}
         super().__init__(controls, [side_by_side(columns), buttons], settings)
         self.saves = ipywidgets.HTML()
         self.children = [*self.children, self.saves]

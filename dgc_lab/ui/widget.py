@@ -55,7 +55,7 @@ class Panel(ipywidgets.VBox):
 
     def _show_frame(self, frame, below: str = ""):
         """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
-        table = frame.to_html(index=False, na_rep="", float_format="{:.4g}".format)
+        table = frame.to_html(index=False, na_rep="", float_format=digits)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
 
 
@@ -94,11 +94,22 @@ def message_line(text: str, error: bool = False) -> str:
     return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
 
 
+def digits(value: float) -> str:
+    """A number with four digits, or with all of those before the point.
+
+    Example:
+        >>> digits(0.123456), digits(153128.0)
+        ('0.1235', '153,128')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
 def save_link(text: str, file: str, data: bytes, kind: str) -> str:
     """A link that saves data, of a MIME type, under a file's name.
 
     Example:
         >>> save_link("CSV", "rows.csv", b"a", "text/csv")
-        '<a download="rows.csv" href="data:text/csv;base64,YQ==">CSV</a>'
+        '<a download="rows.csv" style="text-decoration: underline" href="data:text/csv;base64,YQ==">CSV</a>'
     """
-    return f'<a download="{file}" href="data:{kind};base64,{base64.b64encode(data).decode()}">{html.escape(text)}</a>'
+    look = "text-decoration: underline"
+    return f'<a download="{file}" style="{look}" href="data:{kind};base64,{base64.b64encode(data).decode()}">{html.escape(text)}</a>'
