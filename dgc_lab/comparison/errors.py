@@ -33,8 +33,7 @@ def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
     import numpy as np
     import tensorflow as tf
 
-    from dgc_lab.distributed import OneWorker
-    from dgc_lab.schemes.scheme import Turn, run_together
+    from dgc_lab.schemes import sent_alone
 
     check_whole("draws", draws, 2)
     lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
@@ -43,9 +42,7 @@ def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
 
         @tf.function(autograph=False)
         def draw(number, scheme=scheme):
-            turn = Turn(tf.stack([0, number]), tf.stack([1, number]), 1)
-            [[[_, own, _]]], _ = run_together([[scheme.step(whole, scheme.init(whole * 0), turn)]], OneWorker())
-            return own
+            return sent_alone(scheme, whole, number, number)
 
         sent = np.stack([draw(tf.constant(number)).numpy() for number in range(draws)])
         variance = ((sent - sent.mean(0)) ** 2).sum() / (draws - 1)

@@ -11,7 +11,7 @@ __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
         "compressor": "SchemeCompressor compressor_of",
-        "elements": "chance in_places largest mean_of mean_of_entries pack_bits round_by_chance unpack_bits",
+        "elements": "chance in_places largest mean_of mean_of_entries pack_bits round_by_chance sent_alone unpack_bits",
         "gallery": "SCHEMES parse_scheme",
         "low_rank": "powersgd",
         "memory": "local with_memory with_momentum",

@@ -7,6 +7,29 @@ import tensorflow as tf
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import sampled_threshold
 from dgc_lab.dgc.wire_format import scatter_add
+from dgc_lab.schemes.scheme import Mean, Scheme, Turn
+
+
+def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
+    """What one worker's message stands for, of a gradient of any shape and the scheme's first state; float32.
+
+    With nobody else there, the answer to each question is what was asked.
+
+    Example:
+        >>> from dgc_lab.schemes import int8
+        >>> sent_alone(int8(), [127.0, 3.2]).numpy().tolist()
+        [127.0, 3.0]
+    """
+    gradient, answer = tf.convert_to_tensor(gradient, tf.float32), None
+    turn = Turn(tf.stack([seed, 0]), tf.stack([own_seed, 1]), workers=1)
+    step = scheme.step(gradient, scheme.init(tf.zeros_like(gradient)), turn)
+    try:
+        while True:
+            question = step.send(answer)
+            answer = question.tensor if isinstance(question, Mean) else [question.tensors]
+    except StopIteration as end:
+        _, own, _ = end.value
+        return own
 
 
 def largest(x, ratio, seed):

@@ -12,7 +12,15 @@ from dgc_lab.schemes.scheme import Mean, Scheme
 def powersgd(rank=2):
     """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
 
-    One step of the power method, from the factor of the step before. Source: arXiv:1905.13727, Algorithms 1 and 2.
+    P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. One
+    step of the power method, from the Q of the step before. An allreduce of 4 (rows + columns) bytes for each rank.
+
+    Source: arXiv:1905.13727, Algorithms 1 and 2.
+
+    Example:
+        >>> from dgc_lab.schemes import sent_alone
+        >>> sent_alone(powersgd(rank=1), [[1.0, 2.0], [2.0, 4.0]]).numpy().round(3).tolist()
+        [[1.0, 2.0], [2.0, 4.0]]
     """
 
     def init(gradient):

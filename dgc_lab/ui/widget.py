@@ -111,5 +111,5 @@ def save_link(text: str, file: str, data: bytes, kind: str) -> str:
         >>> save_link("CSV", "rows.csv", b"a", "text/csv")
         '<a download="rows.csv" style="text-decoration: underline" href="data:text/csv;base64,YQ==">CSV</a>'
     """
-    look = "text-decoration: underline"
-    return f'<a download="{file}" style="{look}" href="data:{kind};base64,{base64.b64encode(data).decode()}">{html.escape(text)}</a>'
+    look, address = "text-decoration: underline", f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return f'<a download="{file}" style="{look}" href="{address}">{html.escape(text)}</a>'

@@ -1,8 +1,11 @@
 """Compression schemes on one process's workers: what each must hold to, its bytes, and what a wrong one is told."""
 
+import ast
 import dataclasses
+import inspect
 import itertools
 import math
+import textwrap
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from dgc_lab import schemes as lab
 from dgc_lab.dgc import Compressor, DGCConfig
 from dgc_lab.distributed import OneWorker, SimulatedWorkers
 from dgc_lab.schemes import SCHEMES, All, Mean, Scheme, SchemeCompressor, Turn, with_memory, with_momentum
+from dgc_lab.schemes import scheme as scheme_module
 from dgc_lab.schemes.scheme import run_together
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
@@ -296,3 +300,18 @@ def test_memory_and_state_of_wrappers_have_the_structure_of_what_they_wrap():
     compressor, updates, _ = steps_of(scheme)
     assert len(compressor.states[0][0]) == 2
     assert np.all(np.isfinite(updates))
+
+
+def lines_of_code(function):
+    """How many lines of a function or module are code: no docstring, no comment, no blank line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return len(ast.unparse(tree).replace("\n\n", "\n").splitlines())
+
+
+def test_a_scheme_is_short_enough_to_be_read():
+    lengths = {name: lines_of_code(make) for name, make in SCHEMES.items()}
+    assert max(lengths.values()) <= 20, lengths
+    assert lines_of_code(scheme_module) <= 120, "interface and driver"
