@@ -57,10 +57,12 @@ notebooks: $(VENV)/.horovod
 exercises: $(COURSE)/.installed
 	$(COURSE)/bin/python -m dgc_lab.course release
 
-# docs/library.md, from what the library says of itself, and docs/keras.md, from training with every feature of Keras.
+# docs/library.md and docs/schemes.md, from what the library says of itself, and docs/keras.md, from training with every
+# feature of Keras.
 docs: $(VENV)/.installed
 	$(BIN)/python tools/write_library_page.py
 	$(BIN)/python tools/write_keras_page.py
+	$(BIN)/python tools/write_schemes_page.py
 
 # A static site of the lessons, to read without running anything: site/index.html.
 html: $(VENV)/.installed

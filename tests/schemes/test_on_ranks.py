@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dgc_lab.cluster import RankFailed
 from dgc_lab.dgc import DGCConfig
-from dgc_lab.distributed import DistributedOptimizer, HorovodWorkers, SimulatedWorkers
+from dgc_lab.distributed import DistributedOptimizer, HorovodWorkers, SaveRanks, SimulatedWorkers
 from dgc_lab.schemes import SCHEMES, All, Mean, Scheme, SchemeCompressor, powersgd
 
 SHAPES = [(40, 50), (50,), (6, 3)]
@@ -70,6 +70,35 @@ def test_fit_with_a_scheme(two_ranks):
     assert losses[-1] < 0.5 * losses[0]
     whole = 4 * 32 * sum(weight.size for weight in first)
     assert 0 < sent < whole
+
+
+def fit_in_parts(folder, name, parts):
+    """Weights and the compressor's state after calls of fit that end at these epochs, each by a new model."""
+    import horovod.tensorflow as hvd
+
+    x = np.random.default_rng(hvd.rank()).normal(size=(16, 8)).astype(np.float32)
+    for epochs in parts:
+        keras.utils.set_random_seed(hvd.rank())
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+        switches = DGCConfig(dense_below=0)
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), SCHEMES[name](), switches=switches)
+        model.compile(optimizer, "mse", jit_compile=False)
+        saves = SaveRanks(folder)
+        done = saves.restore(model)
+        model.fit(
+            x, x.sum(1), batch_size=8, shuffle=False, epochs=epochs, initial_epoch=done, verbose=0, callbacks=[saves]
+        )
+    return [*model.get_weights(), *(part.numpy() for part in optimizer.compressor.state)], done
+
+
+@pytest.mark.parametrize("name", ["top_k", "powersgd", "dgc"])
+def test_fit_goes_on_with_a_schemes_state_to_the_bit(two_ranks, tmp_path, name):
+    whole = two_ranks.run(fit_in_parts, str(tmp_path / "whole"), name, [4])
+    again = two_ranks.run(fit_in_parts, str(tmp_path / "parts"), name, [2, 4])
+    for (expected, _), (found, done) in zip(whole, again, strict=True):
+        assert done == 2
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def different_on_each(gradient, state, turn):
