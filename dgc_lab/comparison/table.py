@@ -33,9 +33,9 @@ SCHEMES = {
     ),
 }
 WORKERS = {"digits": 4, "mnist": 2}  # simulated ones; Horovod ranks
-STEPS = {"digits": 300, "mnist": 400}
+STEPS = {"digits": 300, "mnist": 200}
 BATCH = {"digits": 16, "mnist": 32}  # of each worker
-RATES = (0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
+RATES = {"digits": (0.2, 0.1, 0.05, 0.02, 0.005, 0.001), "mnist": (0.1, 0.05, 0.02, 0.005)}
 SEEDS = (0, 1, 2)
 SEARCH_SEED = 100
 
@@ -78,17 +78,18 @@ def table_events(dataset: str, trainer_of, data, out: str | os.PathLike | None =
     Yields what `dgc_lab.training.sweeps.train_each` does, numbered through, of schemes after one another; ``schemes``
     are those of the table if None, and ``trainer_of`` and ``out`` are as there.
     """
-    first = itertools.count(step=len(RATES) + len(SEEDS))
+    rates = RATES[dataset]
+    first = itertools.count(step=len(rates) + len(SEEDS))
     for scheme in schemes or SCHEMES[dataset]:
         number, tried = next(first), []
-        search = [(settings_of(dataset, scheme, rate, SEARCH_SEED), 1.0) for rate in RATES]
+        search = [(settings_of(dataset, scheme, rate, SEARCH_SEED), 1.0) for rate in rates]
         for event in train_each(search, trainer_of, data, out):
             tried += [event.row] if isinstance(event, RowEnded) else []
             yield numbered(event, number)
         for rate in best_rates(tried).values():  # none where all diverged
             compared = [(settings_of(dataset, scheme, rate, seed), 1.0) for seed in SEEDS]
             for event in train_each(compared, trainer_of, data, out):
-                yield numbered(event, number + len(RATES))
+                yield numbered(event, number + len(rates))
 
 
 def numbered(event, first: int):
@@ -98,7 +99,7 @@ def numbered(event, first: int):
 
 def row_names(dataset: str) -> list[str]:
     """What each row of the table is, in the order in which they are made."""
-    of_each = [*(f"rate {rate:g}" for rate in RATES), *(f"seed {seed}" for seed in SEEDS)]
+    of_each = [*(f"rate {rate:g}" for rate in RATES[dataset]), *(f"seed {seed}" for seed in SEEDS)]
     return [f"{scheme}, {each}" for scheme in SCHEMES[dataset] for each in of_each]
 
 

@@ -169,9 +169,9 @@ def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path):
 
     events = table_events("digits", trainer_of, data, out, ["dense"])
     rows = [event.row for event in events if isinstance(event, RowEnded)]
-    assert [row["seed"] for row in rows] == [SEARCH_SEED] * len(RATES) + list(SEEDS)
-    best = max(rows[: len(RATES)], key=lambda row: row["accuracy"])
-    assert {row["learning_rate"] for row in rows[len(RATES) :]} == {best["learning_rate"]}
+    assert [row["seed"] for row in rows] == [SEARCH_SEED] * len(RATES["digits"]) + list(SEEDS)
+    best = max(rows[: len(RATES["digits"])], key=lambda row: row["accuracy"])
+    assert {row["learning_rate"] for row in rows[len(RATES["digits"]) :]} == {best["learning_rate"]}
     again = list(table_events("digits", trainer_of, data, out, ["dense"]))
     assert all(event.from_file for event in again if isinstance(event, RowEnded))
     [line] = scheme_table(rows).to_dict("records")
