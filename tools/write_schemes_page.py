@@ -63,11 +63,12 @@ def gallery() -> str:
 def results(dataset: str) -> str:
     """The table of a data set, and its picture."""
     table = scheme_table(scheme_rows(dataset))
+    rates = ", ".join(map(str, RATES[dataset]))
     who, which = {"digits": ("simulated workers", "schemes"), "mnist": ("Horovod ranks", "schemes-mnist")}[dataset]
     lines = [
         f"## {'Digits' if dataset == 'digits' else 'MNIST'}, {WORKERS[dataset]} {who}",
         f"{STEPS[dataset]} steps, {BATCH[dataset]} examples a worker, momentum 0.9 after the exchange where a scheme "
-        f"has none of its own. Each scheme had a run at each of the rates {', '.join(map(str, RATES[dataset]))} with seed "
+        f"has none of its own. Each scheme had a run at each of the rates {rates} with seed "
         f"{SEARCH_SEED}, and then three seeds at its best one. *kB* are what a worker hands to the collectives in a "
         f"step. `python -m dgc_lab table {which} --out rows.jsonl` makes it again.",
         f"![{bytes_and_accuracy(table).alt}](schemes_{dataset}.png)",

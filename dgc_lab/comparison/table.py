@@ -24,8 +24,8 @@ SCHEMES = {
         *("dense", "float16", "bfloat16", "int8", "natural", "qsgd:levels=7", "qsgd:levels=1", "terngrad"),
         *("sign", "signum", "ef_sign", "one_bit", "dense:every=8", "dense:every=8,since=100"),
         *("masking:ratio=0.01", "top_k:ratio=0.01", "random_k:ratio=0.01", "random_k:ratio=0.02"),
-        *("threshold:limit=0.01", "dgc:ratio=0.005", "dgc:ratio=0.01", "dgc:ratio=0.03"),
-        *("powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
+        *("threshold:limit=0.01", "dgc:ratio=0.001", "dgc:ratio=0.01", "dgc:ratio=0.02"),
+        *("dgc:ratio=0.04", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
     ),
     "mnist": (
         *("dense", "qsgd:levels=7", "terngrad", "ef_sign", "top_k:ratio=0.001", "random_k:ratio=0.001"),

@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import ipywidgets
 
-from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, Panel, save_link, side_by_side, wide
+from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, WRAP, Panel, save_link, side_by_side, wide
 
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
 
 
 class LiveRun(Panel):
-    """Controls, the buttons Run, Stop and Clear, and what a training shows while it runs; a base class.
+    """Controls, the buttons Run, Stop, Clear and Save, and what a training shows while it runs; a base class.
 
     A subclass defines
 
@@ -44,16 +44,18 @@ class LiveRun(Panel):
         self.run_button = ipywidgets.Button(description="Run", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.clear_button = ipywidgets.Button(description="Clear", icon="trash")
+        self.save_button = ipywidgets.Button(description="Save", icon="download", tooltip="Links to table and picture")
         self.progress = wide(ipywidgets.FloatProgress, "Progress", value=0, min=0, max=1)
         self.run_button.on_click(lambda _: self.start())
         self.stop_button.on_click(lambda _: self.stop())
         self.clear_button.on_click(lambda _: self.clear())
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.clear_button, self.progress])
+        self.save_button.on_click(lambda _: self.save())
+        buttons = [self.run_button, self.stop_button, self.clear_button, self.save_button, self.progress]
         columns = self._columns()
         names = {id(part): name for name, part in vars(self).items()}
         shown = {names[id(control)]: control for column in columns for control in column}
         controls = {name: control for name, control in shown.items() if name not in self.beside_settings}
-        super().__init__(controls, [side_by_side(columns), buttons], settings)
+        super().__init__(controls, [side_by_side(columns), ipywidgets.HBox(buttons, layout=WRAP)], settings)
         self.saves = ipywidgets.HTML()
         self.children = [*self.children, self.saves]
         self.clear()
@@ -72,20 +74,6 @@ class LiveRun(Panel):
             self._show_frame(self.frame(), self._below_table())
         else:
             self.table.value = ""
-
-    def _show_saves(self):
-        """Links under the table that save it, and the picture, and the table as text that can be copied."""
-        if not self.rows:
-            self.saves.value = ""
-            return
-        text, figure = self.frame().to_csv(index=False), self.curves.picture().figure
-        links = [save_link("table as CSV", "table.csv", text.encode(), "text/csv")]
-        for kind, mime in {"png": "image/png", "svg": "image/svg+xml"}.items():
-            file = io.BytesIO()
-            figure.savefig(file, format=kind, dpi=168)
-            links.append(save_link(f"picture as {kind.upper()}", f"picture.{kind}", file.getvalue(), mime))
-        to_copy = f"<details><summary>Table to copy</summary><pre>{html.escape(text)}</pre></details>"
-        self.saves.value = f"<div>Save {', '.join(links)}.</div>{to_copy}"
 
     def _below_table(self) -> str:
         """HTML under the table."""
@@ -114,8 +102,27 @@ class LiveRun(Panel):
             self.progress.value = 0
             self._draw()
             self._show_table()
-            self._show_saves()
+            self.saves.value = ""
             self._say("Press Run to train.")
+        finally:
+            self._lock.release()
+
+    def save(self) -> None:
+        """Save: show links under the table that save it, and the picture, and the table as text that can be copied.
+
+        Ignored while a run is under way.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            text = self.frame().to_csv(index=False) if self.rows else ""
+            links = [save_link("table as CSV", "table.csv", text.encode(), "text/csv")]
+            for kind, mime in {"png": "image/png", "svg": "image/svg+xml"}.items():
+                file = io.BytesIO()
+                self.curves.picture().figure.savefig(file, format=kind, dpi=168)
+                links.append(save_link(f"picture as {kind.upper()}", f"picture.{kind}", file.getvalue(), mime))
+            to_copy = f"<details><summary>Table to copy</summary><pre>{html.escape(text)}</pre></details>"
+            self.saves.value = f"<div>Save {', '.join(links)}.</div>{to_copy}"
         finally:
             self._lock.release()
 
@@ -155,7 +162,8 @@ class LiveRun(Panel):
             self._stopping.clear()
             job = self._job()
             if job:
-                self.run_button.disabled = self.clear_button.disabled = True
+                self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = True
+                self.saves.value = ""
                 self.stop_button.disabled = False
         except EXPECTED_ERRORS as error:
             self._say(str(error), error=True)
@@ -183,10 +191,9 @@ class LiveRun(Panel):
             finally:
                 self._draw()
                 self._show_table()
-                self._show_saves()
                 self._say(" ".join([*failures, said]).strip(), error=bool(failures))
         finally:
-            self.run_button.disabled = self.clear_button.disabled = False
+            self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = False
             self.stop_button.disabled = True
             self._lock.release()
         return failures

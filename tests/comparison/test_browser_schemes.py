@@ -58,6 +58,7 @@ def test_runs_grow_rows_and_what_saves_them(page):
     picture = widget(page).locator("img[alt^='Training loss']")
     assert "Right: test accuracy by kB a step and worker" in picture.get_attribute("alt")
     widget(page).screenshot(path=ROOT / "artefacts" / "scheme_lab.png")
+    press(page, "Save")
     for name in ("table.csv", "picture.png", "picture.svg"):
         with page.expect_download() as saved:
             widget(page).locator(f"a[download='{name}']").click()

@@ -60,6 +60,8 @@ def test_a_run_of_each_scheme_and_seed_grows_a_point(lab):
     assert re.search(r"Right: test accuracy by kB a step and worker. dense: 0\.\d+ at 153", widget.image.value)
     assert list(widget.frame()["scheme"]) == ["dense", "dense", "sign", "sign"]
     assert len(widget.curves.accuracy_axes.get_legend().get_texts()) == 2
+    assert widget.saves.value == ""
+    press(widget, "save")
     for name in ("table.csv", "picture.png", "picture.svg"):
         assert f'download="{name}"' in widget.saves.value
     press(widget, "run")
