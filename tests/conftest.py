@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
 
@@ -55,10 +55,17 @@ LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the lessons that run alone; with several workers, begin with the longest files."""
+    """Mark the lessons that run alone; with several workers, begin with the longest files.
+
+    A lesson that a test has run in a browser from its first cell to its last is "long" without one: once is enough.
+    """
+    modules = {item.module for item in items if isinstance(item, pytest.Function)} if BROWSER else ()
+    in_browser = {module.LESSON for module in modules if hasattr(module, "errors_of_all_cells")}
     for item in items:
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
+        if item.path.name in in_browser:
+            item.add_marker("long")
     if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.name, len(places)))
