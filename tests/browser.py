@@ -185,7 +185,7 @@ def all_outputs(page):
 
 
 def errors_of_all_cells(page):
-    """What the errors of a lesson say that ran from its first cell to its last, once, in the kernel that is there now."""
+    """What the errors of a lesson say; its cells have run once, in their order, in the kernel that is there now."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
