@@ -6,8 +6,10 @@ Works with ipywidgets 7.7 and 8.
 from __future__ import annotations
 
 import html
+import sys
 
 import ipywidgets
+from IPython import get_ipython
 from traitlets import TraitError
 
 from dgc_lab.common import LabError
@@ -26,6 +28,7 @@ class Panel(ipywidgets.VBox):
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):
+        send_copies()
         self.controls = controls
         self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self._thread = None
@@ -56,6 +59,17 @@ class Panel(ipywidgets.VBox):
         """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
         table = frame.to_html(index=False, na_rep="", float_format="{:.4g}".format)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
+
+
+def send_copies() -> None:
+    """Have the kernel, where there is one, copy whatever it sends.
+
+    Large messages, which most pictures are, pyzmq sends uncopied, but no longer in the moment before the kernel ends:
+    what a thread shows then breaks off, and JupyterLab takes the next message for the rest of it.
+    """
+    session = getattr(getattr(get_ipython(), "kernel", None), "session", None)
+    if session is not None:
+        session.copy_threshold = sys.maxsize
 
 
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):
