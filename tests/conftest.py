@@ -27,6 +27,7 @@ settings.register_profile("lab", deadline=None, max_examples=60)
 settings.load_profile("lab")
 
 ROOT = Path(__file__).resolve().parent.parent
+EXERCISES = ROOT / "notebooks" / "exercises"
 MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 
 # Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
@@ -50,21 +51,22 @@ LONGEST = (
     "test_distributed_widget.py",
     "04_dgc_masking.ipynb",
 )
-# A notebook cannot carry a mark. Lesson 3 compares the speeds of runs that follow each other.
+# Lesson 3 compares the speeds of runs that follow each other.
 LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the lessons that run alone; with several workers, begin with the longest files.
+    """Mark notebooks, which cannot carry a mark; with several workers, begin with the longest files.
 
-    A lesson that a test has run in a browser from its first cell to its last is "long" without one: once is enough.
+    Once is enough: "long" are lessons that a test runs in a browser, from the first cell to the last, and exercises,
+    whose cells tests/exercises runs.
     """
     modules = {item.module for item in items if isinstance(item, pytest.Function)} if BROWSER else ()
     in_browser = {module.LESSON for module in modules if hasattr(module, "errors_of_all_cells")}
     for item in items:
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
-        if item.path.name in in_browser:
+        if item.path.name in in_browser or EXERCISES in item.path.parents:
             item.add_marker("long")
     if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
         places = {name: place for place, name in enumerate(LONGEST)}
