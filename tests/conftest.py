@@ -33,23 +33,27 @@ MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 # Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
 # file that is begun last leaves all other workers without work.
 LONGEST = (
-    "test_twenty_starts.py",
-    "test_two_ranks.py",
+    "05_dgc_on_horovod.ipynb",
     "07_bring_your_own_model.ipynb",
+    "test_two_ranks.py",
+    "test_tensorflow_clusters.py",
+    "test_browser_masking.py",
     "test_clusters.py",
     "test_course.py",
-    "test_browser_masking.py",
-    "05_dgc_on_horovod.ipynb",
-    "test_sweep.py",
-    "test_train_command.py",
+    "test_model_trainer.py",
+    "test_clusters_in_kernel.py",
     "test_browser_replicas.py",
     "test_browser_aggregation.py",
-    "test_browser_ranks.py",
-    "06_thresholds_and_scale.ipynb",
+    "test_keras_page.py",
+    "test_sweep.py",
+    "test_train_command.py",
+    "test_same_bits.py",
+    "test_training_loop.py",
     "test_faults.py",
-    "test_clusters_in_kernel.py",
+    "06_thresholds_and_scale.ipynb",
+    "test_browser_ranks.py",
     "test_distributed_widget.py",
-    "04_dgc_masking.ipynb",
+    "test_browser_stragglers.py",
 )
 # Lesson 3 compares the speeds of runs that follow each other.
 LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
