@@ -1,4 +1,5 @@
-# make lab    opens JupyterLab on the lessons          make test    runs the whole test suite; make test ROOM=dgc one room's
+# make lab    opens JupyterLab on the lessons          make test    runs the test suite; make test ROOM=dgc one room's
+# make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
 # make course makes the instructors' environment, for python -m dgc_lab.course
 # make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
@@ -18,7 +19,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test test-colab lint notebooks exercises docs html bench binder-replay requirements clean
+.PHONY: lab course test test-long test-colab lint notebooks exercises docs html bench binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -28,15 +29,17 @@ course: $(COURSE)/.installed
 # In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
 # marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
 # With ROOM=dgc only what is in tests/dgc and dgc_lab/dgc, where a part may hold no tests (pytest's status 5).
+# Tests that are marked "long" are left to test-long, which runs all.
 WORKERS ?= 2
 ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM)))
 FINE = $(if $(ROOM),0|5,0)
-test: $(VENV)/.horovod $(COURSE)/.installed lint
+test: SHORT = and not long
+test test-long: $(VENV)/.horovod $(COURSE)/.installed lint
 	@[ -z "$(ROOM)" ] || [ -n "$(ROOM_TESTS)" ] || { echo "No room $(ROOM): see ls dgc_lab tests"; exit 1; }; \
 	trap 'exit 130' INT; failed=0; \
 	part() { $(BIN)/python -m pytest "$$@" $(ROOM_TESTS); case $$? in $(FINE)) ;; *) failed=1 ;; esac; }; \
-	part -m "not alone" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder; \
-	part -m alone; \
+	part -m "not alone $(SHORT)" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder; \
+	part -m "alone $(SHORT)"; \
 	exit $$failed
 
 # The setup cells first: they install the lab itself, so that the lessons then run with what they have installed.

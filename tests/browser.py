@@ -184,6 +184,15 @@ def all_outputs(page):
     return [(output["output_type"], output) for cell in cells for output in cell.get("outputs", [])]
 
 
+def errors_of_all_cells(page):
+    """What the errors of a lesson say; its cells have run once, in their order, in the kernel that is there now."""
+    cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert kernel_says(page, "len(In) - 1") == str(len(code))
+    return [output["evalue"] for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
+
+
 def control(page, label):
     """A control by the label that the student reads."""
     return page.get_by_label(label, exact=True).first

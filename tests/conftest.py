@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
 
@@ -27,38 +27,51 @@ settings.register_profile("lab", deadline=None, max_examples=60)
 settings.load_profile("lab")
 
 ROOT = Path(__file__).resolve().parent.parent
+EXERCISES = ROOT / "notebooks" / "exercises"
 MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 
 # Files that take longest, by the seconds that they took on two cores. With workers side by side they come first: a long
 # file that is begun last leaves all other workers without work.
 LONGEST = (
-    "test_twenty_starts.py",
-    "test_two_ranks.py",
+    "05_dgc_on_horovod.ipynb",
     "07_bring_your_own_model.ipynb",
+    "test_two_ranks.py",
+    "test_tensorflow_clusters.py",
+    "test_browser_masking.py",
     "test_clusters.py",
     "test_course.py",
-    "test_browser_masking.py",
-    "05_dgc_on_horovod.ipynb",
-    "test_sweep.py",
-    "test_train_command.py",
+    "test_model_trainer.py",
+    "test_clusters_in_kernel.py",
     "test_browser_replicas.py",
     "test_browser_aggregation.py",
-    "test_browser_ranks.py",
-    "06_thresholds_and_scale.ipynb",
+    "test_keras_page.py",
+    "test_sweep.py",
+    "test_train_command.py",
+    "test_same_bits.py",
+    "test_training_loop.py",
     "test_faults.py",
-    "test_clusters_in_kernel.py",
+    "06_thresholds_and_scale.ipynb",
+    "test_browser_ranks.py",
     "test_distributed_widget.py",
-    "04_dgc_masking.ipynb",
+    "test_browser_stragglers.py",
 )
-# A notebook cannot carry a mark. Lesson 3 compares the speeds of runs that follow each other.
+# Lesson 3 compares the speeds of runs that follow each other.
 LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the lessons that run alone; with several workers, begin with the longest files."""
+    """Mark notebooks, which cannot carry a mark; with several workers, begin with the longest files.
+
+    Once is enough: "long" are lessons that a test runs in a browser, from the first cell to the last, and exercises,
+    whose cells tests/exercises runs.
+    """
+    modules = {item.module for item in items if isinstance(item, pytest.Function)} if BROWSER else ()
+    in_browser = {module.LESSON for module in modules if hasattr(module, "errors_of_all_cells")}
     for item in items:
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
+        if item.path.name in in_browser or EXERCISES in item.path.parents:
+            item.add_marker("long")
     if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.name, len(places)))

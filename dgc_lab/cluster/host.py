@@ -25,15 +25,20 @@ from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
 FOLDER = "DGC_LAB_FOLDER"  # the variable that names it
+# Keras imports these where it finds them, for what a cluster does not do: a third of the time that all imports take.
+LEFT_OUT = ("matplotlib", "sklearn")
 
 
 def main() -> None:
     """Import the modules, then fork a process for each order of the notebook, until no more orders come."""
     notebook = os.getppid()
+    sys.modules.update(dict.fromkeys(LEFT_OUT))  # not to be found, until all else is there
     for module in sys.argv[1:]:
         importlib.import_module(module)
     import tensorflow as tf
 
+    for module in LEFT_OUT:
+        del sys.modules[module]
     tf.get_logger().setLevel("ERROR")
     gc.collect()
     gc.freeze()  # else the collector of each fork writes to all that they share

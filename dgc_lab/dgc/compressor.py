@@ -133,6 +133,7 @@ class Compressor(tf.Module):
                 variable.assign_sub(tf.cast(learning_rate, variable.dtype) * update)
         return report
 
+    @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes seconds and warns
     def _step(self, gradients, ratio, metadata, learning_rate=None):
         """`__call__`; with a learning rate, updates that were taken off their variables already are None."""
         gradients, clipped, metadata = self.prepared(gradients, metadata)

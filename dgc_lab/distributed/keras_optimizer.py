@@ -95,6 +95,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             self.inner_optimizer.build(variables)
             super().build(variables)
 
+    @tf.autograph.experimental.do_not_convert  # as Keras has it for its own loop
     def apply(self, grads, trainable_variables=None):
         """Exchange the gradients, then let the inner optimizer apply the update; the same on all ranks.
 

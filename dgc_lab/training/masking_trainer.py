@@ -112,7 +112,8 @@ class Trainer:
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
         self.velocities = [tf.Variable(tf.zeros_like(weight)) for weight in self.weights]
         self.traces = 0
-        self.train_step = tf.function(self._train_step)
+        # Only masks of the caller can have a Python branch on a tensor.
+        self.train_step = tf.function(self._train_step, autograph=self.own_masks)
         self.evaluate = functools.partial(make_evaluator(self.data.x_test, self.data.y_test), self.model)
 
     def reset(self) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import html
+import sys
 
 import ipywidgets
+from IPython import get_ipython
 from traitlets import TraitError
 
 from dgc_lab.common import LabError
@@ -27,6 +29,7 @@ class Panel(ipywidgets.VBox):
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):
+        send_copies()
         self.controls = controls
         self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self._thread = None
@@ -57,6 +60,17 @@ class Panel(ipywidgets.VBox):
         """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
         table = frame.to_html(index=False, na_rep="", float_format=digits)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
+
+
+def send_copies() -> None:
+    """Have the kernel, where there is one, copy whatever it sends.
+
+    Large messages, which most pictures are, pyzmq sends uncopied, but no longer in the moment before the kernel ends:
+    what a thread shows then breaks off, and JupyterLab takes the next message for the rest of it.
+    """
+    session = getattr(getattr(get_ipython(), "kernel", None), "session", None)
+    if session is not None:
+        session.copy_threshold = sys.maxsize
 
 
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):

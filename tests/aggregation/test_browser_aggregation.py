@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, screenshot
+from browser import BADGES, ROOT, all_outputs, axe_complaints, control, errors_of_all_cells, run_all, screenshot
 from controls import change_all_by_keyboard, change_all_by_mouse, widget_with
 
 LESSON = "01_gradient_aggregation.ipynb"
@@ -30,7 +30,7 @@ def test_run_all_fills_the_lesson(page):
     run_all(page)
     wait_for(page, "sequential: relative error")
     outputs = all_outputs(page)
-    errors = [output["evalue"] for kind, output in outputs if kind == "error"]
+    errors = errors_of_all_cells(page)
     assert len(errors) == 2, "the two calls that the lesson shows to fail, and no other"
     assert "no attribute 'TREE'" in errors[0]
     assert "no attribute '_compute_gradients_sum'" in errors[1]
@@ -97,6 +97,7 @@ def test_what_the_lesson_shows_is_accessible(page):
     assert not axe_complaints(page)
 
 
+@pytest.mark.long
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     wait_for(page, "sequential: relative error")

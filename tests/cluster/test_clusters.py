@@ -95,6 +95,15 @@ def test_each_rank_gets_its_share_of_the_cores(two_ranks):
     assert two_ranks.run(lambda: os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]) == ["true"] * 2
 
 
+def test_what_keras_alone_would_import_is_left_to_those_who_want_it(two_ranks):
+    def loaded():
+        return [name in sys.modules for name in ("matplotlib", "sklearn")]
+
+    assert two_ranks.run(loaded) == [[False, False]] * 2
+    two_ranks.run_cell("import matplotlib.pyplot, sklearn.linear_model")
+    assert two_ranks.run(loaded) == [[True, True]] * 2
+
+
 def test_what_ranks_print_is_printed_here(two_ranks, capsys):
     two_ranks.run(lambda: print("hello\nworld"))
     assert capsys.readouterr().out.splitlines() == [

@@ -26,9 +26,9 @@ from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
 
-# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow; one
-# test looks at what the whole machine listens on.
-pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings("ignore:.* workers share .* cores")]
+pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
+# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow.
+comes_back = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -442,6 +442,7 @@ def test_death_of_the_host(servers):
         servers.restart_worker(0)
 
 
+@comes_back
 def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
     servers.restart()
     servers.kill("worker 1")
@@ -451,6 +452,7 @@ def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
     assert servers.run(squares, 3) == [0, 1, 4]
 
 
+@comes_back
 def test_the_coordinator_survives_a_worker(servers):
     pid = servers.run(os.getpid)
     assert servers.run(both_work)
@@ -467,6 +469,7 @@ def test_the_coordinator_survives_a_worker(servers):
     assert servers.run(os.getpid) == pid
 
 
+@comes_back
 def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
     for seen, item in enumerate(servers.stream(keep_workers_busy)):
         assert item == 100**3
@@ -608,6 +611,7 @@ def test_the_addresses_of_the_servers_and_the_users_proxy(monkeypatch):
         assert servers.run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.alone  # it looks at what the whole machine listens on
 @pytest.mark.skipif(private_network.why_not() is not None, reason=f"no private network: {private_network.why_not()}")
 def test_no_port_of_a_cluster_can_be_reached_from_outside(servers, neighbour):
     servers.run(squares, 3)

@@ -1,16 +1,22 @@
-"""Twenty full starts and stops of a cluster, with a call in each, leave no process, socket, file, thread or descriptor.
+"""Full starts and stops of a cluster, with a call in each, leave no process, socket, file, thread or descriptor.
 
-Each in a program of its own, so that nothing of the test session is counted. They are in a file of their own since they
-take minutes: meanwhile no cluster that other tests keep warm takes processor time.
+Each in a program of its own, so that nothing of the test session is counted. They are in a file of their own since
+twenty take minutes: meanwhile no cluster that other tests keep warm takes processor time.
 """
 
 import subprocess
 import sys
 
+import pytest
 
-def test_twenty_starts_and_stops_of_ranks_leave_nothing(horovod, tmp_path, monkeypatch):
+# Two: the second start finds what the first has left. Twenty: what each leaves a little of adds up.
+times = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.long)])
+
+
+@times
+def test_starts_and_stops_of_ranks_leave_nothing(times, horovod, tmp_path, monkeypatch):
     program = """
-import gc, os, psutil, tempfile
+import gc, os, psutil, sys, tempfile
 from dgc_lab.cluster import HorovodRanks
 from dgc_lab.cluster.processes import is_running
 import numpy  # numpy keeps a thread of its own once it is loaded
@@ -26,9 +32,10 @@ def state():
     return {"children": children, "ports": ports, "descriptors": me.num_fds(), "threads": me.num_threads(),
             "files": files, "folders": folders}
 
+times = int(sys.argv[1])
 before = state()
 started = set()
-for _ in range(20):
+for _ in range(times):
     with HorovodRanks(2, progress=None) as ranks:
         pids = ranks.run(os.getpid)
         processes = [psutil.Process(pid) for pid in pids]
@@ -38,17 +45,18 @@ for _ in range(20):
     assert not any(map(is_running, processes))
 after = state()
 assert before == after, (before, after)
-assert len(started) >= 20 * 3
+assert len(started) >= times * 3
 print("clean")
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
+    done = subprocess.run([sys.executable, "-c", program, str(times)], capture_output=True, text=True, timeout=550)
     assert done.stdout.endswith("clean\n"), done.stdout + done.stderr
 
 
-def test_twenty_starts_and_stops_of_parameter_servers_leave_nothing(tmp_path, monkeypatch):
+@times
+def test_starts_and_stops_of_parameter_servers_leave_nothing(times, tmp_path, monkeypatch):
     program = """
-import gc, os, psutil, tempfile
+import gc, os, psutil, sys, tempfile
 from dgc_lab.cluster import ParameterServers
 from dgc_lab.cluster.processes import is_running
 
@@ -59,9 +67,10 @@ def state():
     return {"children": [child.pid for child in me.children(recursive=True)], "ports": me.net_connections("all"),
             "descriptors": me.num_fds(), "threads": me.num_threads(), "folders": os.listdir(tempfile.gettempdir())}
 
+times = int(sys.argv[1])
 before = state()
 started = set()
-for _ in range(20):
+for _ in range(times):
     with ParameterServers(1, 1, progress=None) as servers:
         servers.run(lambda: __import__("tempfile").mkstemp())
         running = me.children(recursive=True)
@@ -70,9 +79,9 @@ for _ in range(20):
     assert not any(map(is_running, running))  # a zombie without a parent is the system's to take away
 after = state()
 assert before == after, (before, after)
-assert len(started) == 20 * 4
+assert len(started) == times * 4
 print("clean")
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
+    done = subprocess.run([sys.executable, "-c", program, str(times)], capture_output=True, text=True, timeout=550)
     assert done.stdout.endswith("clean\n"), done.stdout + done.stderr

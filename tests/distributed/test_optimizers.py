@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.common import LabError
+from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics
 from dgc_lab.distributed.callbacks import AverageMetrics, on_first_rank, shard
@@ -153,6 +154,30 @@ def test_a_custom_loop_trains_with_it():
     optimizer.apply_gradients([(tf.constant([[0.25, -0.5]]), weight)])
     assert np.array(weight).tolist() == [[1.0, 2.5]]
     assert optimizer.bytes_sent == 8 + 8, "an element, and the message's header"
+
+
+def test_in_a_loop_of_ones_own_autograph_converts_nothing_of_the_optimizer():
+    """Converting its code took seconds, in every process, and warned of what cannot be converted."""
+    of_the_loop, ours, now = [], [], tf.__internal__.autograph.control_status_ctx
+
+    class Watched(OneWorker):
+        def assert_same_on_all_ranks(self, what):
+            ours.append(now().status.name)
+
+    weight = keras.Variable([[1.0, 2.0]])
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), DGCConfig(momentum=0.0), Watched())
+    compressor = Compressor(DGCConfig(), [tf.Variable(tf.zeros([3]))], Watched())
+
+    @tf.function
+    def step():
+        of_the_loop.append(now().status.name)
+        optimizer.apply([tf.ones([1, 2])], [weight])
+        compressor([[tf.ones([3])]])
+
+    step()
+    assert set(of_the_loop) == {"ENABLED"}
+    assert len(ours) >= 2
+    assert "ENABLED" not in ours
 
 
 def test_shards_are_equal_and_disjoint():

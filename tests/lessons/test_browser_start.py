@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import TimeoutError, expect
 
-from browser import BADGES, all_outputs, axe_complaints, run_all, screenshot
+from browser import BADGES, all_outputs, axe_complaints, errors_of_all_cells, run_all, screenshot
 from controls import change_all_by_keyboard, change_all_by_mouse, rows, widget
 
 LESSON = "00_start_here.ipynb"
@@ -29,7 +29,7 @@ def watch_the_picture(page):
 
 def test_run_all_then_one_slider_and_one_curve_more(page):
     run_all(page)
-    assert not [output for kind, output in all_outputs(page) if kind == "error"]
+    assert errors_of_all_cells(page) == []
     expect(rows(page)).to_have_count(3)
     assert widget(page).locator(".widget-slider").count() == 1
     assert widget(page).get_by_role("textbox").count() == 0

@@ -27,7 +27,7 @@ from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
 
-pytestmark = pytest.mark.alone  # workers that are slowed down are compared with those that are not
+alone = pytest.mark.alone  # workers that are slowed down are compared with those that are not
 
 DIGITS = Classifier(dense_network, load("digits"))
 SETTINGS = AsyncConfig(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
@@ -139,6 +139,7 @@ def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():
         assert_same(end.weights, on_one_device(1, 60), 1e-5)
 
 
+@alone
 def test_staleness_follows_from_the_order_of_events(servers):
     records, _, _ = trained(servers, "asynchronous", stragglers=(Straggler(1, delay=0.03),), gradients=100)
     # Each record's own count is made on the servers; the order of times is seen from the workers, and events closer
@@ -152,6 +153,7 @@ def test_staleness_follows_from_the_order_of_events(servers):
     assert max(slow) >= 2
 
 
+@alone
 def test_the_slow_worker_holds_up_who_waits_for_it(servers):
     slow = (Straggler(1, delay=0.05),)
     runs = {mode: trained(servers, mode, stragglers=slow)[0] for mode in MODES}
@@ -178,6 +180,7 @@ def test_bounded_staleness_keeps_the_workers_together(servers, bound):
     assert max(record.staleness for record in records) <= 2 * bound + 1
 
 
+@alone
 def test_backup_workers_drop_what_comes_late(servers):
     records, _, end = trained(servers, "backup workers", stragglers=(Straggler(1, delay=0.05),))
     applied = [record for record in records if record.update != DROPPED]
@@ -186,6 +189,7 @@ def test_backup_workers_drop_what_comes_late(servers):
     assert {record.worker for record in records if record.update == DROPPED} == {1}
 
 
+@alone
 def test_a_heavy_tail_has_a_median_below_its_mean_and_long_delays(servers):
     records, _, _ = trained(servers, "asynchronous", stragglers=(Straggler(1, delay=0.02, tail=1.5),), gradients=120)
     delays = [record.computed - record.read for record in records if record.worker == 1]
@@ -227,6 +231,7 @@ def test_a_gan_trains_both_ways(servers):
         assert scores[-1].values["energy distance"] < 0.5 * scores[0].values["energy distance"]
 
 
+@alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_simulation_equals_measurement(servers, mode):
     trained(servers, "asynchronous")  # the first training on a cluster also connects

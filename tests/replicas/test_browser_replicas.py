@@ -4,7 +4,17 @@ import re
 
 import pytest
 
-from browser import BADGES, ROOT, all_outputs, axe_complaints, control, run_all, run_cell, screenshot
+from browser import (
+    BADGES,
+    ROOT,
+    all_outputs,
+    axe_complaints,
+    control,
+    errors_of_all_cells,
+    run_all,
+    run_cell,
+    screenshot,
+)
 from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
 
 LESSON = "02_variable_aggregation.ipynb"
@@ -30,7 +40,7 @@ def test_run_all_fills_the_lesson(page):
     run_all(page)
     wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
     outputs = all_outputs(page)
-    errors = [output["evalue"] for kind, output in outputs if kind == "error"]
+    errors = errors_of_all_cells(page)
     assert len(errors) == 1, "the call that the lesson shows to fail, and no other"
     assert "distributed_training_variables" in errors[0]
     pictures = [output["metadata"] for _, output in outputs if "image/png" in output.get("data", {})]
@@ -91,6 +101,7 @@ def test_running_the_cell_again_gives_a_working_widget(page):
     wait_for(page, r"A read outside the replicas gives 2\.5")
 
 
+@pytest.mark.long
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     wait_for(page, "A read outside the replicas gives 10")

@@ -5,7 +5,18 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from browser import BADGES, ROOT, axe_complaints, control, kernel_says, run_all, run_cell, screenshot
+from browser import (
+    BADGES,
+    ROOT,
+    all_outputs,
+    axe_complaints,
+    control,
+    errors_of_all_cells,
+    kernel_says,
+    run_all,
+    run_cell,
+    screenshot,
+)
 from controls import (
     change_all_by_keyboard,
     change_all_by_mouse,
@@ -37,9 +48,9 @@ def test_lesson_opens_without_questions(page):
 
 def test_run_all_fills_the_lesson(page):
     run_all(page)
+    assert errors_of_all_cells(page) == []
     default_sweep(page)
-    errors = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']")
-    assert errors.count() == 0
+    assert not [output for kind, output in all_outputs(page) if kind == "error"]
     pictures = page.locator(".jp-OutputArea-output img")
     assert all(pictures.nth(place).get_attribute("alt") for place in range(pictures.count()))
     screenshot(page, "lesson4_run_all")
@@ -117,6 +128,7 @@ def test_every_control_by_mouse_and_by_keyboard(page):
     change_all_by_keyboard(page, widget(page), "lab")
 
 
+@pytest.mark.long
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     default_sweep(page)
