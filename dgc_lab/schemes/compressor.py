@@ -81,6 +81,7 @@ class SchemeCompressor(Compressor):
         for states in self.states:
             tf.nest.map_structure(lambda kept, first: kept.assign(first), states, self._first_states())
 
+    @tf.autograph.experimental.do_not_convert  # as the compressor's own
     def _step(self, gradients, ratio, metadata, learning_rate=None):
         gradients, clipped, metadata = self.prepared(gradients, metadata)
         there = [i for i, gradient in enumerate(gradients[0]) if gradient is not None]
