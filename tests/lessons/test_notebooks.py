@@ -87,6 +87,14 @@ def test_cells_check_what_the_text_says(path):
     assert sum("assert " in cell.source for cell in cells(path, "code")) >= 3
 
 
+def test_cells_that_only_check_are_folded_under_a_line_that_says_what(path):
+    """JupyterLab shows the first line of a folded cell, the site too; on Colab and GitHub it stands above the rest."""
+    for cell in cells(path, "code"):
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert folded == ("assert " in cell.source and not cell.outputs), cell.source
+        assert not folded or re.match(r"# Checked: \w.+\.\n", cell.source), cell.source
+
+
 def test_no_errors_and_no_large_outputs_are_stored(path):
     for cell in cells(path, "code"):
         assert len(str(cell.outputs)) < 1_000_000, cell.source
