@@ -21,11 +21,13 @@ from dgc_lab.install import build_horovod
 from dgc_lab.install.horovod_wheels import TABLE, sha256_of
 
 FOLDER = Path(__file__).resolve().parent.parent / "dist" / "horovod"
-NAME = re.compile(r"horovod-(?P<version>[\d.]+)-1tf(?P<tensorflow>[\d.]+)-(?P<python>cp\d+)-cp\d+-(?P<platform>\w+)\.whl")
+NAME = re.compile(
+    r"horovod-(?P<version>[\d.]+)-1tf(?P<tensorflow>[\d.]+)-(?P<python>cp\d+)-cp\d+-(?P<platform>\w+)\.whl"
+)
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build, install and verify Horovod here, and put its wheel into ``folder`` under a name that says its TensorFlow."""
+    """Build, install and verify Horovod here; the name of its wheel, in ``folder``, says its TensorFlow."""
     tensorflow = build_horovod.tensorflow_version()
     build_horovod.wheel_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

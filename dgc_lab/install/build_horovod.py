@@ -211,9 +211,9 @@ def say(text: str) -> None:
 def build(force: bool = False) -> None:
     """Bring a Horovod that works with the installed TensorFlow: one of the lab's wheels, or one that is built here.
 
-    Without ``force``, what is installed, in the cache, or known to the lab by its hash (`dgc_lab.install.horovod_wheels`)
-    will do, in this order; what it prints says which it took. Else it is fetched and built, which needs g++, make and
-    cmake, and two minutes on two cores. ``force`` always builds.
+    Without ``force``, what is installed, in the cache, or known to the lab by its hash
+    (`dgc_lab.install.horovod_wheels`) will do, in this order; what it prints says which it took. Else it is fetched and
+    built, which needs g++, make and cmake, and two minutes on two cores. ``force`` always builds.
 
     Raises:
         BuildError: something is missing or failed; says what to do.

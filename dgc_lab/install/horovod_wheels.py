@@ -1,7 +1,7 @@
 """Wheels of Horovod that were built for this lab and are known by their SHA-256. They spare the build. Lesson 5.
 
 ``horovod_wheels.json`` lists them and the release that they are attached to; tools/build_wheels.py writes it. Where a
-room has no internet, ``DGC_LAB_WHEELS`` names another place that has them: ``file:///srv/wheels``, or a server's address.
+room has no internet, ``DGC_LAB_WHEELS`` names another place that has them: ``file:///srv/wheels``, or a server.
 """
 
 from __future__ import annotations

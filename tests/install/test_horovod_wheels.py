@@ -5,7 +5,6 @@ import http.server
 import json
 import shutil
 import subprocess
-import sys
 import sysconfig
 import threading
 import venv
@@ -96,7 +95,9 @@ def test_without_a_wheel_it_is_built_and_that_is_said(lab_knows, monkeypatch, ca
     assert capsys.readouterr().out.startswith("Horovod is built here: the lab has no wheel for cp")
 
 
-def test_a_wheel_that_does_not_work_here_is_taken_off_and_horovod_built(release, lab_knows, monkeypatch, capsys, tmp_path):
+def test_a_wheel_that_does_not_work_here_is_taken_off_and_horovod_built(
+    release, lab_knows, monkeypatch, capsys, tmp_path
+):
     """Built for an older C library, say. No pip and no ranks are started: what they say is the test's own."""
     folder, address = release
     lab_knows(address, row(WHEEL, folder / WHEEL, build_horovod.tensorflow_version()))

@@ -45,11 +45,11 @@ def test_badges_point_at_this_file(path):
 
 
 def test_setup_cell_is_that_of_all_lessons(path):
-    """Only what the lesson needs differs, and the address that ``python -m dgc_lab badges`` writes."""
-    pattern = re.escape(SETUP).replace(r"\(address\)", r"[\w.-]+/[\w.-]+(@\S+)?").replace(r"\(needs\)", "([a-z=, T]*)")
+    """Only what the lesson needs differs, and the address and release that ``tools/badges.py`` writes."""
+    pattern = re.escape(SETUP).replace(r"\(address\)", r"[\w.-]+/[\w.-]+@\S+").replace(r"\(needs\)", "([a-z=, T]*)")
     found = re.fullmatch(pattern, cells(path, "code")[0].source)
     assert found
-    needs = set(filter(None, found[2].split(", ")))
+    needs = set(filter(None, found[1].split(", ")))
     code = "\n".join(cell.source for cell in cells(path, "code"))
     assert ("horovod=True" in needs) == ("HorovodRanks" in code)
     assert needs <= {"horovod=True", "gpu=True"}
