@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 
+#: Names of the members of ``tf.AggregationMethod`` that `gradient_graph` and the tied network take.
 AGGREGATION_METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
 v1 = tf.compat.v1
@@ -74,6 +75,8 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
 
 def tape_graph(uses: int = 8):
     """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
+
+    ``uses`` of the weight: 1 to 4096, else a ValueError.
 
     Example:
         >>> graph, gradient = tape_graph(uses=8)

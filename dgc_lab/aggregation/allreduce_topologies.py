@@ -83,6 +83,7 @@ def ring(gradients):
     return [np.concatenate(part).reshape(shape) for part in parts], messages
 
 
+#: Ways over the links, by name; `exchange` takes the name.
 TOPOLOGIES = {"central": central, "tree": tree, "ring": ring}
 
 

@@ -1,4 +1,7 @@
-"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples."""
+"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples.
+
+Lesson 7.
+"""
 
 from __future__ import annotations
 

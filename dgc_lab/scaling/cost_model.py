@@ -1,4 +1,4 @@
-"""How long a step takes with N workers, by a model of the network: when does sending less pay?
+"""How long a step takes with N workers, by a model of the network: when does sending less pay? Lesson 6.
 
 The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. An exchange may
 hide behind a share of the backward pass. What the model leaves out makes networks look better or worse than they are:
@@ -92,6 +92,9 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
             ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
             `dgc_lab.dgc.break_even.dense_is_shorter`, what this lab's compressor does.
         ratio: share of the elements that is sent, in [0, 1].
+
+    Raises:
+        ValueError: an argument is not as said above.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT

@@ -1,4 +1,4 @@
-"""Residual staleness: how many steps an element has waited in its residual when it is sent.
+"""Residual staleness: how many steps an element has waited in its residual when it is sent. Lesson 6.
 
 An element's age is the number of earlier steps whose gradients its residual still holds: 0 when it is sent in the very
 step in which its oldest gradient was computed. `WatchedCompressor` takes it from what a step does to the residuals.

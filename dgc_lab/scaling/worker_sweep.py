@@ -1,4 +1,4 @@
-"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
+"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is. Lesson 6.
 
 All runs see the same batches of 128 examples; with N workers each of them computes 128 / N. Without compression that
 makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient of its own.
@@ -33,14 +33,25 @@ DENSE_WORKERS = (1, 32)  # the same training for every number: two are enough to
 class Run:
     """One training of the table.
 
-    Local gradients are clipped ``"by workers"``, to `CLIP_NORM` times the root of N (as
-    `dgc_lab.dgc.algorithm.clip_locally` does it), or ``"the same"``, to `CLIP_NORM` whatever N is.
+    Attributes:
+        workers: N, a divisor of 128.
+        ratio: share that a worker sends, above 0; 1 is training without compression, with momentum.
+        clipping: of local gradients: ``"by workers"``, to `CLIP_NORM` times the root of N (as
+            `dgc_lab.dgc.algorithm.clip_locally` does it), ``"the same"``, to `CLIP_NORM` whatever N is, or ``"none"``.
+        seed: for first weights and order of the examples.
+
+    Raises:
+        ValueError: a value is outside what is said above.
+
+    Example:
+        >>> Run(workers=4, ratio=0.01).settings(steps=200, learning_rate=0.2).batch
+        32
     """
 
-    workers: int  # N; a divisor of 128
-    ratio: float  # share that a worker sends; 1 is training without compression, with momentum
+    workers: int
+    ratio: float
     clipping: str = "none"
-    seed: int = 0  # for first weights and order of the examples
+    seed: int = 0
 
     def __post_init__(self):
         check_choice("clipping", self.clipping, CLIPPINGS)

@@ -1,4 +1,7 @@
-"""What the training loops yield, and the error that ends one. Without TensorFlow: readers of rows need none."""
+"""What the training loops yield, and the error that ends one. Without TensorFlow: readers of rows need none.
+
+Lessons 4 and 5.
+"""
 
 from __future__ import annotations
 

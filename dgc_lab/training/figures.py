@@ -49,7 +49,7 @@ def masked_vector(vector, threshold: float) -> Picture:
 
 
 def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
-    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line; both are by tensor's name.
+    """One histogram of log10 ``|gradient|`` per tensor, its threshold a vertical line; both are by tensor's name.
 
     Zeros have no logarithm and are counted in the title.
     """

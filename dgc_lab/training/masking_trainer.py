@@ -84,6 +84,9 @@ class Trainer:
         own_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
 
+    Raises:
+        ValueError: ``masks`` were given beside the rule "off".
+
     Example:
         >>> trainer = Trainer(MaskingConfig(steps=10, evaluations=2))
         >>> [event.step for event in trainer.run(ratio=0.01) if isinstance(event, Evaluation)]
