@@ -97,7 +97,7 @@ def tape_graph(uses: int = 8):
 
 
 def sum_nodes(result) -> list[Node]:
-    """The additions that lead to a symbolic tensor, inputs before those that use them; none when it is no sum.
+    """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
@@ -118,7 +118,7 @@ def sum_nodes(result) -> list[Node]:
 
 
 def depth(nodes: list[Node]) -> int:
-    """The longest chain of `sum_nodes`, each taking the result of the one before: 1 for a single ``AddN``.
+    """The longest chain of ``nodes`` (`sum_nodes`), each taking the result of the one before: 1 for a single ``AddN``.
 
     Example:
         >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])

@@ -113,7 +113,7 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
 
 
 def summary(messages) -> dict[str, int]:
-    """Steps that wait for one another, bytes in all, of the busiest link (one way) and worker (in and out).
+    """Steps of ``messages`` that wait for one another, bytes in all, of the busiest link (one way) and worker (both).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])

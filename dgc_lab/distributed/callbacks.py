@@ -100,6 +100,8 @@ def compression_ratios(compressor) -> dict[str, float]:
 def on_first_rank(*callbacks, communicator=None) -> list:
     """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
 
+    Which rank this is comes from ``communicator``, or from Horovod if None.
+
     Example:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
         1

@@ -30,6 +30,8 @@ def was_sent(before, after, gradient, velocity=None):
 class WatchedCompressor(Compressor):
     """A `dgc_lab.dgc.compressor.Compressor` that keeps each element's age beside its residual.
 
+    ``config``, ``variables``, ``communicator`` and ``names`` are those of `Compressor`.
+
     For each worker in this process ``ages`` has an int32 ``tf.Variable`` per residual, None where there is none;
     ``sent_ages``, int64 (longest + 1,), is how many elements were sent at each age so far. Older ones than ``longest``
     count as that old. A ValueError where the config keeps no residuals, or leaves rounding errors in them.

@@ -78,7 +78,7 @@ class Run:
 
 
 def table_runs(workers=WORKERS, ratios=RATIOS, seeds=(0,)) -> list[Run]:
-    """The runs of the table: each number of workers with each ratio, clipped and not; for a few of them dense, too.
+    """The runs of the table: each of the workers, ratios and seeds, clipped and not; for a few workers dense, too.
 
     Runs that differ in the ratio alone follow each other: they share one trace of the step.
 

@@ -86,7 +86,7 @@ def accuracy_by_ratio(tables: dict) -> Picture:
 
 
 def loss_and_accuracy(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run; ``runs`` and errors raised are those of `comparison`."""
+    """Training loss and test accuracy by step, a line per run; ``runs``, and a ValueError, as `comparison` has them."""
     check_runs(runs)
     drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
     for label, events in runs.items():

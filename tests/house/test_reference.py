@@ -29,7 +29,7 @@ MISSING = {
     "workloads": {"arguments": 4, "example": 1},
 }
 SOURCE = re.compile(
-    r"Source:|[Ll]essons? \d|all lessons|paper|arXiv|PEP \d|et al|eq\. \d|Algorithm \d|TensorFlow|Horovod|Keras|published"
+    r"Source:|[Ll]essons? \d|all lessons|paper|arXiv|PEP \d|et al|eq\. \d|TensorFlow|Horovod|Keras|published"
 )
 
 
