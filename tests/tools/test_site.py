@@ -71,7 +71,7 @@ def test_every_lesson_exercise_and_room_has_a_page_in_the_first_pages_list(pages
     for notebook in [*ROOT.glob("notebooks/0*.ipynb"), *ROOT.glob("notebooks/exercises/release/*/*.ipynb")]:
         assert notebook.relative_to(ROOT).with_suffix(".html").as_posix() in linked
     assert {f"docs/reference/{room}.html" for room, _ in NAMES} <= linked
-    assert {"docs/clusters.html", "docs/published_tables.html", "benchmarks/README.html"} <= linked
+    assert {"docs/clusters.html", "docs/keras.html", "docs/published_tables.html"} <= linked
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
