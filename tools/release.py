@@ -73,8 +73,9 @@ def try_out(package: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", str(package)], check=True)
-        subprocess.run([python, "-c", SMOKE, dgc_lab.__version__], cwd=folder, check=True)
+        alone = [python, "-I"]  # without PYTHONPATH, which would bring the checkout's own library
+        subprocess.run([*alone, "-m", "pip", "install", "--quiet", str(package)], check=True)
+        subprocess.run([*alone, "-c", SMOKE, dgc_lab.__version__], cwd=folder, check=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -178,7 +178,12 @@ def ages_of(compressor) -> dict:
 
 
 def clipping_of(row: dict) -> str:
-    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm."""
+    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm.
+
+    Example:
+        >>> clipping_of({"clip_norm": None, "workers": 4})
+        'none'
+    """
     for clipping in CLIPPINGS:
         if row["clip_norm"] == clip_norm(clipping, row["workers"]):
             return clipping
@@ -194,6 +199,10 @@ def table(rows: list[dict]) -> pd.DataFrame:
     """The rows as a table, fewest workers and largest ratio first: accuracy, loss, kB a step and worker, ages in steps.
 
     Without the seed where all have the same; empty where there are no rows.
+
+    Example:
+        >>> table(worker_rows()[:2])["workers"].tolist()
+        [1, 1]
     """
     import pandas as pd
 
@@ -209,7 +218,12 @@ def table(rows: list[dict]) -> pd.DataFrame:
 
 
 def worker_rows() -> list[dict]:
-    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``."""
+    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``.
+
+    Example:
+        >>> worker_rows()[0]["workers"]
+        1
+    """
     from dgc_lab.training.published_tables import results_file
 
     return read_rows(results_file("workers.jsonl"), {})

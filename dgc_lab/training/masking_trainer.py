@@ -35,6 +35,10 @@ class MaskingConfig:
 
     Raises:
         ValueError: a value is outside what is said above; the message names it.
+
+    Example:
+        >>> MaskingConfig(dataset="mnist", steps=100).batch
+        64
     """
 
     dataset: str = "digits"

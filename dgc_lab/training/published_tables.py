@@ -113,6 +113,10 @@ def single_node_rows(scope: str = "first") -> list[dict]:
     """The 12 rows of the single-node table as they were made for this lab, from ``results/``.
 
     ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
+
+    Example:
+        >>> len(single_node_rows("tensor"))
+        12
     """
     if scope not in ("first", "tensor"):
         raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
@@ -122,7 +126,11 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    Methods are those of `two_node_settings`; a ValueError for another one.
+    ``method`` is one of `two_node_settings`, else a ValueError.
+
+    Example:
+        >>> two_node_rows("dgc")[0]["workers"]
+        2
     """
     check_choice("method", method, METHODS)
     return read_rows(results_file(f"two_node_{method}.jsonl"), {})

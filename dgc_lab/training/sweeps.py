@@ -208,6 +208,10 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
 
     Raises:
         ValueError: another line is not a row; the message names file and line.
+
+    Example:
+        >>> read_rows("not_there_yet.jsonl", {"steps": 300})
+        []
     """
     file = Path(file)
     if not file.exists():

@@ -77,6 +77,17 @@ def test_pictures_have_alternative_text(path):
                 assert re.search(r'alt="[^"]+"', tag), cell.source
 
 
+def test_where_a_widget_stands_a_picture_of_it_is_stored(path):
+    """For readers without a kernel: on GitHub, on the site, in a notebook that was just opened."""
+    for cell in cells(path, "code"):
+        stored = [output for output in cell.outputs if output.get("metadata", {}).get("widget")]
+        assert not any("widget-view" in kind for output in cell.outputs for kind in output.get("data", {})), cell.source
+        if stored:
+            picture, line, *_ = stored
+            assert "image/png" in picture.data
+            assert "To use it, run this lesson" in line.data["text/markdown"]
+
+
 def test_code_cells_are_short_and_were_run(path):
     for cell in cells(path, "code"):
         assert len(cell.source.splitlines()) <= 25, cell.source
