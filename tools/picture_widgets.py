@@ -95,10 +95,10 @@ def picture_lesson(file: Path) -> int:
     ):
         run_up_to(page, places[-1])
         for place in places:
-            cell = page.locator(".jp-Notebook .jp-Cell").nth(place)
-            cell.scroll_into_view_if_needed()
+            widget = page.locator(".jp-Notebook .jp-Cell").nth(place).locator(".jupyter-widgets").first
+            widget.wait_for(timeout=1000 * LONGEST)
             others = [output for output in notebook.cells[place].outputs if not is_widget(output)]
-            notebook.cells[place].outputs = [*others, *outputs_of(cell.locator(".jupyter-widgets").first)]
+            notebook.cells[place].outputs = [*others, *outputs_of(widget)]
     notebook.metadata.pop("widgets", None)
     nbformat.write(notebook, file)
     return len(places)
