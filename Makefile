@@ -19,7 +19,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test test-long test-colab lint notebooks exercises docs html bench binder-replay requirements clean
+.PHONY: lab course test test-long test-colab lint notebooks exercises docs site bench release binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -52,9 +52,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 
-# Run every lesson from its text pair, and store its output.
+# Run every lesson from its text pair and store its output; then use each widget in a browser and store its picture.
+# NAMES="04_dgc_masking" for some lessons alone.
 notebooks: $(VENV)/.horovod
-	$(BIN)/python tools/store_lessons.py
+	$(BIN)/python tools/store_lessons.py $(NAMES)
+	PYTHONPATH=tests $(BIN)/python tools/picture_widgets.py $(NAMES)
 
 # Make the students' versions of the exercises from their sources.
 exercises: $(COURSE)/.installed
@@ -67,14 +69,23 @@ docs: $(VENV)/.installed
 	$(BIN)/python tools/write_keras_page.py
 	$(BIN)/python tools/write_schemes_page.py
 
-# A static site of the lessons, to read without running anything: site/index.html.
-html: $(VENV)/.installed
-	$(BIN)/python tools/build_site.py
+# A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.
+site: $(VENV)/.installed
+	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
+
+# All that a release needs, but for publishing it: a clean tree, every check, and packages that install and work.
+release: $(VENV)/.horovod
+	$(BIN)/python tools/release.py check
+	$(MAKE) test
+	$(MAKE) site
+	$(MAKE) test-colab
+	$(MAKE) binder-replay
+	$(BIN)/python tools/release.py build
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
 binder-replay: $(VENV)/.installed

@@ -15,7 +15,7 @@ from browser import ROOT
 from check_colab import canonical, pins
 from dgc_lab.install.colab import NO_GPU
 
-ADDRESS = re.compile(r"git\+https://[\w./-]+")
+ADDRESS = re.compile(r"git\+https://[\w./@-]+")
 OURS = {"dgc-lab", "simpy", "horovod"}
 
 

@@ -8,7 +8,7 @@
 ``ls dgc_lab`` shows the rooms, docs/library.md what lives in each. `check` is what the exercises call.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def check(task: str, answer, variant: int = 0) -> bool:

@@ -73,7 +73,7 @@ def served(folder, port, *command):
     command = [sys.executable, "-m", *command, "--allow-root", "--no-browser"]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     address = f"http://127.0.0.1:{port}"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while True:
         try:
             urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
@@ -107,17 +107,16 @@ def opened(address):
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def jupyterlab(request, lesson_file, tmp_path_factory):
-    """JupyterLab on a copy of the module's ``LESSON``, loopback only, with a token; yields its address.
+@contextlib.contextmanager
+def jupyterlab_on(files, folder, settings):
+    """JupyterLab on copies of some notebooks in ``folder``, loopback only, with a token; gives its address.
 
-    Where ``lesson_file`` is a list of files, it has copies of them all. A module's ``SETTINGS`` are what a student
-    would choose in JupyterLab's own settings, by extension and plugin.
+    ``settings`` are what a student would choose in JupyterLab's own settings, by extension and plugin.
     """
-    folder, port = tmp_path_factory.mktemp("lab"), free_port()
-    for file in lesson_file if isinstance(lesson_file, list) else [lesson_file]:
+    port = free_port()
+    for file in files:
         shutil.copy(file, folder)
-    for plugin, chosen in getattr(request.module, "SETTINGS", {}).items():
+    for plugin, chosen in settings.items():
         path = folder / "config" / "lab" / "user-settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(chosen))
@@ -127,12 +126,30 @@ def jupyterlab(request, lesson_file, tmp_path_factory):
         yield address
 
 
+@contextlib.contextmanager
+def opened_notebook(address, name):
+    """A notebook of JupyterLab's in a page of a new browser, its kernel ready."""
+    with opened(f"{address}/lab/tree/{name}?token={TOKEN}") as page:
+        page.locator(".jp-Notebook").wait_for(timeout=180_000)
+        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=180_000)
+        yield page
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(request, lesson_file, tmp_path_factory):
+    """JupyterLab on a copy of the module's ``LESSON``, with its ``SETTINGS``; yields its address.
+
+    Where ``lesson_file`` is a list of files, it has copies of them all.
+    """
+    files = lesson_file if isinstance(lesson_file, list) else [lesson_file]
+    with jupyterlab_on(files, tmp_path_factory.mktemp("lab"), getattr(request.module, "SETTINGS", {})) as address:
+        yield address
+
+
 @pytest.fixture(scope="module")
 def page(request, jupyterlab):
     """The module's ``LESSON``, opened in JupyterLab."""
-    with opened(f"{jupyterlab}/lab/tree/{request.module.LESSON}?token={TOKEN}") as page:
-        page.locator(".jp-Notebook").wait_for(timeout=60_000)
-        page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
+    with opened_notebook(jupyterlab, request.module.LESSON) as page:
         yield page
 
 
@@ -159,6 +176,11 @@ def run_all(page, restart=False, seconds=300):
     page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
     if restart:
         page.get_by_role("button", name="Confirm Kernel Restart").click()
+    wait_until_run(page, seconds)
+
+
+def wait_until_run(page, seconds=300):
+    """Wait until all cells that were told to run have done so."""
     # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment. The prompts
     # alone do not tell: a cell far outside the window need not be in the page.
     idle = page.get_by_text("Python 3 (ipykernel) | Idle")
@@ -212,10 +234,11 @@ def kernel_says(page, expression):
     return said["data"]["text/plain"]
 
 
-def axe_complaints(page, but=None):
+def axe_complaints(page, but=None, of=OURS):
     """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
 
-    ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it.
+    ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it. ``of`` are
+    the selectors of what is looked at.
     """
     from axe_playwright_python.base import AXE_SCRIPT
 
@@ -228,5 +251,5 @@ def axe_complaints(page, but=None):
                 .filter(node => !(rule.id in spared && node.element.matches(spared[rule.id])))
                 .map(node => `${rule.id}: ${node.failureSummary} ${node.html.slice(0, 300)}`));
         }""",
-        [[part for part in OURS if page.locator(part).count()], {**NOT_OURS, **(but or {})}],
+        [[part for part in of if page.locator(part).count()], {**NOT_OURS, **(but or {})}],
     )

@@ -2,7 +2,9 @@
 
 python tools/badges.py [--repo OWNER/NAME] [--ref BRANCH]
 
-Until then they hold ``YOUR_NAME/YOUR_COPY``, a name that nobody can have on GitHub (it allows no underscores).
+Badges open the branch. Setup cells install a tag: the release of this version, so that a lesson keeps the library that
+it was written for, or what ``--ref`` says. The site's first page and the table of wheels get the address, too.
+Until then all hold ``YOUR_NAME/YOUR_COPY``, a name that nobody can have on GitHub (it allows no underscores).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+import dgc_lab
 from dgc_lab.common import LabError
 
 PLACEHOLDER = "YOUR_NAME/YOUR_COPY"
@@ -22,6 +25,7 @@ ORIGIN = re.compile(r"(?:https://|git@|ssh://git@)github\.com[:/](?P<repo>[^/]+/
 NAMES = r"[^/\s\"\\]+/[^/\s\"\\@)]+"
 COLAB = re.compile(rf"(colab\.research\.google\.com/github/){NAMES}/blob/[^\s)]+?/(notebooks/)")
 BINDER = re.compile(rf"(mybinder\.org/v2/gh/){NAMES}/[^/?\s)]+(\?)")
+WHEELS = re.compile(rf"(https://github\.com/){NAMES}(/releases/download/)")
 INSTALL = re.compile(rf"(git\+https://github\.com/){NAMES}(?:@[^\s\"\\]+)?")
 
 
@@ -31,7 +35,7 @@ def stamp(text: str, repo: str, ref: str = "main") -> str:
     Args:
         text: of a README, a lesson or its ``.md`` pair.
         repo: ``OWNER/NAME`` on GitHub.
-        ref: branch or tag.
+        ref: branch or tag; with ``"main"``, setup cells install the tag of this version, ``v1.0.0``.
 
     Raises:
         ValueError: repo or ref is not of that form.
@@ -46,14 +50,15 @@ def stamp(text: str, repo: str, ref: str = "main") -> str:
         raise ValueError(f"repo must be OWNER/NAME, got {repo!r}")
     if not REF.fullmatch(ref):
         raise ValueError(f"ref must be the name of a branch or tag, got {ref!r}")
-    at = "" if ref == "main" else f"@{ref}"
+    at = f"v{dgc_lab.__version__}" if ref == "main" else ref
     text = COLAB.sub(rf"\g<1>{repo}/blob/{ref}/\g<2>", text)
     text = BINDER.sub(rf"\g<1>{repo}/{quote(ref, safe='')}\g<2>", text)
-    return INSTALL.sub(rf"\g<1>{repo}{at}", text)
+    text = WHEELS.sub(rf"\g<1>{repo}\g<2>", text)
+    return INSTALL.sub(rf"\g<1>{repo}@{at}", text)
 
 
 def stamp_all(root, repo: str | None = None, ref: str = "main") -> list[Path]:
-    """Stamp the README, and every notebook and its text pair under ``notebooks``.
+    """Stamp README, first page and table of wheels, and every notebook and its text pair under ``notebooks``.
 
     Args:
         root: folder of the copy.
@@ -68,13 +73,14 @@ def stamp_all(root, repo: str | None = None, ref: str = "main") -> list[Path]:
         LabError: the folder holds no lessons, or no remote on GitHub tells the repo.
     """
     root = Path(root)
-    files = [root / "README.md", *sorted((root / "notebooks").rglob("*.md")), *(root / "notebooks").rglob("*.ipynb")]
-    files = [file for file in files if ".ipynb_checkpoints" not in file.parts and file.is_file()]
-    if len(files) < 2:
+    beside = [root / "README.md", root / "index.md", root / "dgc_lab" / "install" / "horovod_wheels.json"]
+    files = [*sorted((root / "notebooks").rglob("*.md")), *(root / "notebooks").rglob("*.ipynb")]
+    files = [file for file in files if ".ipynb_checkpoints" not in file.parts]
+    if not files:
         raise LabError(f"{root.resolve()} holds no lessons: run this in the folder of your copy")
     repo = repo or repo_of(root)
     changed = []
-    for file in files:
+    for file in [*filter(Path.is_file, beside), *files]:
         text = file.read_text(encoding="utf-8")
         stamped = stamp(text, repo, ref)
         if stamped != text:

@@ -2,7 +2,7 @@
 
 The .md file, in ``notebooks/text``, is what people edit. What is stored in the .ipynb is what GitHub and nbviewer show
 to readers without a kernel: no messages of this machine, and of each picture the PNG alone (JupyterLab is given an
-``<img>`` with alternative text beside it, which GitHub would not show).
+``<img>`` with alternative text beside it, which GitHub would not show). Widgets get theirs by tools/picture_widgets.py.
 """
 
 import os
@@ -38,7 +38,8 @@ def main(names):
         start = time.monotonic()
         notebook = jupytext.read(text)
         resources = {"metadata": {"path": str(FOLDER)}}
-        nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+        options = {"timeout": 600, "kernel_name": "python3", "store_widget_state": False}
+        nbclient.NotebookClient(notebook, resources=resources, **options).execute()
         for number, cell in enumerate(notebook.cells):
             cell["id"] = f"cell-{number}"
             cell.metadata.pop("execution", None)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 
+#: Names of the members of ``tf.AggregationMethod`` that `gradient_graph` and the tied network take.
 AGGREGATION_METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
 v1 = tf.compat.v1
@@ -75,6 +76,8 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
 def tape_graph(uses: int = 8):
     """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
 
+    ``uses`` of the weight: 1 to 4096, else a ValueError.
+
     Example:
         >>> graph, gradient = tape_graph(uses=8)
         >>> [(node.kind, len(node.inputs)) for node in sum_nodes(gradient)]
@@ -94,7 +97,7 @@ def tape_graph(uses: int = 8):
 
 
 def sum_nodes(result) -> list[Node]:
-    """The additions that lead to a symbolic tensor, inputs before those that use them; none when it is no sum.
+    """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
@@ -115,7 +118,7 @@ def sum_nodes(result) -> list[Node]:
 
 
 def depth(nodes: list[Node]) -> int:
-    """The longest chain of `sum_nodes`, each taking the result of the one before: 1 for a single ``AddN``.
+    """The longest chain of ``nodes`` (`sum_nodes`), each taking the result of the one before: 1 for a single ``AddN``.
 
     Example:
         >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])

@@ -69,6 +69,8 @@ def arranged(addends, shape: str):
 def crossing(sizes, first, second) -> float | None:
     """The last size at which two lines of times cross on logarithmic axes; None where one is faster at all sizes.
 
+    ``sizes`` rise; ``first`` and ``second`` are the times at each of them, above 0.
+
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
         10.0

@@ -83,6 +83,7 @@ def ring(gradients):
     return [np.concatenate(part).reshape(shape) for part in parts], messages
 
 
+#: Ways over the links, by name; `exchange` takes the name.
 TOPOLOGIES = {"central": central, "tree": tree, "ring": ring}
 
 
@@ -112,7 +113,7 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
 
 
 def summary(messages) -> dict[str, int]:
-    """Steps that wait for one another, bytes in all, of the busiest link (one way) and worker (in and out).
+    """Steps of ``messages`` that wait for one another, bytes in all, of the busiest link (one way) and worker (both).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])

@@ -19,6 +19,8 @@ from dgc_lab.common import check_choice, check_whole
 def exact_sum(addends: Sequence) -> np.ndarray:
     """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
 
+    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
+
     Example:
         >>> import tensorflow as tf
         >>> exact_sum([tf.constant([1e8]), tf.constant([1.0]), tf.constant([-1e8])])

@@ -14,13 +14,17 @@ import tensorflow as tf
 from dgc_lab.common import check_choice, check_whole
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+#: What `make_addends` draws: positive numbers alone, or both signs.
 SIGNS = ("positive", "mixed")
+#: In which order `make_addends` gives them.
 ORDERS = ("drawn", "ascending", "descending")
 MOST_ADDENDS = 1_000_000
 
 
 def sequential_sum(addends):
     """One addend after the other, ``((a + b) + c) + d``: n - 1 additions, each waiting for the one before.
+
+    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
 
     Example:
         >>> float(sequential_sum([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]))
@@ -34,6 +38,8 @@ def sequential_sum(addends):
 
 def pairwise_sum(addends):
     """Pairs, then pairs of pairs, ``(a + b) + (c + d)``: n - 1 additions in ceil(log2 n) levels, a true tree.
+
+    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
 
     Example:
         >>> float(pairwise_sum([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]))
@@ -60,6 +66,7 @@ def kahan_sum(addends):
     """One after the other, with what each addition rounds away kept and added to the next addend.
 
     About four times the work of `sequential_sum` for an error that does not grow with the number of addends.
+    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
 
     Source: W. Kahan, Further remarks on reducing truncation errors, Communications of the ACM 8 (1), 1965.
 
@@ -78,6 +85,7 @@ def kahan_sum(addends):
     return total
 
 
+#: Ways to add up, by name: functions of a list of tensors that return its sum, in their own dtype.
 METHODS = {
     "sequential": sequential_sum,
     "pairwise": pairwise_sum,

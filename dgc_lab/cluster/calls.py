@@ -1,4 +1,7 @@
-"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, what went wrong."""
+"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, what went wrong.
+
+Lessons 3 and 5.
+"""
 
 from __future__ import annotations
 

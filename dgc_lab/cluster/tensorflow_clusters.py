@@ -175,7 +175,7 @@ class MultiWorkerMirrored(TensorFlowCluster):
     """Workers of ``tf.distribute.MultiWorkerMirroredStrategy``, each a process; functions run in all of them.
 
     There, `dgc_lab.cluster.tensorflow_roles.mirrored` gives the strategy. A worker that dies takes all others down.
-    Arguments and errors are those of `ParameterServers`.
+    ``workers`` are 1 to 64, else a ValueError; other arguments and errors are those of `ParameterServers`.
 
     Example:
         >>> with MultiWorkerMirrored(2) as workers:  # doctest: +SKIP

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import dgc_lab
 from dgc_lab.common import LabError
 from dgc_lab.course.sources import text_half
 
@@ -38,7 +39,7 @@ wherever you want.
 import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:
-    %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY"
+    %pip install --quiet "dgc_lab @ git+https://github.com/YOUR_NAME/YOUR_COPY@v{version}"
 from dgc_lab.install import prepare
 prepare()
 ```
@@ -121,5 +122,6 @@ def new(source: Path, name: str) -> Path:
     if path.parents[1].exists():
         raise LabError(f"{path.parents[1]} is there already")
     path.parent.mkdir(parents=True)
-    path.write_text(TEXT.format(number=int(name[:2]), title=name[3:].replace("_", " ")))
+    title = name[3:].replace("_", " ")
+    path.write_text(TEXT.format(number=int(name[:2]), title=title, version=dgc_lab.__version__))
     return path

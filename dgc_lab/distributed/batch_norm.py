@@ -54,7 +54,8 @@ def average_statistics(model, communicator=None) -> None:
 class AverageStatistics(keras.callbacks.Callback):
     """Averages batch normalization's moving statistics over the ranks, before every validation and after every epoch.
 
-    Put it before callbacks that save the model. Every rank needs it; where one validates, all must.
+    Put it before callbacks that save the model. Every rank needs it; where one validates, all must. The
+    ranks are those of ``communicator``, of `default_communicator` if None.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])

@@ -1,4 +1,7 @@
-"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples."""
+"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples.
+
+Lesson 7.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +99,8 @@ def compression_ratios(compressor) -> dict[str, float]:
 
 def on_first_rank(*callbacks, communicator=None) -> list:
     """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
+
+    Which rank this is comes from ``communicator``, or from Horovod if None.
 
     Example:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))

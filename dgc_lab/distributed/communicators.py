@@ -42,6 +42,8 @@ class Communicator:
 class SimulatedWorkers(Communicator):
     """One or more workers that live in this process and take turns: no network, the same sums.
 
+    ``workers`` is their number, at least 1, else a ValueError.
+
     Example:
         >>> pair = SimulatedWorkers(2)
         >>> pair.allreduce([[tf.constant([1.0])], [tf.constant([2.0])]])[0].numpy().tolist()

@@ -2,6 +2,8 @@
 
 A run can die while some ranks have saved and others have not. So each keeps its last two saves, and all take up the
 newest step that each of them has.
+
+Lesson 7, section 7.
 """
 
 from __future__ import annotations

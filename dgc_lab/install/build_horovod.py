@@ -7,7 +7,6 @@ Uses the standard library alone, so that it runs before anything else of the lab
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import re
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.install.horovod_wheels import environment, fetch_wheel, sha256_of
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
 
 VERSION = "0.28.1"
@@ -98,8 +98,8 @@ def wheel_folder() -> Path:
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """
     cache = Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return cache / "horovod" / f"{VERSION}-{python}-tf{tensorflow_version()}"
+    here = environment(tensorflow_version())
+    return cache / "horovod" / f"{VERSION}-{here['python']}-tf{here['tensorflow']}"
 
 
 def tool_path() -> str:
@@ -131,7 +131,7 @@ def fetch(folder: Path) -> Path:
     source = folder / f"horovod-{VERSION}.tar.gz"
     if done.returncode or not source.exists():
         raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
-    found = hashlib.sha256(source.read_bytes()).hexdigest()
+    found = sha256_of(source)
     if found != SHA256:
         raise BuildError(f"{source.name} has SHA-256 {found}, expected {SHA256}: not built")
     return source
@@ -209,9 +209,18 @@ def say(text: str) -> None:
 
 
 def build(force: bool = False) -> None:
-    """Fetch, build, install and verify Horovod; without ``force``, what the cache holds for this TensorFlow will do.
+    """Bring a Horovod that works with the installed TensorFlow: one of the lab's wheels, or one that is built here.
 
-    A BuildError where something is missing or failed. Needs g++, make and cmake; two minutes on two cores.
+    Without ``force``, what is installed, in the cache, or known to the lab by its hash
+    (`dgc_lab.install.horovod_wheels`) will do, in this order; what it prints says which it took. Else it is fetched and
+    built, which needs g++, make and cmake, and two minutes on two cores. ``force`` always builds.
+
+    Raises:
+        BuildError: something is missing or failed; says what to do.
+
+    Example:
+        >>> build()  # doctest: +SKIP
+        Horovod 0.28.1 for TensorFlow 2.21.0 is installed already.
     """
     tensorflow, wheels, start = tensorflow_version(), wheel_folder(), time.monotonic()
     if not force and horovod_state() == (VERSION, tensorflow):
@@ -222,15 +231,36 @@ def build(force: bool = False) -> None:
         say(f"[1/3] found a wheel for TensorFlow {tensorflow}: {wheel}")
         install_and_verify(wheel)
     else:
-        check_tools()
         wheels.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
-            say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
-            tree = unpack_without_xla(fetch(Path(scratch)), Path(scratch))
-            wheel = compile_wheel(tree, Path(scratch) / "wheel", wheels / "build.log")
-            install_and_verify(wheel)
+            wheel = (not force and take_known_wheel(tensorflow, Path(scratch))) or build_here(tensorflow, Path(scratch))
             shutil.move(wheel, wheels / wheel.name)  # only what works is kept
     say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
+
+
+def take_known_wheel(tensorflow: str, scratch: Path) -> Path | None:
+    """Fetch and install the lab's wheel for this Python and TensorFlow; None, and why, where none does its work."""
+    wheel, said = fetch_wheel(tensorflow, scratch)
+    if wheel is None:
+        say(f"Horovod is built here: {said}.")
+        return None
+    say(f"[1/3] {said}")
+    try:
+        install_and_verify(wheel)
+    except BuildError as error:
+        say(f"Horovod is built here: the wheel does not work on this machine.\n{error}")
+        return None
+    return wheel
+
+
+def build_here(tensorflow: str, scratch: Path) -> Path:
+    """Fetch, build, install and verify Horovod; gives the wheel, in ``scratch``."""
+    check_tools()
+    say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
+    tree = unpack_without_xla(fetch(scratch), scratch)
+    wheel = compile_wheel(tree, scratch / "wheel", wheel_folder() / "build.log")
+    install_and_verify(wheel)
+    return wheel
 
 
 def install_and_verify(wheel: Path) -> None:

@@ -11,10 +11,11 @@ Colab gave you no GPU, and this lesson is quicker with one: Runtime > Change run
 
 
 def prepare(horovod: bool = False, gpu: bool = False) -> None:
-    """On Colab, build Horovod if it is missing and ask for a GPU if there is none; elsewhere do nothing.
+    """On Colab, bring Horovod if it is missing and ask for a GPU if there is none; elsewhere do nothing.
 
     Args:
-        horovod: whether the lesson starts ranks. The build takes about two minutes and prints how far it is.
+        horovod: whether the lesson starts ranks. It takes seconds where the lab has a wheel for this Colab, else it is
+            built in about two minutes; what it prints says which, and how far it is.
         gpu: whether the lesson gains from a GPU.
 
     Raises:

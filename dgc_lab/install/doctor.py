@@ -1,4 +1,4 @@
-"""``python -m dgc_lab doctor``: what is installed here, and the remedy for what is missing."""
+"""``python -m dgc_lab doctor``: what is installed here, and the remedy for what is missing. Lesson 0."""
 
 from __future__ import annotations
 

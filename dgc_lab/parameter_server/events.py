@@ -11,38 +11,79 @@ from dgc_lab.parameter_server.schedule import GradientEvent
 
 @dataclass(frozen=True)
 class Score:
-    """How good the weights were at a moment."""
+    """How good the weights were at a moment.
 
-    gradients: int  # how many batches had been worked off
-    seconds: float  # since the training began
-    values: dict[str, float]  # by name, such as loss and accuracy
+    Attributes:
+        gradients: how many batches had been worked off.
+        seconds: since the training began.
+        values: by name, such as loss and accuracy.
+
+    Example:
+        >>> Score(40, seconds=1.5, values={"accuracy": 0.9}).values["accuracy"]
+        0.9
+    """
+
+    gradients: int
+    seconds: float
+    values: dict[str, float]
 
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A worker's process ended, and the training goes on without it, or with its successor."""
+    """A worker's process ended, and the training goes on without it, or with its successor.
 
-    worker: int  # its number
-    seconds: float  # since the training began
+    Attributes:
+        worker: its number.
+        seconds: since the training began.
+
+    Example:
+        >>> WorkerDied(worker=1, seconds=2.5).worker
+        1
+    """
+
+    worker: int
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of the training, or of the part of it until a stop."""
+    """The end of the training, or of the part of it until a stop.
 
-    weights: list[np.ndarray]  # as they are now
-    version: int  # number of updates made
-    gradients: int  # how many batches were worked off, those before the checkpoint that it went on from included
+    Attributes:
+        weights: as they are now.
+        version: number of updates made.
+        gradients: how many batches were worked off, those before the checkpoint that it went on from included.
+
+    Example:
+        >>> Finished([np.zeros(3)], version=20, gradients=40).version
+        20
+    """
+
+    weights: list[np.ndarray]
+    version: int
+    gradients: int
 
 
 @dataclass
 class Training:
-    """What happened in a training."""
+    """What happened in a training.
 
-    records: list[GradientEvent] = field(default_factory=list)  # one for each batch, as it ended
+    Attributes:
+        records: one for each batch, as it ended.
+        scores, deaths: of the weights, and of workers, in the order of time.
+        end: None where the training was cut off.
+
+    Example:
+        >>> training = Training()
+        >>> training.take(Score(40, seconds=1.5, values={"accuracy": 0.9}))
+        >>> len(training.scores), training.end
+        (1, None)
+    """
+
+    records: list[GradientEvent] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     deaths: list[WorkerDied] = field(default_factory=list)
-    end: Finished | None = None  # None where the training was cut off
+    end: Finished | None = None
 
     def take(self, event) -> None:
         """Add an event of `dgc_lab.parameter_server.training_loop.train`."""

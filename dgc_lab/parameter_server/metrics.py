@@ -68,7 +68,7 @@ def update_times(records: Iterable[GradientEvent]) -> dict[int, float]:
 
 
 def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
-    """A table with a row per run, from its records and the number of examples in a mini-batch.
+    """A table with a row for each of the ``runs``, from its records and the number of examples in a mini-batch.
 
     Its columns are ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
     ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
@@ -107,7 +107,7 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
 
 
 def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
-    """Gradients a second in each of so many parts of a run, of equally many gradients: how steady its speed was.
+    """Gradients a second in each of so many parts of the ``records``, of equally many: how steady the speed was.
 
     Gradients that are left over at the end belong to no part. A ValueError where there are fewer gradients than parts.
 
@@ -128,7 +128,7 @@ def stalenesses(records: list[GradientEvent]) -> list[int]:
 
 
 def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
-    """A table with a row per worker: what it did until the run's last gradient was taken.
+    """A table with a row per worker: what it did until the last of the ``records``.
 
     Its columns are ``gradients`` computed and ``dropped``; seconds ``computing`` (a straggler's delay included),
     ``waiting`` for its turn and for the weights, and ``exchanging`` gradients; ``idle``, all seconds in which it did

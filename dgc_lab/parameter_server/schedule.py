@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from dgc_lab.common import check_choice, check_number, check_whole
 
+#: Who waits for whom; a `Schedule` and an `AsyncConfig` take the name.
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
-DROPPED = -1  # the number of the update that a gradient went into, where it went into none
+#: In place of the number of an update: the gradient went into none.
+DROPPED = -1
 NOT_YET = -2  # the same, where it has not been handed in
 
 

@@ -19,6 +19,8 @@ FAR_AWAY = 1e6  # from a start at 1, on the way to infinity
 def stable_rate(staleness: int) -> float:
     """The rate below which descent on the quadratic comes to rest, where every gradient has that staleness.
 
+    ``staleness`` counts updates, 0 to a million, else a ValueError.
+
     Source: S. A. Levin, R. M. May, "A note on difference-delay equations", Theoretical Population Biology 9, 1976:
     2 cos(s pi / (2 s + 1)), here as the sine of the angle that is left.
 
@@ -32,8 +34,8 @@ def stable_rate(staleness: int) -> float:
 def guaranteed_rate(staleness: int) -> float:
     """The rate up to which a theorem promises convergence on any loss whose gradient is L-Lipschitz, noise or not.
 
-    The staleness is the largest that occurs. Source: Lian et al. 2015 (arXiv:1506.08272), Theorem 1, with one gradient
-    an update and a constant rate: rate L + 2 (rate L s)^2 <= 1.
+    ``staleness`` is the largest that occurs, 0 to a million, else a ValueError. Source: Lian et al. 2015
+    (arXiv:1506.08272), Theorem 1, with one gradient an update and a constant rate: rate L + 2 (rate L s)^2 <= 1.
 
     Example:
         >>> [round(guaranteed_rate(staleness), 2) for staleness in (0, 1, 3, 7)]

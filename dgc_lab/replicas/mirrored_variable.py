@@ -19,8 +19,11 @@ from dgc_lab.common import LabError, check_choice, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
 MOST_REPLICAS = 8
+#: Names of the members of ``tf.VariableAggregation``: what becomes of the replicas' values.
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
+#: Names of the members of ``tf.VariableSynchronization``: when copies are brought together.
 SYNCHRONIZATIONS = ("AUTO", "ON_WRITE", "ON_READ", "NONE")
+#: Names of the methods with which a replica changes a variable.
 ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
 

@@ -1,4 +1,4 @@
-"""The link's figures in the cost model, from exchanges that were timed."""
+"""The link's figures in the cost model, from exchanges that were timed. Lesson 6."""
 
 from __future__ import annotations
 
@@ -14,14 +14,30 @@ from dgc_lab.scaling.network import COLLECTIVES, Link
 
 @dataclass(frozen=True)
 class Measured:
-    """An exchange that was timed: a step with it less a step without any exchange, and less the selection."""
+    """An exchange that was timed: a step with it less a step without any exchange, and less the selection.
 
-    collective: str  # one of `dgc_lab.scaling.network.COLLECTIVES`
+    Attributes:
+        collective: one of `dgc_lab.scaling.network.COLLECTIVES`.
+        workers: how many, at least 2.
+        handed: bytes that each worker handed over.
+        bandwidth: of the link, bytes a second; infinity where nothing limited it.
+        seconds: that the exchange took, above 0.
+        beside: seconds of the step that the exchange did not take.
+
+    Raises:
+        ValueError: a value is outside what is said above.
+
+    Example:
+        >>> Measured("ring", 2, handed=4000, bandwidth=1e6, seconds=0.01, beside=0.04).step
+        0.05
+    """
+
+    collective: str
     workers: int
-    handed: float  # bytes that each worker handed over
-    bandwidth: float  # of the link, bytes a second; infinity where nothing limited it
+    handed: float
+    bandwidth: float
     seconds: float
-    beside: float = 0.0  # seconds of the step that the exchange did not take
+    beside: float = 0.0
 
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
@@ -45,7 +61,7 @@ def fit(rows: Sequence[Measured]) -> Link:
 
     Least squares of the errors as shares of the whole steps, since a clock cannot tell a short exchange from the rest
     of a long step; no figure is below zero. Where rows cannot tell two of them apart (all on one bandwidth, for
-    example), the one that explains more gets all.
+    example), the one that explains more gets all. A ValueError for fewer rows.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)

@@ -1,4 +1,4 @@
-"""How long a step takes with N workers, by a model of the network: when does sending less pay?
+"""How long a step takes with N workers, by a model of the network: when does sending less pay? Lesson 6.
 
 The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. An exchange may
 hide behind a share of the backward pass. What the model leaves out makes networks look better or worse than they are:
@@ -30,20 +30,33 @@ BACKWARD = 2 / 3  # of computing: the backward pass takes about twice as long as
 class Workload:
     """What a worker does in a step, in seconds that were measured for it.
 
+    Attributes:
+        elements: of the gradients that are sent in part.
+        compute: the forward and backward pass and the update, above 0.
+        selection: to accumulate, select, pack and clear; only where gradients are sent in part.
+        adding: to unpack and add up one received entry.
+        whole: elements of the gradients that are sent whole.
+        entry_bytes: of a value and of what tells its place.
+        overlap: share of the backward pass that can hide an exchange, in [0, 1].
+        by_tensor: gradients are compressed and sent one by one, and hide, too; else all at once at its end.
+
+    Raises:
+        ValueError: a value is outside what is said above, or below 0.
+
     Example:
         >>> Workload(1000, compute=0)
         Traceback (most recent call last):
         ValueError: compute must be above 0, got 0
     """
 
-    elements: int  # of the gradients that are sent in part
-    compute: float  # the forward and backward pass and the update
-    selection: float = 0.0  # to accumulate, select, pack and clear; only where gradients are sent in part
-    adding: float = 0.0  # to unpack and add up one received entry
-    whole: int = 0  # elements of the gradients that are sent whole
-    entry_bytes: int = 8  # of a value and of what tells its place
-    overlap: float = 0.0  # share of the backward pass that can hide an exchange
-    by_tensor: bool = False  # gradients are compressed and sent one by one, and hide, too; else all at once at its end
+    elements: int
+    compute: float
+    selection: float = 0.0
+    adding: float = 0.0
+    whole: int = 0
+    entry_bytes: int = 8
+    overlap: float = 0.0
+    by_tensor: bool = False
 
     def __post_init__(self):
         check_number("compute", self.compute, "above 0", finite=True)
@@ -64,17 +77,32 @@ class Workload:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A step as the model has it, or as it was timed."""
+    """A step as the model has it, or as it was timed.
+
+    Attributes:
+        method, workers, ratio: as in `step`.
+        bandwidth: of the link, bytes a second.
+        seconds: of the step.
+        handed: bytes that a worker hands to the collectives.
+        passed: bytes that pass the busiest link one way, one after another.
+        speed_up: examples a second over those of one worker alone; N would be ideal.
+        source: ``"modelled"`` or ``"measured"``.
+
+    Example:
+        >>> alone = step(Workload(1000, compute=0.1), Link(1e6), 1, "no exchange")
+        >>> alone.seconds, alone.source
+        (0.1, 'modelled')
+    """
 
     method: str
     workers: int
     ratio: float
     bandwidth: float
     seconds: float
-    handed: float  # bytes that a worker hands to the collectives
-    passed: float  # bytes that pass the busiest link one way, one after another
-    speed_up: float  # examples a second over those of one worker alone; N would be ideal
-    source: str = "modelled"  # or "measured"
+    handed: float
+    passed: float
+    speed_up: float
+    source: str = "modelled"
 
 
 def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0) -> Estimate:
@@ -92,6 +120,9 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
             ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
             `dgc_lab.dgc.break_even.dense_is_shorter`, what this lab's compressor does.
         ratio: share of the elements that is sent, in [0, 1].
+
+    Raises:
+        ValueError: an argument is not as said above.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
@@ -127,6 +158,8 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
 def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:
     """How many times as fast a step is as the dense one, by the model; below 1 where compression does not pay.
 
+    ``workload``, ``link``, ``workers``, ``ratio`` and ``method`` are those of `step`.
+
     Example:
         >>> from dgc_lab.scaling.network import GBIT
         >>> slow, fast = Link(GBIT / 10), Link(100 * GBIT)
@@ -141,7 +174,8 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
     """The bandwidth in bytes a second above which dense steps are faster than sparse ones, by the model.
 
     Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where sparse ones are faster
-    *above* some bandwidth: more bytes, and fewer hops. ``link`` gives all but the bandwidth.
+    *above* some bandwidth: more bytes, and fewer hops. Arguments are those of `step`: ``workload``,
+    ``workers``, ``ratio``; ``link`` gives all but the bandwidth.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT

@@ -48,4 +48,5 @@ def bert_base() -> list[tuple[int, ...]]:
     return [*shapes, (wide, wide), (wide,)]
 
 
+#: Functions that list the shapes of a network's parameters, by the network's name.
 SHAPES = {"mnist_cnn": mnist_cnn, "ResNet-50": resnet_50, "BERT-base": bert_base}

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from dgc_lab.common import check_number
 
-GBIT = 1e9 / 8  # bytes a second
+#: Bytes a second of a link of 1 Gbit/s.
+GBIT = 1e9 / 8
 
 
 def ring(workers: int, size: float) -> tuple[float, float]:
@@ -31,22 +32,32 @@ def allgather(workers: int, size: float) -> tuple[float, float]:
     return workers - 1, (workers - 1) * size
 
 
+#: Ways to exchange gradients, by name: hops and bytes of each with so many workers.
 COLLECTIVES = {"ring": ring, "allgather": allgather}
 
 
 @dataclass(frozen=True)
 class Link:
-    """One worker's connection to the network.
+    """One worker's connection to the network. Lesson 6.
+
+    Attributes:
+        bandwidth: bytes a second, as the link is sold, above 0; infinity where nothing limits it.
+        latency: seconds to begin a hop, at least 0.
+        efficiency: share of the bandwidth that payload gets, above 0.
+        per_byte: seconds a byte takes at either end, however fast the link is, at least 0.
+
+    Raises:
+        ValueError: a value is outside what is said above.
 
     Example:
         >>> Link(bandwidth=1e6, latency=0.5).seconds(*ring(2, 1000))
         1.001
     """
 
-    bandwidth: float  # bytes a second, as the link is sold; infinity where nothing limits it
-    latency: float = 50e-6  # seconds to begin a hop
-    efficiency: float = 1.0  # share of the bandwidth that payload gets
-    per_byte: float = 0.0  # seconds a byte takes at either end, however fast the link is
+    bandwidth: float
+    latency: float = 50e-6
+    efficiency: float = 1.0
+    per_byte: float = 0.0
 
     def __post_init__(self):
         for name in ("bandwidth", "efficiency"):

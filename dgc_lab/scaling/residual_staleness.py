@@ -1,4 +1,4 @@
-"""Residual staleness: how many steps an element has waited in its residual when it is sent.
+"""Residual staleness: how many steps an element has waited in its residual when it is sent. Lesson 6.
 
 An element's age is the number of earlier steps whose gradients its residual still holds: 0 when it is sent in the very
 step in which its oldest gradient was computed. `WatchedCompressor` takes it from what a step does to the residuals.
@@ -29,6 +29,8 @@ def was_sent(before, after, gradient, velocity=None):
 
 class WatchedCompressor(Compressor):
     """A `dgc_lab.dgc.compressor.Compressor` that keeps each element's age beside its residual.
+
+    ``config``, ``variables``, ``communicator`` and ``names`` are those of `Compressor`.
 
     For each worker in this process ``ages`` has an int32 ``tf.Variable`` per residual, None where there is none;
     ``sent_ages``, int64 (longest + 1,), is how many elements were sent at each age so far. Older ones than ``longest``

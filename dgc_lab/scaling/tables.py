@@ -184,7 +184,9 @@ def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.DataFrame:
-    """Bytes past a link by allgather over those by ring allreduce: a row for each ratio, a column for each N.
+    """Bytes past a link by allgather over those by ring allreduce.
+
+    A row for each of the ``ratios``, a column for each number of ``workers``.
 
     Example:
         >>> break_even_table([0.25, 0.001], [2, 4, 1024]).loc[0.25].tolist()
@@ -202,7 +204,8 @@ def gains_by_bandwidth(
     """How many times as fast as dense a switching step is, by bandwidth, modelled: a curve for each workload.
 
     ``workloads`` are `dgc_lab.scaling.cost_model.Workload` by name, ``bandwidths`` bytes a second; ``link`` gives all
-    else. The table is for `dgc_lab.scaling.figures.lines_and_marks`, x in Gbit/s.
+    else, ``workers`` and ``ratio`` are those of a step. The table is for `dgc_lab.scaling.figures.lines_and_marks`, x
+    in Gbit/s.
 
     Example:
         >>> from dgc_lab.scaling.cost_model import Workload

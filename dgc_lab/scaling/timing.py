@@ -1,4 +1,7 @@
-"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed."""
+"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed.
+
+Lesson 6.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,22 @@ ENTRIES = (4096, 262_144)  # received entries whose adding up is timed
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one worker in seconds, and where they come from: ``"measured here"``, ``"assumed"``, and so on."""
+    """Times of one worker in seconds, and where they come from: ``"measured here"``, ``"assumed"``, and so on.
 
-    compute: float  # of forward and backward pass and update
-    selection: float  # to accumulate, select, pack and clear, and to unpack its own entries
-    adding: float  # to unpack and add up an entry of another worker
+    Attributes:
+        compute: of forward and backward pass and update.
+        selection: to accumulate, select, pack and clear, and to unpack its own entries.
+        adding: to unpack and add up an entry of another worker.
+        compute_is, selection_is: where these come from.
+
+    Example:
+        >>> StepTimes(compute=0.05, selection=0.01, adding=1e-8).compute_is
+        'assumed'
+    """
+
+    compute: float
+    selection: float
+    adding: float
     compute_is: str = ASSUMED
     selection_is: str = ASSUMED
 
@@ -135,7 +149,8 @@ def adding(entries: int):
 def times_of(model: str, here: StepTimes) -> StepTimes:
     """Times of a named network: of ``mnist_cnn`` those that were `measured`, of others an assumption.
 
-    Selecting is taken to need the same time for each element as in ``mnist_cnn`` here; computing is assumed.
+    ``model`` is one of `SHAPES`, else a ValueError; ``here`` has the times of ``mnist_cnn``. Selecting is taken to need
+    the same time for each element as there; computing is assumed.
 
     Example:
         >>> times_of("ResNet-50", StepTimes(0.05, 0.01, 1e-8)).compute_is
@@ -150,6 +165,9 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
     """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.dgc.DGCConfig` does it.
+
+    ``model`` is one of `SHAPES`, ``times`` those of a worker; ``values`` and ``indices`` are as in the config. A
+    ValueError for another name.
 
     Example:
         >>> work = workload("ResNet-50", StepTimes(0.1, 0.05, 1e-8), "float32", "run_lengths")

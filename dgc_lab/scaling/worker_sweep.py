@@ -1,4 +1,4 @@
-"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is.
+"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is. Lesson 6.
 
 All runs see the same batches of 128 examples; with N workers each of them computes 128 / N. Without compression that
 makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient of its own.
@@ -33,14 +33,25 @@ DENSE_WORKERS = (1, 32)  # the same training for every number: two are enough to
 class Run:
     """One training of the table.
 
-    Local gradients are clipped ``"by workers"``, to `CLIP_NORM` times the root of N (as
-    `dgc_lab.dgc.algorithm.clip_locally` does it), or ``"the same"``, to `CLIP_NORM` whatever N is.
+    Attributes:
+        workers: N, a divisor of 128.
+        ratio: share that a worker sends, above 0; 1 is training without compression, with momentum.
+        clipping: of local gradients: ``"by workers"``, to `CLIP_NORM` times the root of N (as
+            `dgc_lab.dgc.algorithm.clip_locally` does it), ``"the same"``, to `CLIP_NORM` whatever N is, or ``"none"``.
+        seed: for first weights and order of the examples.
+
+    Raises:
+        ValueError: a value is outside what is said above.
+
+    Example:
+        >>> Run(workers=4, ratio=0.01).settings(steps=200, learning_rate=0.2).batch
+        32
     """
 
-    workers: int  # N; a divisor of 128
-    ratio: float  # share that a worker sends; 1 is training without compression, with momentum
+    workers: int
+    ratio: float
     clipping: str = "none"
-    seed: int = 0  # for first weights and order of the examples
+    seed: int = 0
 
     def __post_init__(self):
         check_choice("clipping", self.clipping, CLIPPINGS)
@@ -67,7 +78,7 @@ class Run:
 
 
 def table_runs(workers=WORKERS, ratios=RATIOS, seeds=(0,)) -> list[Run]:
-    """The runs of the table: each number of workers with each ratio, clipped and not; for a few of them dense, too.
+    """The runs of the table: each of the workers, ratios and seeds, clipped and not; for a few workers dense, too.
 
     Runs that differ in the ratio alone follow each other: they share one trace of the step.
 
@@ -139,7 +150,12 @@ def ages_of(compressor) -> dict:
 
 
 def clipping_of(row: dict) -> str:
-    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm."""
+    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm.
+
+    Example:
+        >>> clipping_of({"clip_norm": None, "workers": 4})
+        'none'
+    """
     for clipping in CLIPPINGS:
         if row["clip_norm"] == clip_norm(clipping, row["workers"]):
             return clipping
@@ -155,6 +171,10 @@ def table(rows: list[dict]) -> pd.DataFrame:
     """The rows as a table, fewest workers and largest ratio first: accuracy, loss, kB a step and worker, ages in steps.
 
     Without the seed where all have the same; empty where there are no rows.
+
+    Example:
+        >>> table(worker_rows()[:2])["workers"].tolist()
+        [1, 1]
     """
     import pandas as pd
 
@@ -170,7 +190,12 @@ def table(rows: list[dict]) -> pd.DataFrame:
 
 
 def worker_rows() -> list[dict]:
-    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``."""
+    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``.
+
+    Example:
+        >>> worker_rows()[0]["workers"]
+        1
+    """
     from dgc_lab.training.published_tables import results_file
 
     return read_rows(results_file("workers.jsonl"), {})

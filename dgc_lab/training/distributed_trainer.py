@@ -1,6 +1,6 @@
 """Several workers train one of the lab's networks: settings with every switch of DGC, the trainer, and it on the ranks.
 
-The loop itself is `dgc_lab.training.model_trainer.ModelTrainer`'s.
+Lesson 5. The loop itself is `dgc_lab.training.model_trainer.ModelTrainer`'s.
 """
 
 from __future__ import annotations

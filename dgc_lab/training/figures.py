@@ -31,6 +31,10 @@ def masked_vector(vector, threshold: float) -> Picture:
     """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
 
     ``vector`` holds numbers, shape (n,); from the absolute value ``threshold`` on, an element is kept.
+
+    Example:
+        >>> masked_vector([0.5, -1.0, 0.1], 0.4).alt
+        '3 gradient elements as bars; kept at threshold 0.4: 0, 1.'
     """
     vector = np.asarray(vector, dtype=float)
     kept = np.abs(vector) >= threshold
@@ -49,9 +53,10 @@ def masked_vector(vector, threshold: float) -> Picture:
 
 
 def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
-    """One histogram of log10 |gradient| per tensor, with its threshold as a vertical line; both are by tensor's name.
+    """One histogram of log10 ``|gradient|`` per tensor, its threshold a vertical line; both are by tensor's name.
 
-    Zeros have no logarithm and are counted in the title.
+    ``gradients`` are arrays of any shape, ``limits`` their thresholds, or None for no lines. Zeros have no logarithm
+    and are counted in the title.
     """
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
@@ -86,7 +91,7 @@ def accuracy_by_ratio(tables: dict) -> Picture:
 
 
 def loss_and_accuracy(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run; ``runs`` and errors raised are those of `comparison`."""
+    """Training loss and test accuracy by step, a line per run; ``runs``, and a ValueError, as `comparison` has them."""
     check_runs(runs)
     drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
     for label, events in runs.items():

@@ -36,6 +36,10 @@ class MaskingConfig:
 
     Raises:
         ValueError: a value is outside what is said above; the message names it.
+
+    Example:
+        >>> MaskingConfig(dataset="mnist", steps=100).batch
+        64
     """
 
     dataset: str = "digits"
@@ -88,6 +92,9 @@ class Trainer:
         sizes: elements in each of them.
         own_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
+
+    Raises:
+        ValueError: ``masks`` were given beside the rule "off".
 
     Example:
         >>> trainer = Trainer(MaskingConfig(steps=10, evaluations=2))

@@ -25,7 +25,7 @@ from dgc_lab.workloads.batches import pick_batch
 
 
 def dense(config: DGCConfig) -> DGCConfig:
-    """The same training with whole gradients: momentum SGD, clipped and decayed alike; what to compare with.
+    """The same training as ``config`` with whole gradients: momentum SGD, clipped and decayed alike, to compare with.
 
     Example:
         >>> dense(DGCConfig(ratio=0.01, clip_norm=1.0)).ratio

@@ -13,8 +13,9 @@ import pandas as pd
 from dgc_lab.common import check_choice
 from dgc_lab.training.sweeps import read_rows, table
 
-PUBLISHED_STEPS = 20_000  # of all workers together
-# ratio: (accuracy, loss)
+#: Updates of each published row, of all workers together.
+PUBLISHED_STEPS = 20_000
+#: One worker, masking, as published: by ratio, test accuracy and test loss.
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
     0.1: (0.9887, 0.0331),
@@ -29,6 +30,7 @@ SINGLE_NODE = {
     0.001: (0.4099, 2.2113),
     0.0: (0.2211, 2.2470),
 }
+#: Two workers, masking, as published: by ratio, test accuracy and test loss.
 TWO_NODE = {
     1.0: (0.9908, 0.0210),
     0.95: (0.9905, 0.0266),
@@ -111,6 +113,10 @@ def single_node_rows(scope: str = "first") -> list[dict]:
     """The 12 rows of the single-node table as they were made for this lab, from ``results/``.
 
     ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
+
+    Example:
+        >>> len(single_node_rows("tensor"))
+        12
     """
     if scope not in ("first", "tensor"):
         raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
@@ -120,7 +126,11 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    Methods are those of `two_node_settings`; a ValueError for another one.
+    ``method`` is one of `two_node_settings`, else a ValueError.
+
+    Example:
+        >>> two_node_rows("dgc")[0]["workers"]
+        2
     """
     check_choice("method", method, METHODS)
     return read_rows(results_file(f"two_node_{method}.jsonl"), {})

@@ -1,4 +1,7 @@
-"""Runs of `dgc_lab.training.ModelTrainer`: watched by a bar while they train, then side by side in a table."""
+"""Runs of `dgc_lab.training.ModelTrainer`: watched by a bar while they train, then side by side in a table.
+
+Lesson 7.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,12 @@ def run_with_progress(run, steps: int, label: str = "") -> list:
 
 
 def steps_of(events) -> list[DistributedStep]:
-    """The updates among a run's events."""
+    """The updates among a run's ``events``.
+
+    Example:
+        >>> steps_of([Evaluation(step=10, accuracy=0.9, loss=0.3)])
+        []
+    """
     return [event for event in events if isinstance(event, DistributedStep)]
 
 

@@ -1,4 +1,4 @@
-"""A sweep over ratios: one training run and one row per ratio, kept in a file as each row ends.
+"""A sweep over ratios: one training run and one row per ratio, kept in a file as each row ends. Lessons 4 and 5.
 
 The file holds one JSON object per line. Every row carries its whole configuration, so a sweep finds its own rows in
 it, goes on where it stopped, and never takes over a row that another configuration made.
@@ -32,7 +32,12 @@ NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "by
 
 @dataclass(frozen=True)
 class RowStarted:
-    """A ratio begins; ``number`` counts from 0 over all ratios of the sweep."""
+    """A ``ratio`` begins; ``number`` counts from 0 over all ratios of the sweep.
+
+    Example:
+        >>> RowStarted(number=0, ratio=0.01).ratio
+        0.01
+    """
 
     number: int
     ratio: float
@@ -40,7 +45,14 @@ class RowStarted:
 
 @dataclass(frozen=True)
 class RowFailed:
-    """A ratio whose training diverged: no row, and the reason in words. The sweep goes on with the next one."""
+    """A ``ratio``, the ``number``-th, whose training diverged: no row, and the ``reason`` in words.
+
+    The sweep goes on with the next one.
+
+    Example:
+        >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
+        'the gradient of dense/kernel holds NaN'
+    """
 
     number: int
     ratio: float
@@ -49,7 +61,12 @@ class RowFailed:
 
 @dataclass(frozen=True)
 class RowEnded:
-    """A ratio is done: its row, and whether an earlier call had made it."""
+    """A ratio is done: ``number`` as in `RowStarted`, its ``row``, and whether an earlier call had made it.
+
+    Example:
+        >>> RowEnded(0, {"ratio": 0.01, "accuracy": 0.9}, from_file=True).row["accuracy"]
+        0.9
+    """
 
     number: int
     row: dict
@@ -219,6 +236,10 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
 
     Raises:
         ValueError: another line is not a row; the message names file and line.
+
+    Example:
+        >>> read_rows("not_there_yet.jsonl", {"steps": 300})
+        []
     """
     file = Path(file)
     if not file.exists():
@@ -264,6 +285,10 @@ def table(rows: list[dict]) -> pd.DataFrame:
     """The rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent; largest ratio first.
 
     Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
+
+    Example:
+        >>> table([{"ratio": ratio, "accuracy": 0.9, "steps": 300} for ratio in (0.1, 1)])["ratio"].tolist()
+        [1.0, 0.1]
     """
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NO_SETTINGS]
     differing = [name for name in names if len({row.get(name) for row in rows}) > 1]

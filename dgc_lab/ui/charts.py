@@ -47,7 +47,12 @@ def image_tag(data: bytes, alt: str) -> str:
 
 
 class Picture:
-    """A ``matplotlib.figure.Figure`` and its alternative text; the last line of a notebook cell shows both."""
+    """A ``matplotlib.figure.Figure`` and its alternative text, ``alt``; the last line of a notebook cell shows both.
+
+    Example:
+        >>> Picture(Figure(), "nothing yet").alt
+        'nothing yet'
+    """
 
     def __init__(self, figure: Figure, alt: str):
         self.figure, self.alt = figure, alt
@@ -103,7 +108,9 @@ def lines(
 
 
 def losses(runs: dict) -> Picture:
-    """Training loss by step, one line per run: by label, losses (steps,), or (steps, replicas), whose mean is drawn.
+    """Training loss by step, one line per run.
+
+    ``runs`` are by label losses (steps,), or (steps, replicas), whose mean is drawn.
 
     Example:
         >>> losses({"one replica": [3.0, 1.0], "two": [[3.0, 2.0], [1.0, 0.5]]}).alt

@@ -1,4 +1,7 @@
-"""Batches of examples, their loss, what a model is worth on them, and the device: what all training loops share."""
+"""Batches of examples, their loss, what a model is worth on them, and the device: what all training loops share.
+
+Lessons 3 to 7.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,11 @@ def pick_batch(images, labels, step, batch, seed):
         step: int32 scalar tensor, 0 for the first.
         batch: how many examples to draw; more than there are is allowed.
         seed: int32 scalar tensor.
+
+    Example:
+        >>> images, labels = pick_batch(tf.range(4), tf.range(4), tf.constant(0), 4, tf.constant(0))
+        >>> sorted(images.numpy().tolist())
+        [0, 1, 2, 3]
     """
     examples = tf.shape(labels)[0]
     places = step * batch + tf.range(batch)
@@ -29,7 +37,12 @@ def pick_batch(images, labels, step, batch, seed):
 
 
 def cross_entropy(labels, logits):
-    """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...)."""
+    """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...).
+
+    Example:
+        >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)
+        0.693
+    """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
@@ -47,7 +60,7 @@ def make_evaluator(inputs, targets, batch: int = 500):
     Args:
         inputs: what the classifier takes, an array or a tuple of them, the examples along their first dimension.
         targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
-        batch: examples that are computed at a time.
+        batch: examples that are computed at a time, at least 1, else a ValueError.
 
     Example:
         >>> evaluate = make_evaluator(tf.constant([[5.0, 0.0], [5.0, 0.0]]), tf.constant([0, 1]))

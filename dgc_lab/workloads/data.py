@@ -1,4 +1,7 @@
-"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded."""
+"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded.
+
+Lessons 4 and 5.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,21 @@ class DataError(LabError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels, split once and for all; those of the test are never trained on."""
+    """Images and labels, split once and for all; those of the test are never trained on.
 
-    name: str  # "digits", "mnist" or "cifar10"
-    x_train: np.ndarray  # float32 in [0, 1], (examples, height, width, channels)
-    y_train: np.ndarray  # int32 labels 0 to 9, (examples,)
+    Attributes:
+        name: ``"digits"``, ``"mnist"`` or ``"cifar10"``.
+        x_train, x_test: float32 in [0, 1], (examples, height, width, channels).
+        y_train, y_test: int32 labels 0 to 9, (examples,).
+
+    Example:
+        >>> load("digits").x_test.shape
+        (360, 8, 8, 1)
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
 

@@ -96,6 +96,8 @@ def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0)
 def most_frequent(targets, vocabulary: Vocabulary) -> tuple[str, float]:
     """The most frequent word among the targets, and the accuracy of always guessing it.
 
+    ``targets`` are numbers of words in the ``vocabulary``, int, of any shape.
+
     Example:
         >>> most_frequent([2, 3, 2, 4], Vocabulary(("[UNK]", "[MASK]", "the", "a", "of")))
         ('the', 0.5)

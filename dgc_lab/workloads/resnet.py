@@ -24,7 +24,7 @@ def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model
         seed: integer from which first weights are drawn.
 
     Returns:
-        ``keras.Model``: float32 (batch, *shape) in, logits float32 (batch, classes) out.
+        ``keras.Model``: float32 ``(batch, *shape)`` in, logits float32 (batch, classes) out.
 
     Raises:
         ValueError: an argument is not as said above.

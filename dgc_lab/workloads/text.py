@@ -1,6 +1,8 @@
 """Text that is there without a network, as word numbers for a language model: CPython's own language reference.
 
 Its topics repeat each other's paragraphs, so the text is made of the distinct ones, and whole paragraphs are held out.
+
+Lesson 7.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Vocabulary:
     """Words and their numbers; what is not among them is ``[UNK]``, number 0, and ``[MASK]`` is number 1.
 
     Attributes:
-        words: by number, the two special ones first.
+        words: by number, the two special ones first, none twice; else a ValueError.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog and the bird", least=2)

@@ -44,11 +44,11 @@ def test_badges_point_at_this_file(path):
 
 
 def test_setup_cell_is_that_of_all_lessons(path):
-    """Only what the lesson needs differs, and the address that ``python -m dgc_lab badges`` writes."""
-    pattern = re.escape(SETUP).replace(r"\(address\)", r"[\w.-]+/[\w.-]+(@\S+)?").replace(r"\(needs\)", "([a-z=, T]*)")
+    """Only what the lesson needs differs, and the address and release that ``tools/badges.py`` writes."""
+    pattern = re.escape(SETUP).replace(r"\(address\)", r"[\w.-]+/[\w.-]+@\S+").replace(r"\(needs\)", "([a-z=, T]*)")
     found = re.fullmatch(pattern, cells(path, "code")[0].source)
     assert found
-    needs = set(filter(None, found[2].split(", ")))
+    needs = set(filter(None, found[1].split(", ")))
     code = "\n".join(cell.source for cell in cells(path, "code"))
     assert ("horovod=True" in needs) == ("HorovodRanks" in code)
     assert needs <= {"horovod=True", "gpu=True"}
@@ -76,6 +76,17 @@ def test_pictures_have_alternative_text(path):
                 assert re.search(r'alt="[^"]+"', tag), cell.source
 
 
+def test_where_a_widget_stands_a_picture_of_it_is_stored(path):
+    """For readers without a kernel; `make notebooks` puts pictures in place of all widgets of a lesson, or of none."""
+    outputs = [output for cell in cells(path, "code") for output in cell.outputs]
+    views = [output for output in outputs if any("widget-view" in kind for kind in output.get("data", {}))]
+    pictures = [output for output in outputs if output.get("metadata", {}).get("widget")]
+    assert not (views and pictures)
+    said = [output.data["text/markdown"] for output in pictures if "text/markdown" in output.data]
+    assert len(said) == sum("image/png" in output.data for output in pictures)
+    assert all("To use it, run this lesson" in line for line in said)
+
+
 def test_code_cells_are_short_and_were_run(path):
     for cell in cells(path, "code"):
         assert len(cell.source.splitlines()) <= 25, cell.source
@@ -84,6 +95,14 @@ def test_code_cells_are_short_and_were_run(path):
 
 def test_cells_check_what_the_text_says(path):
     assert sum("assert " in cell.source for cell in cells(path, "code")) >= 3
+
+
+def test_cells_that_only_check_are_folded_under_a_line_that_says_what(path):
+    """JupyterLab shows the first line of a folded cell, the site too; on Colab and GitHub it stands above the rest."""
+    for cell in cells(path, "code"):
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert folded == ("assert " in cell.source and not cell.outputs), cell.source
+        assert not folded or re.match(r"# Checked: \w.+\.\n", cell.source), cell.source
 
 
 def test_no_errors_and_no_large_outputs_are_stored(path):

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import dgc_lab
 from badges import PLACEHOLDER, main, repo_of, stamp, stamp_all
 from dgc_lab.common import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
+BESIDE = ("README.md", "index.md", "dgc_lab/install/horovod_wheels.json")
 
 
 @pytest.fixture
 def copy(tmp_path):
-    """The README and the lessons in a repository of their own."""
-    shutil.copy(ROOT / "README.md", tmp_path)
+    """The lessons and what else is stamped, in a repository of their own."""
+    for file in BESIDE:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
     skipped = shutil.ignore_patterns(".ipynb_checkpoints")
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=skipped)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
@@ -25,15 +29,14 @@ def copy(tmp_path):
 
 
 def texts(copy):
-    return {
-        file: file.read_text() for file in [copy / "README.md", *(copy / "notebooks").rglob("*.*")] if file.is_file()
-    }
+    files = [*map(copy.joinpath, BESIDE), *(copy / "notebooks").rglob("*.*")]
+    return {file: file.read_text() for file in files if file.is_file()}
 
 
 def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
     before = texts(copy)
     assert set(stamp_all(copy, "ada/gradients", "term/2027")) == {
-        f for f, text in before.items() if "mybinder.org" in text
+        f for f, text in before.items() if "mybinder.org" in text or "/releases/download/" in text
     }
     for file in sorted((copy / "notebooks").glob("*.ipynb")):
         first = "".join(json.loads(file.read_text())["cells"][0]["source"])
@@ -41,9 +44,18 @@ def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
         assert f"mybinder.org/v2/gh/ada/gradients/term%2F2027?urlpath=lab/tree/notebooks/{file.name})" in first
         installs = re.findall(r"git\+https://[^\s\"\\]+", file.read_text())
         assert set(installs) == {"git+https://github.com/ada/gradients@term/2027"}
+    wheels = json.loads((copy / "dgc_lab" / "install" / "horovod_wheels.json").read_text())
+    assert wheels["address"].startswith("https://github.com/ada/gradients/releases/download/")
     assert stamp_all(copy, "ada/gradients", "term/2027") == []
     stamp_all(copy, PLACEHOLDER)
     assert texts(copy) == before
+
+
+def test_setup_cells_install_a_release_and_no_branch_that_moves(copy):
+    stamp_all(copy, "ada/gradients")
+    for file in (copy / "notebooks").rglob("*.ipynb"):
+        installs = re.findall(r"git\+https://[^\s\"\\]+", file.read_text())
+        assert set(installs) == {f"git+https://github.com/ada/gradients@v{dgc_lab.__version__}"}, file
 
 
 def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):

@@ -1,50 +1,174 @@
-"""The static site: a page for each lesson and text, pictures with words, and links that lead somewhere."""
+"""The site as a reader has it: every link leads somewhere, search finds every name, and it can be read on a phone.
 
-import importlib.util
+It is built anew, with every warning an error, and read in a real browser where there is one.
+"""
+
+import functools
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from importlib import import_module
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from playwright.sync_api import expect
 
-ROOT = Path(__file__).resolve().parents[2]
+from browser import BROWSER, ROOT, axe_complaints, opened, screenshot
+
+LESSON = "notebooks/04_dgc_masking.html"
+PAGES = ("index.html", LESSON, "docs/reference/dgc.html", "docs/library.html", "notebooks/exercises/README.html")
+PHONE = {"width": 390, "height": 844}
+ROOMS = {file.parent.name: import_module(f"dgc_lab.{file.parent.name}") for file in ROOT.glob("dgc_lab/*/__init__.py")}
+NAMES = [(room, name) for room, package in ROOMS.items() for name in getattr(package, "__all__", [])]
 
 
-@pytest.fixture
-def builder():
-    specification = importlib.util.spec_from_file_location("build_site", ROOT / "tools" / "build_site.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of a site that was built from what is here, without a network and without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-c", "docs", "--fail-on-warning", "--keep-going", "--quiet"]
+    command += ["--doctree-dir", str(folder / "doctrees"), ".", str(folder / "html")]
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
 
 
-def test_every_lesson_is_a_page_and_every_link_leads_somewhere(builder, tmp_path):
-    assert builder.build(tmp_path / "site") == []
-    index = BeautifulSoup((tmp_path / "site" / "index.html").read_text(), "html.parser")
-    linked = {tag["href"] for tag in index.find_all("a", href=True)}
-    for lesson in (ROOT / "notebooks").glob("*.ipynb"):
-        assert f"notebooks/{lesson.stem}.html" in linked
-        page = BeautifulSoup((tmp_path / "site" / "notebooks" / f"{lesson.stem}.html").read_text(), "html.parser")
-        pictures = page.find_all("img")
+@pytest.fixture(scope="module")
+def pages(site):
+    """Every page by its path in the site, read; but for the library's source, which Sphinx has written."""
+    files = [file for file in site.rglob("*.html") if not {"_modules", "_static"} & {*file.parts}]
+    return {file.relative_to(site).as_posix(): BeautifulSoup(file.read_text(), "html.parser") for file in files}
+
+
+@pytest.fixture(scope="module")
+def page(site):
+    """A page of a browser; ``page.home`` is the address of the site on the loopback interface."""
+    if BROWSER is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium or Chrome on this machine")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}"
+        with opened(home) as page:
+            page.home = home
+            yield page
+        server.shutdown()
+
+
+def test_every_lesson_exercise_and_room_has_a_page_in_the_first_pages_list(pages):
+    linked = {urlsplit(tag["href"]).path for tag in pages["index.html"].find_all("a", href=True)}
+    for notebook in [*ROOT.glob("notebooks/0*.ipynb"), *ROOT.glob("notebooks/exercises/release/*/*.ipynb")]:
+        assert notebook.relative_to(ROOT).with_suffix(".html").as_posix() in linked
+    assert {f"docs/reference/{room}.html" for room, _ in NAMES} <= linked
+    assert {"docs/clusters.html", "docs/keras.html", "docs/published_tables.html"} <= linked
+
+
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
+    ids = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
+    wrong = []
+    for name, page in pages.items():
+        for tag in page.find_all(["a", "img", "script", "link"]):
+            loaded = tag.name != "a"
+            address = tag.get("src") or tag.get("href") or ""
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                wrong += [f"{name} loads {address[:80]}"] * (loaded and parts.scheme != "data")
+                continue
+            path = os.path.normpath(Path(name).parent / unquote(parts.path)) if parts.path else name
+            if not (site / path).is_file():
+                wrong.append(f"{name}: {address}")
+            elif parts.fragment and path in ids and unquote(parts.fragment) not in ids[path]:
+                wrong.append(f"{name}: no place {address}")
+    assert wrong == []
+
+
+def test_pictures_have_words(pages):
+    for lesson in ROOT.glob("notebooks/0*.ipynb"):
+        pictures = pages[f"notebooks/{lesson.stem}.html"].find("article").find_all("img")
         assert pictures
         assert all(picture.get("alt") for picture in pictures), lesson.stem
 
 
-def test_links_that_lead_nowhere_are_told(builder, tmp_path, monkeypatch):
-    (tmp_path / "README.md").write_text("# Title\n[a](gone.md) [b](#title) [c](#elsewhere) [d](https://example.org/x)")
-    monkeypatch.setattr(builder, "ROOT", tmp_path)
-    monkeypatch.setattr(builder, "sources", lambda: [tmp_path / "README.md"])
-    wrong = builder.build(tmp_path / "site")
-    assert wrong == ["README.md: gone.md leads nowhere", "README.md: no place 'elsewhere' in README.md"]
+def test_no_solution_is_on_the_site(site):
+    """Of every solution a line that nobody writes by chance."""
+    text = "".join(file.read_text(errors="ignore") for file in site.rglob("*.*") if file.suffix != ".js")
+    for source in ROOT.glob("notebooks/exercises/source/*/*.ipynb"):
+        cells = "\n".join(cell.source for cell in nbformat.read(source, as_version=4).cells)
+        solutions = re.findall(r"### BEGIN SOLUTION\n(.+?)### END SOLUTION", cells, re.DOTALL)
+        lines = {max(solution.splitlines(), key=len).strip() for solution in solutions}
+        assert lines
+        assert [line for line in lines if len(line) > 40 and BeautifulSoup(line, "html.parser").text in text] == []
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(builder, tmp_path, monkeypatch):
-    (tmp_path / "README.md").write_text("# Title")
-    monkeypatch.setattr(builder, "ROOT", tmp_path)
-    monkeypatch.setattr(builder, "sources", lambda: [tmp_path / "README.md"])
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "mine.html").write_text("mine")
-    for folder in ("pages", "", "README.md"):
-        with pytest.raises(ValueError, match="folder must be new, empty or an earlier site"):
-            builder.build(tmp_path / folder)
-    assert (tmp_path / "pages" / "mine.html").read_text() == "mine"
-    assert builder.build(tmp_path / "site") == builder.build(tmp_path / "site") == []
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_read_by_everybody(page, name, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{page.home}/{name}")
+    page.locator("article").wait_for()
+    assert axe_complaints(page, of=["html"]) == []
+    screenshot(page, f"site_{Path(name).stem}_{scheme}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_a_phone(page, name):
+    before = page.viewport_size
+    page.set_viewport_size(PHONE)
+    try:
+        page.goto(f"{page.home}/{name}")
+        page.locator("article").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        screenshot(page, f"site_{Path(name).stem}_phone")
+    finally:
+        page.set_viewport_size(before)
+
+
+def test_the_first_page_moves_without_a_kernel(page):
+    page.goto(page.home)
+    slider, line = (
+        page.get_by_label("Share of each gradient that is sent"),
+        page.locator("#loss path[aria-label]").first,
+    )
+    line.wait_for()
+    assert page.locator("#said-ratio").inner_text() == "0.1 %"
+    drawn, said = line.get_attribute("d"), page.locator("#said-result").inner_text()
+    slider.press("Home")
+    expect(page.locator("#said-ratio")).to_have_text("100 %")
+    expect(page.locator("#loss path[aria-label]").first).not_to_have_attribute("d", drawn)
+    assert page.locator("#said-result").inner_text() != said
+    rows = page.locator(".recorded-runs tbody tr")
+    assert rows.count() == int(slider.get_attribute("max")) + 1 == 12
+
+
+def test_search_finds_every_public_name(page):
+    page.goto(f"{page.home}/search.html?q=DGCConfig")
+    page.locator("#search-results li").first.wait_for()
+    found = page.evaluate(
+        """names => Object.fromEntries(names.map(name =>
+            [name, Search._performSearch(...Search._parseQuery(name)).map(result => result[0])]))""",
+        sorted({name for _, name in NAMES}),
+    )
+    assert [(room, name) for room, name in NAMES if f"docs/reference/{room}" not in found[name]] == []
+
+
+def test_a_lesson_is_printed_whole_and_alone(page):
+    page.goto(f"{page.home}/{LESSON}")
+    page.emulate_media(media="print")
+    try:
+        expect(page.locator(".bd-sidebar-primary")).to_be_hidden()
+        folded = page.locator("details.hide .highlight")
+        assert folded.count()
+        assert all(folded.nth(place).is_visible() for place in range(folded.count()))
+    finally:
+        page.emulate_media(media="screen")

@@ -1,0 +1,61 @@
+"""A release says one version everywhere, is made from a clean tree, and nothing in CI moves under it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+import dgc_lab
+import release
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """The files that name the version, committed in a repository of their own."""
+    for file in release.NAMED:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "all")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    return tmp_path
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-C", folder, *words], check=True)
+
+
+def test_this_version_can_be_released_once(copy):
+    assert release.problems() == []
+    git(copy, "tag", f"v{dgc_lab.__version__}")
+    assert release.problems() == [
+        f"there is a tag v{dgc_lab.__version__} already: raise the version in dgc_lab/__init__.py"
+    ]
+
+
+def test_what_is_not_committed_is_named(copy):
+    (copy / "more.txt").touch()
+    assert release.problems() == ["not committed: ?? more.txt"]
+
+
+def test_another_version_is_found_everywhere(copy, monkeypatch):
+    monkeypatch.setattr(dgc_lab, "__version__", "9.9.9")
+    assert release.problems() == [f"{file} does not name version 9.9.9" for file in release.NAMED]
+
+
+def test_actions_are_pinned_by_commit_and_workflows_may_only_read_by_default():
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert workflows
+    for file in workflows:
+        loose = [
+            line
+            for line in re.findall(r"uses:\s*(.+)", file.read_text())
+            if not re.match(r"\S+@[0-9a-f]{40} # v", line)
+        ]
+        assert loose == [], file.name
+        assert yaml.safe_load(file.read_text())["permissions"] == {"contents": "read"}, file.name

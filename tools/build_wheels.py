@@ -1,0 +1,87 @@
+"""Builds the wheel of Horovod for the Python that runs this and its TensorFlow, to be attached to a release.
+
+python tools/build_wheels.py [FOLDER]              builds one into the folder, dist/horovod if none is given
+python tools/build_wheels.py --table [FOLDER]      lists the folder's wheels, with their hashes, in the lab's table
+
+Run the first with every Python and TensorFlow that the lab is used with, Colab's among them, on the oldest Linux that
+is to use them; .github/workflows/wheels.yml does. A wheel's build tag says its TensorFlow: 1tf2.20.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.install import build_horovod
+from dgc_lab.install.horovod_wheels import TABLE, sha256_of
+
+FOLDER = Path(__file__).resolve().parent.parent / "dist" / "horovod"
+NAME = re.compile(
+    r"horovod-(?P<version>[\d.]+)-1tf(?P<tensorflow>[\d.]+)-(?P<python>cp\d+)-cp\d+-(?P<platform>\w+)\.whl"
+)
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build, install and verify Horovod here; the name of its wheel, in ``folder``, says its TensorFlow."""
+    tensorflow = build_horovod.tensorflow_version()
+    build_horovod.wheel_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = build_horovod.build_here(tensorflow, Path(scratch))
+        name, version, rest = wheel.name.split("-", 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / f"{name}-{version}-1tf{tensorflow}-{rest}"
+        target.write_bytes(wheel.read_bytes())
+    return target
+
+
+def table_of(folder: Path) -> list[dict[str, str]]:
+    """A row for each wheel in the folder: what it was built for, its name and its hash.
+
+    Raises:
+        LabError: a wheel's name does not say what it was built for.
+    """
+    rows = []
+    for wheel in sorted(folder.glob("*.whl")):
+        found = NAME.fullmatch(wheel.name)
+        if not found or found["version"] != build_horovod.VERSION:
+            raise LabError(f"{wheel} is no wheel that tools/build_wheels.py made for Horovod {build_horovod.VERSION}")
+        platform = found["platform"].replace("linux_", "linux-")
+        rows.append(
+            {
+                "file": wheel.name,
+                "python": found["python"],
+                "tensorflow": found["tensorflow"],
+                "platform": platform,
+                "sha256": sha256_of(wheel),
+            }
+        )
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Build, or write the table; returns the exit status: 0 done, 1 an error that was explained."""
+    parser = argparse.ArgumentParser(description="Build the wheel of Horovod for this Python and its TensorFlow.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--table", action="store_true", help="list the folder's wheels in dgc_lab/install")
+    options = parser.parse_args(arguments)
+    try:
+        if options.table:
+            table = json.loads(TABLE.read_text(encoding="utf-8")) | {"wheels": table_of(options.folder)}
+            TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+            print(f"{len(table['wheels'])} wheels in {TABLE}")
+        else:
+            wheel = build_wheel(options.folder)
+            print(f"{sha256_of(wheel)}  {wheel}")
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
