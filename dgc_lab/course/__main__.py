@@ -88,7 +88,7 @@ def release(options) -> int:
 def grade(options) -> int:
     """Grade; 1 when somebody's submission could not be graded."""
     from dgc_lab.course.grading import grade
-    from dgc_lab.course.supervision import Limits
+    from dgc_lab.marking.supervision import Limits
 
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.nbgrader_api import course_api
 from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.marking.nbgrader_api import course_api
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 
@@ -92,12 +92,6 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
         writer.writeheader()
         writer.writerows(rows)
     new.replace(sheet)
-
-
-def waiting(submission) -> list[str]:
-    """Answers of nbgrader's submission that still wait for a person."""
-    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    return sorted(grade.name for grade in grades if grade.needs_manual_grade)
 
 
 def _answers(gradebook, folder):

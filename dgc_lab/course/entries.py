@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.repair import read, repair
 from dgc_lab.course.roster import variant_number
 from dgc_lab.course.sources import with_variant
 from dgc_lab.course.submissions import Submission
+from dgc_lab.marking.repair import read, repair
 
 
 @dataclass

@@ -22,14 +22,15 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course import supervision
 from dgc_lab.course.entries import Entry, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
-from dgc_lab.course.sandbox import end_with_parent, entrance, fence_missing
-from dgc_lab.course.sources import is_variant, notebook, prepare
+from dgc_lab.course.sources import notebook, prepare
 from dgc_lab.course.submissions import Submission, find
-from dgc_lab.course.supervision import Limits
-from dgc_lab.course.worker import Task
+from dgc_lab.marking import supervision
+from dgc_lab.marking.repair import is_variant
+from dgc_lab.marking.sandbox import end_with_parent, entrance, fence_missing
+from dgc_lab.marking.supervision import Limits
+from dgc_lab.marking.worker import Task
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
 SHARE_OF_CELLS = 0.9  # of a submission's time; the rest is for starting, and for saving what came of them
@@ -137,7 +138,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
-        output, reason = supervision.run([sys.executable, "-m", "dgc_lab.course.worker", text], limits, home, log)
+        output, reason = supervision.run([sys.executable, "-m", "dgc_lab.marking.worker", text], limits, home, log)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     try:

@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.by_hand import waiting
-from dgc_lab.course.nbgrader_api import course_api, reason
 from dgc_lab.course.report import graded_rows
+from dgc_lab.marking.nbgrader_api import course_api, reason, waiting
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 LEAST_TELLING = 12  # characters of a line that gives a hidden test away

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.nbgrader_api import course_api, reason
+from dgc_lab.marking.nbgrader_api import course_api, reason
+from dgc_lab.marking.repair import first_line, is_variant
 
 
 def assignments(source: Path) -> list[str]:
@@ -58,16 +59,6 @@ def check_source(found, name: str) -> None:
             raise LabError(f"{name}: two cells begin with the line {first_line(cell)!r}")
         ids.add(grade_id)
         lines.add(first_line(cell))
-
-
-def is_variant(cell) -> bool:
-    """Whether this is the cell that holds the student's number."""
-    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
-
-
-def first_line(cell) -> str:
-    """The first line of a cell, by which it is known again when its metadata are lost."""
-    return cell.source.strip().split("\n")[0].strip()
 
 
 def with_variant(found, number: int):

@@ -15,7 +15,8 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.course import grading, sandbox, sources
+from dgc_lab.course import grading, sources
+from dgc_lab.marking import sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 EXERCISES = ROOT / "notebooks" / "exercises"

@@ -10,7 +10,7 @@ import pytest
 
 import dgc_lab
 from dgc_lab.course import sources
-from dgc_lab.course.nbgrader_api import STUB, TEXT_STUB
+from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
 
 EXERCISES = Path(__file__).resolve().parents[2] / "notebooks" / "exercises"
 NAMES = sources.assignments(EXERCISES / "source")

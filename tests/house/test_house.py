@@ -30,7 +30,8 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "replicas": {"workloads", "ui"},
     "parameter_server": {"cluster", "workloads", "ui", "install"},
     "training": {"dgc", "distributed", "cluster", "workloads", "ui"},
-    "scaling": set(ROOMS) - {"cluster", "parameter_server", "course"},
+    "scaling": set(ROOMS) - {"cluster", "parameter_server", "course", "marking"},
+    "marking": {"cluster", "exercises"},
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 2300
@@ -110,17 +111,23 @@ def test_a_room_imports_only_what_it_may(room):
     assert wrong == set()
 
 
-def test_nobody_imports_what_grades():
-    assert [m for m, every in IMPORTS.items() if room_of(m) != "course" and "course" in map(room_of, every)] == []
+@pytest.mark.parametrize(("room", "users"), [("course", set()), ("marking", {"course"})])
+def test_nobody_else_imports_what_grades(room, users):
+    wrong = [m for m, every in IMPORTS.items() if room_of(m) not in {room, *users} and room in map(room_of, every)]
+    assert wrong == []
 
 
 def test_only_pictures_import_what_they_share():
-    plain = [m for m in MODULES if room_of(m) not in ("ui", "course") and not PICTURES.fullmatch(m.rpartition(".")[2])]
+    plain = [
+        m
+        for m in MODULES
+        if room_of(m) not in ("ui", "course", "marking") and not PICTURES.fullmatch(m.rpartition(".")[2])
+    ]
     assert [f"{m} imports {name}" for m in plain for name in IMPORTS[m] if room_of(name) == "ui"] == []
 
 
 def test_every_room_has_a_rule():
-    """Exercises look over what any lesson makes, and the instructors' room is nobody's."""
+    """Exercises look over what any lesson makes, and the instructors' room calls all that grades."""
     assert set(ROOMS) - set(MAY_IMPORT) == {"exercises", "course"}
 
 

@@ -54,3 +54,9 @@ def reason(result: dict) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|InvalidNotebook)\b", line)]
     return (errors or lines or ["no reason given"])[-1]
+
+
+def waiting(submission) -> list[str]:
+    """Answers of nbgrader's submission that still wait for a person."""
+    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+    return sorted(grade.name for grade in grades if grade.needs_manual_grade)

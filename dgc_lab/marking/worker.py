@@ -1,7 +1,7 @@
-"""Grade one submission: ``python -m dgc_lab.course.worker TASK``, with the task as JSON, and an answer as JSON.
+"""Grade one submission: ``python -m dgc_lab.marking.worker TASK``, with the task as JSON, and an answer as JSON.
 
 It is a process of its own so that `dgc_lab.course.grading` can end it, whatever became of it. The student's code runs
-one process further on, in the kernel, behind `dgc_lab.course.sandbox`.
+one process further on, in the kernel, behind `dgc_lab.marking.sandbox`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgc_lab.course.sandbox import Plan, end_with_parent, python_folders
+from dgc_lab.marking.sandbox import Plan, end_with_parent, python_folders
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to grade, and what it may use; memory, disk and entrance as `dgc_lab.course.sandbox.Plan`."""
+    """What to grade, and what it may use; memory, disk and entrance as `dgc_lab.marking.sandbox.Plan`."""
 
     folder: str  # the grading folder; nbgrader finds the notebook in "submitted" by the next two
     assignment: str
@@ -60,7 +60,7 @@ def install_kernel(task: Task) -> None:
     kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(task).items())]
     spec = {
-        "argv": [*clean, sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), *kernel],
+        "argv": [*clean, sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *kernel],
         "display_name": "Python 3",
         "language": "python",
         "interrupt_mode": "message",
@@ -91,9 +91,8 @@ def grade(task: Task) -> dict:
     from nbconvert.preprocessors import ClearMetadataPreprocessor
     from nbgrader.preprocessors import CheckCellMetadata, IgnorePattern, LimitOutput, SaveAutoGrades
 
-    from dgc_lab.course.by_hand import waiting
-    from dgc_lab.course.execution import CarefulExecute
-    from dgc_lab.course.nbgrader_api import course_api, reason
+    from dgc_lab.marking.execution import CarefulExecute
+    from dgc_lab.marking.nbgrader_api import course_api, reason, waiting
 
     remarks = []
 

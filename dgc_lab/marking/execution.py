@@ -3,7 +3,7 @@
 - A cell that ends the kernel, or cannot be interrupted, is left out, and the notebook runs again without it.
 - A cell that prints without end is stopped before it fills the memory.
 - When the time of all cells together is over, the rest is left out, and what ran before counts.
-- Before each cell that gives marks `dgc_lab.course.guard` puts back what tests stand on; whoever passes it must then
+- Before each cell that gives marks `dgc_lab.marking.guard` puts back what tests stand on; whoever passes it must then
   fail where nobody can pass.
 - What happened is said in words, for the instructor's report.
 """
@@ -21,11 +21,11 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Integer, List, Unicode
 
-from dgc_lab.course.guard import probe
+from dgc_lab.marking.guard import probe
 
 SECONDS_TO_GIVE_IN = 3
 TIMES_IN_ALL = 20  # as much as one cell may print, all together may
-CALL = "__import__('dgc_lab.course.guard', fromlist=['guard']).{}(get_ipython())"
+CALL = "__import__('dgc_lab.marking.guard', fromlist=['guard']).{}(get_ipython())"
 
 
 class CarefulExecute(Execute):

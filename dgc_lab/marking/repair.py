@@ -12,7 +12,6 @@ import copy
 import re
 
 from dgc_lab.common import LabError
-from dgc_lab.course.sources import first_line, is_variant
 
 MOST_CELLS = 1000
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
@@ -21,6 +20,16 @@ REACHES = re.compile(
     r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
 )
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
+
+
+def is_variant(cell) -> bool:
+    """Whether this is the cell that holds the student's number."""
+    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
+
+
+def first_line(cell) -> str:
+    """The first line of a cell, by which it is known again when its metadata are lost."""
+    return cell.source.strip().split("\n")[0].strip()
 
 
 def read(path, name: str):

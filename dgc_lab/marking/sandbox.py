@@ -1,4 +1,4 @@
-"""A fence around a student's kernel: ``python -m dgc_lab.course.sandbox PLAN COMMAND...``.
+"""A fence around a student's kernel: ``python -m dgc_lab.marking.sandbox PLAN COMMAND...``.
 
 Where the kernel allows user namespaces (`user_namespaces(7)`), the command gets
 
@@ -90,7 +90,7 @@ def main() -> None:
         sys.exit(first_process(plan, command))
     end_with_parent()
     if plan.entrance:
-        again = [sys.executable, "-m", "dgc_lab.course.sandbox", "--inside", plan.text(), *command]
+        again = [sys.executable, "-m", "dgc_lab.marking.sandbox", "--inside", plan.text(), *command]
         os.execvp(plan.entrance[0], [*plan.entrance, *again])
     limit(plan)
     os.execvp(command[0], command)
