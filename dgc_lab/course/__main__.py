@@ -102,7 +102,7 @@ def grade(options) -> int:
 
 def feedback(options) -> int:
     """Pages of feedback."""
-    from dgc_lab.course.marks import feedback
+    from dgc_lab.course.feedback import feedback
 
     print(f"{len(feedback(options.folder, options.assignment))} pages in {options.folder / 'feedback'}")
     return 0
