@@ -1,8 +1,7 @@
-"""What goes back: a page of feedback for each student, and a table of marks for the learning platform."""
+"""What goes back to each student: a page of feedback."""
 
 from __future__ import annotations
 
-import csv
 import html
 import json
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows
-from dgc_lab.marking.nbgrader_api import course_api, reason, waiting
+from dgc_lab.marking.nbgrader_api import course_api, reason
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 LEAST_TELLING = 12  # characters of a line that gives a hidden test away
@@ -21,18 +20,23 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
+def feedback(
+    folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], str] | None = None
+) -> list[Path]:
     """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
 
-    They are ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something,
-    a LabError says so in its words when all other pages are there.
+    At the top of each stands what ``notes`` has for its exercise and student, as Markdown. They are
+    ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something, a
+    LabError says so in its words when all other pages are there.
     """
     from nbgrader.preprocessors import GetGrades
 
     folder = Path(folder).resolve()
     # What a submission shows must not run in the browser of whoever reads it.
     clean = {"HTMLExporter": {"sanitize_html": True}, "SanitizeHTML": {"enabled": True, "strip": True}}
-    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]}, **clean)
+    api = course_api(
+        folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests(), add_note(notes or {})]}, **clean
+    )
     written, failed = [], []
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
@@ -90,39 +94,19 @@ def hide_tests():
     return HideTests
 
 
-def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> list[dict]:
-    """Write the table of marks: a row for each student, for each exercise the marks, what can be reached, and remarks.
+def add_note(notes: dict[tuple[str, str], str]):
+    """nbgrader's preprocessor that begins a page with the note that there is for it."""
+    from nbformat.v4 import new_markdown_cell
+    from nbgrader.preprocessors import NbGraderPreprocessor
 
-    Marks given by hand count (`dgc_lab.course.by_hand`, or nbgrader's own pages), and who waits for them is among the
-    remarks. Who has not handed in an exercise has an empty field; who handed in what could not be graded has 0 and the
-    reason. With a roster (`dgc_lab.course.roster.read_roster`) there is a row for each name on it, in its order and as
-    it is written there, and those who are not on it come last.
-    """
-    folder = Path(folder).resolve()
-    report = graded_rows(folder)
-    graded = {student for rows in report.values() for student in rows}
-    students = [*(roster or ()), *sorted(graded - set(roster or ()))]
-    table = []
-    with course_api(folder).gradebook as gradebook:
-        for student in students:
-            line, remarks = {"student": (roster or {}).get(student, student)}, []
-            if roster and student not in roster:
-                remarks.append("not on the roster")
-            for name, rows in sorted(report.items()):
-                most = gradebook.find_assignment(name).max_score
-                row = rows.get(student)
-                line[name] = "" if row is None else 0.0
-                if row is not None and row["status"] == "graded":
-                    submission = gradebook.find_submission(name, student)
-                    line[name] = submission.score
-                    if by_hand := waiting(submission):
-                        remarks.append(f"{name}: to be marked by hand: {', '.join(by_hand)}")
-                line[f"{name} of"] = most
-                remarks += [f"{name}: {remark}" for remark in (row or {}).get("remarks", ())]
-            table.append(line | {"remarks": "; ".join(remarks)})
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    with Path(target).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
-    return table
+    class AddNote(NbGraderPreprocessor):
+        """Put it before all cells."""
+
+        def preprocess(self, nb, resources):
+            """The page."""
+            whose = resources["nbgrader"]
+            note = notes.get((whose["assignment"], whose["student"]))
+            nb.cells[:0] = [new_markdown_cell(note)] if note else []
+            return nb, resources
+
+    return AddNote
