@@ -74,11 +74,16 @@ def publish(root: Path, target: Path) -> list[str]:
 
 
 def told(root: Path, files: list[Path]) -> set[str]:
-    """Files in which two lines of a solution or a hidden test follow each other as they do in a source."""
-    pairs = set()
+    """Files in which two lines of a solution or a hidden test follow each other as they do in a source.
+
+    What a source also shows outside of them tells nothing: code that is to be mended, for example.
+    """
+    pairs, shown = set(), set()
     for text in (Path(root) / "notebooks" / "exercises" / "source").glob("*/text/*.md"):
-        for block in TELLING.findall(text.read_text(encoding="utf-8")):
-            pairs |= _pairs(block)
+        source = text.read_text(encoding="utf-8")
+        pairs |= {pair for block in TELLING.findall(source) for pair in _pairs(block)}
+        shown |= _pairs(TELLING.sub("", source))
+    pairs -= shown
     found = set()
     for file in files:
         try:
