@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
 

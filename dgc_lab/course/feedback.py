@@ -31,16 +31,19 @@ PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*")
 LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
 
 
-def feedback(folder: Path, assignment: str | None = None) -> list[Path]:
+def feedback(
+    folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], str] | None = None
+) -> list[Path]:
     """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
 
-    They are ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something,
-    a LabError says so in its words when all other pages are there.
+    At the top of each stands what ``notes`` has for its exercise and student, as Markdown. They are
+    ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something, a
+    LabError says so in its words when all other pages are there.
     """
     from nbgrader.preprocessors import GetGrades
 
     folder = Path(folder).resolve()
-    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests()]})
+    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests(), add_note(notes or {})]})
     written, failed = [], []
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
@@ -85,6 +88,24 @@ def hide_tests():
             return cell, resources
 
     return HideTests
+
+
+def add_note(notes: dict[tuple[str, str], str]):
+    """nbgrader's preprocessor that begins a page with the note that there is for it."""
+    from nbformat.v4 import new_markdown_cell
+    from nbgrader.preprocessors import NbGraderPreprocessor
+
+    class AddNote(NbGraderPreprocessor):
+        """Put it before all cells."""
+
+        def preprocess(self, nb, resources):
+            """The page."""
+            whose = resources["nbgrader"]
+            note = notes.get((whose["assignment"], whose["student"]))
+            nb.cells[:0] = [new_markdown_cell(note)] if note else []
+            return nb, resources
+
+    return AddNote
 
 
 def safe_page(made: str, title: str) -> str:

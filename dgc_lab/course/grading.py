@@ -47,13 +47,16 @@ def grade(
     again: bool = False,
     jobs: int = 1,
     say: Callable[[str], None] = print,
+    only: Collection[str] = (),
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
-    Who is in the report and has handed in nothing else since is graded only ``again``. Where there is a ``secret``,
-    students have variants; with a ``roster``, a notebook is known by its variant whatever the file is called. A row has
-    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, and of those that were graded
-    ``by_hand``, the answers that wait for a person.
+    Who is in the report and has handed in nothing else since is graded only ``again``; with ``only``, these students
+    are graded whatever they have handed in, and nobody else. Where there is a ``secret``, students have variants; with
+    a ``roster``, a notebook is known by its variant whatever the file is called. A row has
+    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and time (see
+    `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``, the answers that wait for a
+    person.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
@@ -78,8 +81,16 @@ def grade(
         for remark in remarks:
             say(without_control(remark))
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
+        if only:
+            everybody, again = [entry.student for entry in entries], True
+            entries = [entry for entry in entries if entry.student in only]
+            if missing := set(only) - {entry.student for entry in entries}:
+                raise LabError(f"nothing of {', '.join(sorted(missing))} in {place}; there are: {', '.join(everybody)}")
         known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
         done = {name for name in known if rows.get(name, {}).get("fingerprint") == known[name] and not again}
+        for entry in entries:
+            if entry.student in done:  # the same file, which may have come under another name
+                rows[entry.student] |= _told(entry)
         for number, name in enumerate(sorted(done), 1):
             say(line_of(rows[name], number, len(entries)))
         new = [entry for entry in entries if entry.student not in done]
@@ -93,6 +104,7 @@ def grade(
             rows[row["student"]] = row
             write_report(folder, report)
             say(line_of(row, number, len(entries)))
+        write_report(folder, report)
         shutil.rmtree(unpacked, ignore_errors=True)
         return [rows[student] for student in sorted(rows)]
 
@@ -126,7 +138,12 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
 
 def _row(entry: Entry) -> dict:
     nothing = {"status": "not graded", "score": 0.0, "most": 0.0, "seconds": 0.0}
-    return nothing | {"student": entry.student, "remarks": entry.remarks}
+    return nothing | _told(entry) | {"student": entry.student, "remarks": entry.remarks}
+
+
+def _told(entry: Entry) -> dict:
+    """What the platform's name for the file says."""
+    return {name: getattr(entry.submission, name) for name in ("handed_in", "number", "time")}
 
 
 def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:

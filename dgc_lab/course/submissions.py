@@ -9,6 +9,7 @@ whatever it says of itself.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import os
 import re
@@ -40,6 +41,9 @@ class Submission:
     student: str  # a name that can be a folder's, see `plain`
     path: Path | None  # the file to grade; None when there is none that could be a notebook
     remarks: tuple[str, ...] = ()  # what the instructor should know about it
+    handed_in: str = ""  # the file's path as the platform has made it, by which it takes feedback back
+    number: str = ""  # what the platform calls the student in it, "" for nothing
+    time: str | None = None  # of handing in, see `handed_in_at`
 
 
 def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
@@ -70,7 +74,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             remarks.append(
                 f"{len(people)} are called {name}, and are {' and '.join(f'{name}-{mark}' for mark in people)}"
             )
-    return [_choose(student, each[student], assignment, Path(unpacked)) for student in sorted(each)], remarks
+    return [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)], remarks
 
 
 def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[str, list[Path]]]:
@@ -157,25 +161,55 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
 
 
-def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path) -> Submission:
+def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path) -> Submission:
     """One file of a student's: the notebook; the one named like the assignment; the newest."""
-    remarks = []
+    remarks, origins = [], {path: path for path in paths}
     for number, path in enumerate(list(paths)):
         if path.suffix.lower() == ".zip":
             target = unpacked / f"{student}-{number}"
             remarks += unpack(path, target, MOST_OF_ONE)
-            paths += sorted(inner for inner in target.rglob("*") if inner.is_file())
+            inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
+            origins |= dict.fromkeys(inside, path)
+            paths += inside
+
+    def told(path: Path) -> dict:
+        """What the platform's name for a file says."""
+        given = origins[path].relative_to(place)
+        time = handed_in_at(given, origins[path].stat().st_mtime)
+        return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
+
     notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
     if not notebooks:
         names = ", ".join(path.name for path in paths[:5])
-        return Submission(student, None, (*remarks, f"no notebook (.ipynb) among what was handed in: {names}"))
+        words = f"no notebook (.ipynb) among what was handed in: {names}"
+        return Submission(student, None, (*remarks, words), **told(paths[0]))
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
     chosen = max(named, key=lambda path: (path.stat().st_mtime, path.name))
     if len(notebooks) > 1:
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
     if chosen.stat().st_size > MOST_BYTES:
-        return Submission(student, None, (*remarks, f"{chosen.name} is larger than {MOST_BYTES // 2**20} MB"))
-    return Submission(student, chosen, tuple(remarks))
+        words = f"{chosen.name} is larger than {MOST_BYTES // 2**20} MB"
+        return Submission(student, None, (*remarks, words), **told(chosen))
+    return Submission(student, chosen, tuple(remarks), **told(chosen))
+
+
+def handed_in_at(path: PurePosixPath | Path, modified: float) -> str | None:
+    """When a file was handed in, by the platform's clock, in ISO's form: from its name, else from its own time.
+
+    Canvas writes the time of downloading into its zips; of its files it is only known whether they are ``"late"``.
+
+    Example:
+        >>> from pathlib import PurePosixPath as P
+        >>> handed_in_at(P("Masking_jdoe_attempt_2026-11-21-10-05-00_x.ipynb"), 0)
+        '2026-11-21T10:05:00'
+        >>> handed_in_at(P("doejane_LATE_123_456_x.ipynb"), 0), handed_in_at(P("doejane_123_456_x.ipynb"), 0)
+        ('late', None)
+    """
+    if found := re.search(r"_attempt_(\d{4}-\d\d-\d\d)-(\d\d)-(\d\d)-(\d\d)", path.name):
+        return f"{found[1]}T{found[2]}:{found[3]}:{found[4]}"
+    if len(path.parts) == 1 and CANVAS.match(path.stem):
+        return "late" if "_LATE_" in path.stem else None
+    return datetime.datetime.fromtimestamp(modified).isoformat(timespec="seconds")
 
 
 def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:

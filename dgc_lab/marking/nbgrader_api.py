@@ -57,6 +57,14 @@ def reason(result: dict) -> str:
 
 
 def waiting(submission) -> list[str]:
-    """Answers of nbgrader's submission that still wait for a person."""
-    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    return sorted(grade.name for grade in grades if grade.needs_manual_grade)
+    """Answers of nbgrader's submission that still wait for a person.
+
+    Of an answer that a person marks there is a comment of the same name. nbgrader has all others wait, too, once
+    somebody has decided on their points.
+    """
+    return sorted(
+        grade.name
+        for notebook in submission.notebooks
+        for grade in notebook.grades
+        if grade.needs_manual_grade and grade.name in {comment.name for comment in notebook.comments}
+    )

@@ -1,14 +1,13 @@
 """What an instructor calls, in parts: names, zips, secrets, the scaffold. None needs nbgrader."""
 
 import os
-import types
 import zipfile
 
 import nbformat
 import pytest
 
 from dgc_lab.common import LabError
-from dgc_lab.course import by_hand, entries, roster, scaffold, sources, submissions
+from dgc_lab.course import entries, roster, scaffold, sources, submissions
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control
 
@@ -128,17 +127,6 @@ def test_whose_a_notebook_is():
     assert "5, nobody's" in stranger[2]
     assert "not on the roster" in stranger[2]
     assert entries.whose(cells, "jane", None, None, []) == ("jane", 0)
-
-
-def test_points_that_are_none_are_refused_with_their_line(tmp_path):
-    most_six = types.SimpleNamespace(max_score=6.0)
-    for text in ("7", "-1", "five", "nan", "inf"):
-        with pytest.raises(LabError, match=rf"line 3: points must be a number from 0 to 6, got '{text}'"):
-            by_hand.points_of(text, most_six, "points.csv, line 3")
-    assert by_hand.points_of("6", most_six, "") == 6
-    (tmp_path / "points.csv").write_text("student;points\n")
-    with pytest.raises(LabError, match=r"exercise, answer, version, of, comment is not there"):
-        by_hand.read_sheet(tmp_path / "points.csv")
 
 
 def test_a_report_steers_no_terminal():

@@ -30,8 +30,9 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "replicas": {"workloads", "ui"},
     "parameter_server": {"cluster", "workloads", "ui", "install"},
     "training": {"dgc", "distributed", "cluster", "workloads", "ui"},
-    "scaling": set(ROOMS) - {"cluster", "parameter_server", "course", "marking"},
+    "scaling": set(ROOMS) - {"cluster", "parameter_server", "course", "marking", "gradebook"},
     "marking": {"cluster", "exercises"},
+    "gradebook": {"course", "marking", "ui"},
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 2300
@@ -111,10 +112,18 @@ def test_a_room_imports_only_what_it_may(room):
     assert wrong == set()
 
 
-@pytest.mark.parametrize(("room", "users"), [("course", set()), ("marking", {"course"})])
+@pytest.mark.parametrize(
+    ("room", "users"), [("course", {"gradebook"}), ("marking", {"course", "gradebook"}), ("gradebook", {"course"})]
+)
 def test_nobody_else_imports_what_grades(room, users):
     wrong = [m for m, every in IMPORTS.items() if room_of(m) not in {room, *users} and room in map(room_of, every)]
     assert wrong == []
+
+
+def test_what_comes_after_grading_stands_above_it():
+    """Of the room `course` its command line alone knows `gradebook`, which knows the rest of the room."""
+    users = {m for m, every in IMPORTS.items() if room_of(m) == "course" and "gradebook" in map(room_of, every)}
+    assert users == {"dgc_lab.course.__main__"}
 
 
 def test_only_pictures_import_what_they_share():
