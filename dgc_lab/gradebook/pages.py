@@ -18,7 +18,7 @@ def pack(folder: Path, exercise: str | None = None) -> list[Path]:
     """Pack the pages of feedback, one zip for each exercise: ``feedback-NN_name.zip`` in the grading folder.
 
     Raises:
-        LabError: a page is not there yet (`dgc_lab.course.marks.feedback`), or the folder was graded before names of
+        LabError: a page is not there yet (`dgc_lab.course.feedback.feedback`), or the folder was graded before names of
             files were kept.
     """
     folder, written = Path(folder).resolve(), []

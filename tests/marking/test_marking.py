@@ -1,5 +1,6 @@
-"""How one hand-in is run, in parts: limits that hold, the fence, answers known again, what tests stand on put back."""
+"""How one hand-in is run, in parts: limits that hold, the fence, answers known again."""
 
+import copy
 import dataclasses
 import sys
 from pathlib import Path
@@ -7,9 +8,8 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
-from dgc_lab.marking import guard, repair, sandbox, supervision
+from dgc_lab.marking import cgroup, repair, sandbox, supervision
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
 IDLE = "import time; time.sleep(60)"
@@ -25,6 +25,8 @@ IDLE = "import time; time.sleep(60)"
         (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
         # three processes that stay under the limit of one, and are over that of all
         (f"import os; os.fork(); os.fork(); x = b'1' * 800_000_000; {IDLE}", "of memory"),
+        # files in memory that no process has mapped
+        (f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}", "of memory"),
     ],
 )
 def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
@@ -36,6 +38,23 @@ def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypat
     assert words is None or words in reason
     assert words or output == "done\n"
     assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_memory_that_no_process_has_mapped_counts_without_a_control_group_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "parents", list)
+    code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"
+    _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    assert "of memory" in reason
+
+
+def test_groups_are_those_of_this_process_in_either_kind_of_tree(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("8:pids:/\n4:memory:/a/b\n0::/user\n")
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "memory/a/b", tmp_path / "pids"]
+    (tmp_path / "cgroup.controllers").touch()
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "user"]
+    (tmp_path / "memory.max").touch()
+    assert cgroup.settings(tmp_path, 10, 5) == {"memory.max": 10}
 
 
 def test_what_left_its_family_is_found_all_the_same(tmp_path):
@@ -117,40 +136,36 @@ def test_answers_are_known_again_without_their_metadata():
     ]
 
 
-TRICKS = {
-    "a check that says yes": "import dgc_lab; dgc_lab.check = lambda *answer: True",
-    "the same from within": "from dgc_lab.exercises import masking; masking.expect = lambda *words: None",
-    "a function turned inside out": "import dgc_lab; dgc_lab.check.__code__ = (lambda a, b, c=0: True).__code__",
-    "another module": "import sys, types; sys.modules['dgc_lab'] = types.SimpleNamespace(check=lambda *answer: True)",
-    "all is close": "import numpy; numpy.isclose = lambda *numbers: True",
-    "no code at all": "get_ipython().input_transformers_post.append(lambda lines: ['pass'])",
-}
+def released(*answers):
+    """A released exercise: setup, and answers with their tests."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+
+    def add(grade_id, source, **kind):
+        kind = {"grade_id": grade_id, "solution": False, "grade": False} | kind
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": kind}))
+
+    add("setup", "import numpy as np\n\nimport dgc_lab")
+    for name in answers:
+        add(name, f"def {name}(x):\n    ...", solution=True)
+        add(f"marks-{name}", f"passed = dgc_lab.check({name!r}, {name})", grade=True)
+    return release
 
 
-@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
-def test_what_tests_stand_on_is_put_back_and_a_probe_tells(trick):
-    shell = InteractiveShell()
-
-    def fair():
-        code, word = guard.probe()
-        return str(shell.run_cell(code, silent=True).error_in_exec) == word
-
-    guard.remember(shell)
-    try:
-        assert fair()
-        shell.run_cell(trick)
-        assert not fair()
-    finally:
-        guard.restore(shell)
-    assert fair()
-
-
-def test_names_that_hide_built_in_ones_are_put_aside_and_back():
-    shell = InteractiveShell()
-    guard.remember(shell)
-    assert not guard.uncover(shell)
-    shell.run_cell("sum, mine = 3, 4")
-    assert guard.uncover(shell)
-    assert ("sum" in shell.user_ns, shell.user_ns["mine"]) == (False, 4)
-    guard.cover(shell)
-    assert shell.user_ns["sum"] == 3
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_own_cell_is_the_students_whatever_it_begins_with(lost):
+    """Beginning as the setup does, or as an answer that is there by its id, or as a test."""
+    release = released("one", "two")
+    handed = copy.deepcopy(release)
+    own = ["import numpy as np\nhelper = np.pi", "import numpy as np"]
+    own += [] if lost else ["def one(x):\n    return helper", "passed = dgc_lab.check('one', one)\nmine = 1"]
+    handed.cells[2:2] = [nbformat.v4.new_code_cell(source) for source in own]
+    for cell in handed.cells if lost else ():
+        cell.metadata = {}
+    repaired, _ = repair.repair(handed.cells, release, "04")
+    sources = [cell.source for cell in repaired.cells]
+    assert [source for source in sources if source in own] == own
+    assert sources.count(release.cells[1].source) == 1
+    assert [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells if "nbgrader" in cell.metadata] == [
+        *("setup", "one", "marks-one", "two", "marks-two")
+    ]
