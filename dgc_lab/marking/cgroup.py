@@ -62,6 +62,8 @@ class Limited:
 def limited(memory: int, processes: int) -> Iterator[Limited]:
     """Make groups with these limits, as far as we may; when the block ends, so does every process in there."""
     made = []
+    for group in left_behind():
+        _end(group)
     for parent in parents():
         group = parent / f"dgc-{os.getpid()}-{time.monotonic_ns()}"
         with contextlib.suppress(OSError):
@@ -74,6 +76,12 @@ def limited(memory: int, processes: int) -> Iterator[Limited]:
     finally:
         for group in made:
             _end(group)
+
+
+def left_behind() -> list[Path]:
+    """Groups of processes that are no more: a run that was killed could not remove them."""
+    found = [group for parent in parents() if parent.is_dir() for group in parent.glob("dgc-*")]
+    return [group for group in found if not os.path.exists(f"/proc/{group.name.split('-')[1]}")]
 
 
 def _end(group: Path) -> None:

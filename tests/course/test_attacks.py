@@ -9,7 +9,7 @@ import pytest
 from attacks import ANSWERS, OWN_CELLS, leave_marks
 
 from dgc_lab.course import sources
-from dgc_lab.marking import sandbox
+from dgc_lab.marking import cgroup, sandbox
 from instructor import EXERCISES, answered, needs_instructor, write
 
 NAME = "04_masking"
@@ -102,4 +102,4 @@ def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
 
 def test_nothing_is_left(attacked):
     assert not Path("/tmp/notes").exists()
-    assert not [path for path in Path("/sys/fs/cgroup").glob("*/**/dgc-*") if path.is_dir()]
+    assert cgroup.left_behind() == []
