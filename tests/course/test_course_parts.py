@@ -6,8 +6,9 @@ import zipfile
 import nbformat
 import pytest
 
+from dgc_lab.cluster.private_network import first_way
 from dgc_lab.common import LabError
-from dgc_lab.course import entries, roster, scaffold, sources, submissions
+from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control
 
@@ -163,6 +164,20 @@ def test_a_secret_that_was_forgotten_or_is_another_ones_is_an_error():
         read(own, None)
     with pytest.raises(LabError, match=r"3 of 3 .* another one's"):
         read(own, "the secret of another")
+
+
+def test_without_a_fence_nothing_is_graded_unless_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # where there is no command that makes one
+    first_way.cache_clear()
+    try:
+        with pytest.raises(LabError, match=r"allows no fence \(the command unshare is not here\).*--unfenced"):
+            grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading")
+        assert not (tmp_path / "grading").exists()
+        with pytest.raises(LabError, match="no exercise"):  # it goes on to the next question
+            grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading", unfenced=True, say=list)
+        assert (tmp_path / "grading").stat().st_mode & 0o077 == 0
+    finally:
+        first_way.cache_clear()
 
 
 def test_whose_a_notebook_is():

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import nbformat
 import psutil
 import pytest
 
+from dgc_lab.cluster.private_network import first_way
 from dgc_lab.marking import cgroup, repair, sandbox, supervision
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
@@ -65,23 +68,94 @@ def test_what_left_its_family_is_found_all_the_same(tmp_path):
     assert set(psutil.Process().children(recursive=True)) == before
 
 
-@pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no fence")
-def test_behind_the_fence_there_is_python_and_nothing_else(tmp_path):
-    """What submissions must not do is tested with submissions; here is what the fence lets through."""
+LOOK = """
+import json, os, resource, socket, sys, dgc_lab
+found = {}
+def tried(name, do):
+    try:
+        found[name] = do()
+    except OSError as error:
+        found[name] = type(error).__name__
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+    return "written"
+tried("home", lambda: sum(len(files) for _, _, files in os.walk(sys.argv[1])))
+tried("mine", lambda: open(sys.argv[1] + "/mine").read())
+tried("places", lambda: sorted(os.listdir("/etc")))
+tried("accounts", lambda: open("/etc/passwd").read())
+tried("hosts", lambda: open("/etc/hosts").read())
+tried("shadow", lambda: open("/etc/shadow").read())
+tried("settings", lambda: write("/proc/sys/kernel/core_pattern"))
+tried("own process", lambda: write("/proc/self/oom_score_adj"))
+tried("programs", lambda: write("/usr/written"))
+tried("machine", lambda: write("/sys/devices/system/written"))
+tried("groups", lambda: os.listdir("/sys/fs"))
+tried("temporary", lambda: write("/tmp/written"))
+tried("shared memory", lambda: write("/dev/shm/written"))
+tried("network", lambda: socket.create_connection(("192.0.2.1", 80), 5))
+tried("devices", lambda: sorted(os.listdir("/dev")))
+tried("other processes", lambda: [each for each in os.listdir("/proc") if each.isdecimal()])
+tried("secrets", lambda: os.path.exists(sys.argv[2]))
+tried("user", lambda: [os.getuid(), os.geteuid(), os.getgroups()])
+rights = ("CapEff", "CapBnd", "NoNewP")
+tried("rights", lambda: [line.split() for line in open("/proc/self/status") if line[:6] in rights])
+tried("limits", lambda: resource.getrlimit(resource.RLIMIT_NPROC)[1])
+tried("folder", os.getcwd)
+print(json.dumps(found))
+sys.stdout.flush()
+open("x", "wb").write(bytes(2**23))
+"""
+
+
+@pytest.fixture(params=["root's", "anybody's"])
+def behind_the_fence(request, tmp_path):
+    """What a command found there, why it ended, what it complained of, and its plan."""
+    entrance, missing = first_way(sandbox.WAYS_OF_ROOT if request.param == "root's" else sandbox.WAYS)
+    if missing:
+        pytest.skip(f"this machine allows no such fence: {missing}")
     home = tmp_path / "home"
     home.mkdir()
-    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, sandbox.entrance())
-    code = (
-        "import os, resource, sys, dgc_lab; print(sum(len(files) for _, _, files in os.walk(sys.argv[1])), "
-        "*resource.getrlimit(resource.RLIMIT_NPROC), os.getcwd()); open('x', 'wb').write(bytes(2**23))"
+    (home / "mine").write_text("mine")
+    (home / "mine").chmod(0o600)
+    (tmp_path / "secret").write_text("the course's")
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance)
+    look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
+    command = [sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *look]
+    before = os.umask(0o077)  # as the instructors' commands have it
+    try:
+        output, reason = supervision.run(command, supervision.Limits(seconds=60), home, tmp_path / "log")
+    finally:
+        os.umask(before)
+    assert output, (tmp_path / "log").read_text()
+    return json.loads(output), reason, (tmp_path / "log").read_text(), plan
+
+
+def test_behind_the_fence_there_is_python_and_nothing_else(behind_the_fence, tmp_path):
+    """What the instructors' guide says of the fence; what submissions must not do is tested with submissions."""
+    found, reason, said, plan = behind_the_fence
+    assert (found["home"], found["mine"]) == (1, "mine"), "its own folder, without the fence's own root in it"
+    assert (found["folder"], found["temporary"], found["shared memory"]) == ("/tmp", "written", "written")
+    for place in ("settings", "own process", "programs", "machine"):
+        assert found[place] in ("OSError", "PermissionError"), place
+    assert set(found["places"]) <= {*sandbox.SETTINGS, "passwd", "group", "hosts"}
+    assert [line.split(":")[0] for line in found["accounts"].splitlines()] == ["root", "nobody"]
+    assert (found["hosts"], found["shadow"], found["groups"]) == (
+        sandbox.HOSTS,
+        "FileNotFoundError",
+        "FileNotFoundError",
     )
-    command = [sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), sys.executable, "-c", code, str(home)]
-    limits = supervision.Limits(seconds=60)
-    output, reason = supervision.run(command, limits, home, tmp_path / "log")
-    assert output.startswith("0 "), "the fence's own root must not show once more in the folder it is built in"
-    assert output.endswith("1024 1024 /tmp\n" if "--user" in plan.entrance else "/tmp\n")
+    assert found["network"] == "OSError"
+    assert found["devices"] == sorted([*sandbox.DEVICES, "shm"])
+    assert len(found["other processes"]) == 2
+    assert not found["secrets"]
+    assert [int(value, 16) for _, value in found["rights"]] == [0, 0, 1]
+    if sandbox.runs_as_root(plan):
+        assert found["user"] == [sandbox.NOBODY, sandbox.NOBODY, []]
+    else:
+        assert found["limits"] == sandbox.MOST_THREADS
     assert reason
-    assert any(words in (tmp_path / "log").read_text() for words in ("File too large", "No space left"))
+    assert any(words in said for words in ("File too large", "No space left"))
     assert not (tmp_path / "x").exists()
 
 
