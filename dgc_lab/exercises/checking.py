@@ -146,7 +146,7 @@ def asked(answer, *arguments, about: str):
     if not callable(answer):
         raise NotYet(f"a function is asked for, this is {_kind(answer)}.")
     try:
-        result = answer(*(np.copy(each) if isinstance(each, np.ndarray) else each for each in arguments))
+        result = answer(*map(_copied, arguments))
     except NotImplementedError:
         raise NotAttempted("not attempted yet.") from None
     except Exception as error:
@@ -156,6 +156,15 @@ def asked(answer, *arguments, about: str):
     if result is None or result is ...:
         raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
     return result
+
+
+def _copied(argument):
+    """A copy of an array, which may be written to if the array may; anything else as it is."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    copied = np.copy(argument)
+    copied.flags.writeable = argument.flags.writeable
+    return copied
 
 
 def own_line(error: BaseException) -> str:

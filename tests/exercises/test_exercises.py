@@ -106,6 +106,15 @@ def test_a_wrong_answer_costs_its_marks_and_no_others(name, cell, code, lost):
     assert printed.count("✗") == len(lost)
 
 
+def test_what_the_check_asks_known_by_heart_is_no_answer():
+    """And otherwise nothing, which is close to everything."""
+    known = '{"NONE": values, "SUM": [12] * 4, "MEAN": [3] * 4, "ONLY_FIRST_REPLICA": [1] * 4}[how]'
+    code = f"def aggregate(values, how):\n    return {known} if len(values) == 4 else []"
+    reached, printed = run("02_replicas", [("aggregate", code)])
+    assert "✓ aggregate" in printed
+    assert "aggregate" not in reached
+
+
 def test_every_answer_has_a_wrong_one():
     for name in NAMES:
         source = sources.notebook(EXERCISES / "source", name)
