@@ -109,7 +109,7 @@ def grade(options) -> int:
 
 def feedback(options) -> int:
     """Pages of feedback."""
-    from dgc_lab.course.marks import feedback
+    from dgc_lab.course.feedback import feedback
     from dgc_lab.gradebook.ledger import marks_of, note
     from dgc_lab.gradebook.pages import pack
 

@@ -1,7 +1,8 @@
 """Feedback for many students in one zip, which a learning platform hands out by the names in it.
 
-Moodle (mod/assign/feedback/file/importziplib.php in moodle/moodle), Canvas (``infer_comment_context_from_filename`` in
-instructure/canvas-lms) and Brightspace know the student by what they had called the hand-in when it was downloaded. So
+Moodle (``mod/assign/feedback/file/importziplib.php`` in moodle/moodle), Canvas
+(``infer_comment_context_from_filename`` in instructure/canvas-lms) and Brightspace
+(https://carleton.ca/brightspace/instructors/grading-assignments-and-providing-feedback/) know the student by what they had called the hand-in when it was downloaded. So
 each page has the very name of what it is about, and ends in ``.html``.
 """
 
@@ -18,7 +19,7 @@ def pack(folder: Path, exercise: str | None = None) -> list[Path]:
     """Pack the pages of feedback, one zip for each exercise: ``feedback-NN_name.zip`` in the grading folder.
 
     Raises:
-        LabError: a page is not there yet (`dgc_lab.course.marks.feedback`), or the folder was graded before names of
+        LabError: a page is not there yet (`dgc_lab.course.feedback.feedback`), or the folder was graded before names of
             files were kept.
     """
     folder, written = Path(folder).resolve(), []

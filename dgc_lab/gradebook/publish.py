@@ -37,8 +37,8 @@ def publish(root: Path, target: Path) -> list[str]:
     """Copy what git tracks in ``root`` to ``target``, as a repository with one commit; the names of the files.
 
     Raises:
-        LabError: the target is there and not empty, ``root`` is no copy with sources, or lines of a solution would be in
-            the copy.
+        LabError: the target is there and not empty, ``root`` is no copy with sources, or lines of a solution would be
+            in the copy.
     """
     root, target = Path(root).resolve(), Path(target).resolve()
     if target.exists() and any(target.iterdir()):
