@@ -11,7 +11,7 @@ import datetime as dt
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.report import graded_rows
+from dgc_lab.course.report import graded_rows, locked
 from dgc_lab.gradebook.by_hand import version
 from dgc_lab.marking.nbgrader_api import course_api
 
@@ -62,13 +62,14 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         kept.append(
             dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
         )
-    path = folder / FILE
-    with path.with_suffix(".new").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(kept)
-    path.with_suffix(".new").replace(path)
-    enter(folder)
+    with locked(folder):
+        path = folder / FILE
+        with path.with_suffix(".new").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(kept)
+        path.with_suffix(".new").replace(path)
+        enter(folder)
     return kept
 
 
