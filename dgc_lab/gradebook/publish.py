@@ -11,7 +11,7 @@ from pathlib import Path
 from dgc_lab.common import LabError
 
 # The sources with hidden tests; wrong answers with what is wrong about them; and the tests that need the sources, or
-# show how to attack the grading. The house's tests ask for all of these. The guide is replaced by another.
+# show how to attack the grading. The guide is replaced by another.
 LEFT_OUT = (
     "notebooks/exercises/source/",
     "tests/exercises/wrong_answers/",
@@ -19,7 +19,6 @@ LEFT_OUT = (
     "tests/course/",
     "tests/marking/",
     "tests/gradebook/",
-    "tests/house/",
 )
 GUIDE = "notebooks/exercises/README.md"
 FOR_STUDENTS = """# Exercises
