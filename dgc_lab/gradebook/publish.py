@@ -10,12 +10,11 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 
-# The sources with hidden tests; wrong answers with what is wrong about them; and the tests that need the sources, or
-# show how to attack the grading. The guide is replaced by another.
+# The sources with hidden tests, and the tests that need them, have wrong answers with what is wrong about them, or show
+# how to attack the grading. The guide is replaced by another.
 LEFT_OUT = (
     "notebooks/exercises/source/",
-    "tests/exercises/wrong_answers/",
-    "tests/exercises/test_exercises.py",
+    "tests/exercises/",
     "tests/course/",
     "tests/marking/",
     "tests/gradebook/",
