@@ -1,9 +1,8 @@
-"""What goes back to each student: a page of feedback."""
+"""A page of feedback for each student, in which nothing runs and no hidden test is shown."""
 
 from __future__ import annotations
 
 import html
-import json
 import re
 from pathlib import Path
 
@@ -12,12 +11,24 @@ from dgc_lab.course.report import graded_rows
 from dgc_lab.marking.nbgrader_api import course_api, reason
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
-LEAST_TELLING = 12  # characters of a line that gives a hidden test away
-OUT = {"output_type": "stream", "name": "stdout", "text": "(left out: it shows tests)\n"}
+SHOWN = ("text/plain", "text/html", "image/png", "image/jpeg")  # kinds of output
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
-<body><h1>{title}</h1><p>This submission was not graded:</p><ul>{reasons}</ul></body></html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>{styles}</head>
+<body>{body}</body></html>
 """
+TAGS = re.findall(
+    r"\w+",
+    "a abbr b blockquote br caption code col colgroup dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins kbd li"
+    " ol p pre s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var",
+)
+WITHOUT_A_TRACE = re.findall(
+    r"\w+", "script style iframe object embed template noscript svg math title textarea select"
+)
+ATTRIBUTES = ("class", "id", "name", "title", "alt", "colspan", "rowspan", "scope", "start", "open")
+PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*")
+LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
 
 
 def feedback(
@@ -32,11 +43,7 @@ def feedback(
     from nbgrader.preprocessors import GetGrades
 
     folder = Path(folder).resolve()
-    # What a submission shows must not run in the browser of whoever reads it.
-    clean = {"HTMLExporter": {"sanitize_html": True}, "SanitizeHTML": {"enabled": True, "strip": True}}
-    api = course_api(
-        folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests(), add_note(notes or {})]}, **clean
-    )
+    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests(), add_note(notes or {})]})
     written, failed = [], []
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
@@ -46,10 +53,14 @@ def feedback(
                 if not result["success"]:
                     failed.append(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
                     continue
+                safe = safe_page(page.read_text(encoding="utf-8"), f"{name}: {student}")
+                page.unlink()  # nbgrader makes its files read-only
             else:
                 page.parent.mkdir(parents=True, exist_ok=True)
                 reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
-                page.write_text(PAGE.format(title=html.escape(f"{name}: {student}"), reasons=reasons))
+                body = f"<h1>{html.escape(name)}</h1><p>This submission was not graded:</p><ul>{reasons}</ul>"
+                safe = safe_page(body, f"{name}: {student}")
+            page.write_text(safe, encoding="utf-8")
             written.append(page)
     if failed:
         raise LabError("\n".join(failed))
@@ -57,7 +68,7 @@ def feedback(
 
 
 def hide_tests():
-    """nbgrader's preprocessor that takes hidden tests out of a page, and their lines out of whatever was printed.
+    """nbgrader's preprocessor that takes hidden tests out of a page, and out of outputs all but text and pictures.
 
     CSSHTMLHeaderPreprocessor's work, which nbgrader has in the same list, is the exporter's own by default.
     """
@@ -66,30 +77,15 @@ def hide_tests():
     class HideTests(NbGraderPreprocessor):
         """Leave out what students must not see."""
 
-        def preprocess(self, nb, resources):
-            """All cells."""
-            hidden = [line for cell in nb.cells for block in HIDDEN.findall(cell.source) for line in block.split("\n")]
-            shown = "\n".join(HIDDEN.sub("", cell.source) for cell in nb.cells)
-            telling = {line.strip() for line in hidden if len(line.strip()) >= LEAST_TELLING}
-            self.lines = {line for line in telling if line not in shown}
-            return super().preprocess(nb, resources)
-
         def preprocess_cell(self, cell, resources, cell_index):
             """One cell."""
             if cell.cell_type == "code":
-                tests = bool(HIDDEN.search(cell.source))
                 cell.source = HIDDEN.sub("# further tests\n", cell.source)
                 for output in cell.outputs:
-                    if tests and output.output_type == "error":
-                        last = f"{output.ename}: {output.evalue}" if output.evalue else output.ename
-                        output.traceback = [f"A test did not pass. {last}"]
-                cell.outputs = [OUT if self._tells(output) else output for output in cell.outputs]
+                    if "data" in output:
+                        output.data = {kind: output.data[kind] for kind in SHOWN if kind in output.data}
+                        output.metadata = {}
             return cell, resources
-
-        def _tells(self, output) -> bool:
-            """Whether a line of a hidden test is in an output."""
-            text = json.dumps(output)
-            return any(line in text or json.dumps(line)[1:-1] in text for line in self.lines)
 
     return HideTests
 
@@ -110,3 +106,33 @@ def add_note(notes: dict[tuple[str, str], str]):
             return nb, resources
 
     return AddNote
+
+
+def safe_page(made: str, title: str) -> str:
+    """A page with the text, tables and pictures of another, and nothing in it that runs, loads or asks anything.
+
+    Whatever is not known to be harmless is left out, and the browser is told to run and to load nothing all the same.
+
+    Example:
+        >>> safe_page("<p onclick='x()'>Hi<script>x()</script><img src='http://a.b/c.png'>", "<T>").splitlines()[2:]
+        ['<title>&lt;T&gt;</title></head>', '<body><p>Hi<img></p></body></html>']
+    """
+    from bleach.sanitizer import Cleaner
+    from bs4 import BeautifulSoup
+
+    head, _, rest = made.partition("<body")
+    styles = "".join(re.findall(r"<style[^>]*>.*?</style>", head, re.DOTALL)) if rest else ""
+    soup = BeautifulSoup(rest.partition(">")[2] if rest else made, "html.parser")
+    for unseen in soup(WITHOUT_A_TRACE):
+        unseen.decompose()
+    cleaner = Cleaner(TAGS, _allowed, protocols=["http", "https", "mailto", "data"], strip=True)
+    return PAGE.format(policy=POLICY, title=html.escape(title), styles=styles, body=cleaner.clean(str(soup)))
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    """Whether an attribute stays."""
+    if (tag, name) == ("img", "src"):
+        return bool(PICTURE.fullmatch(value))
+    if (tag, name) == ("a", "href"):
+        return bool(LINK.match(value))
+    return name in ATTRIBUTES

@@ -33,7 +33,7 @@ from dgc_lab.marking.supervision import Limits
 from dgc_lab.marking.worker import Task
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
-SHARE_OF_CELLS = 0.9  # of a submission's time; the rest is for starting, and for saving what came of them
+SHARE_OF_CELLS, SHARE_OF_TESTS = 0.65, 0.25  # of a submission's time; the rest is for starting and for saving
 
 
 def grade(
@@ -94,11 +94,10 @@ def grade(
         for number, name in enumerate(sorted(done), 1):
             say(line_of(rows[name], number, len(entries)))
         new = [entry for entry in entries if entry.student not in done]
-        use = (int(limits.seconds * SHARE_OF_CELLS), limits.cell_seconds, limits.memory, limits.disk, entrance())
-        tasks = [
-            Task(str(folder), assignment, entry.student, "", *use) if submit(entry, folder, assignment) else None
-            for entry in new
-        ]
+        seconds = (int(limits.seconds * SHARE_OF_CELLS), int(limits.seconds * SHARE_OF_TESTS), limits.cell_seconds)
+        use = ("", *seconds, limits.memory, limits.disk, entrance())
+        whole = (entry if submit(entry, folder, assignment) else None for entry in new)
+        tasks = [entry and Task(str(folder), assignment, entry.student, entry.number, *use) for entry in whole]
         for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
             row |= answer | {"fingerprint": known[row["student"]]}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]

@@ -8,6 +8,8 @@ answer and the student's `dgc_lab.exercises.variants.Variant`, returns what to s
 from __future__ import annotations
 
 import importlib
+import re
+import traceback
 
 import numpy as np
 
@@ -73,6 +75,7 @@ TASKS = {
     "steps_an_epoch": "own_model",
     "project_table": "own_model",
 }
+CELL = re.compile(r"ipykernel_|ipython-input")  # in the file names that IPython and Colab give to cells
 MARK = {True: "✓", False: "✗"}
 
 
@@ -141,10 +144,20 @@ def asked(answer, *arguments, about: str):
     except NotImplementedError:
         raise NotAttempted("not attempted yet.") from None
     except Exception as error:
-        raise NotYet(f"{about} it raised {type(error).__name__}: {error}") from None
+        line = own_line(error)
+        where = f", in your line: {line}" if line else ""
+        raise NotYet(f"{about} it raised {type(error).__name__}: {error}{where}") from None
     if result is None or result is ...:
         raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
     return result
+
+
+def own_line(error: BaseException) -> str:
+    """The line of a notebook's cell that an error came from, the last of them; empty where there is none."""
+    if hasattr(error, "own_line"):  # it comes from another process
+        return error.own_line
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.line or "" for frame in reversed(frames) if CELL.search(frame.filename)), "")
 
 
 def array_like(result, pattern, about: str) -> np.ndarray:
