@@ -137,14 +137,17 @@ $(COLAB)/.installed: colab/requirements.txt
 	$(COLAB)/bin/python -m pip install --quiet --requirement colab/requirements.txt
 	touch $@
 
+# What packages need that requirements.txt has not, pinned so that it fits.
+on_top = { echo "\# What is needed on top of requirements.txt for $(1); made by: make requirements"; \
+	printf '%s\n' $(foreach package,$(1),'$(package)') | uv pip compile --quiet --universal --python-version 3.11 \
+		--no-annotate --no-header --upgrade --constraint requirements.txt - \
+	| awk 'NR == FNR { have[$$$$1]; next } !($$$$1 in have)' requirements.txt -; }
 # Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
 requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
-	{ echo "# What nbgrader needs on top of requirements.txt; made by: make requirements"; \
-	echo "nbgrader>=0.9.6" | uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
-		--upgrade --constraint requirements.txt - | awk 'NR == FNR { have[$$1]; next } !($$1 in have)' requirements.txt -; \
-	} > requirements-course.txt
+	$(call on_top,nbgrader>=0.9.6) > requirements-course.txt
+	$(call on_top,jupyterhub>=5.2 nbgitpuller>=1.2) > requirements-hub.txt
 	uv pip compile --quiet --universal --python-version 3.13 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" colab/requirements.in --output-file colab/requirements.txt
 
