@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import threading
 import time
-import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,19 +93,18 @@ def running(command, log, up, **options):
             time.sleep(0.2)
         yield process
     finally:
-        family = [process, *psutil.Process(process.pid).children(recursive=True)]
+        family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        _, alive = psutil.wait_procs([psutil.Process(each.pid) for each in family if each.pid in psutil.pids()], 60)
+        process.wait(60)
+        _, alive = psutil.wait_procs(family, 60)
         for each in alive:
             each.kill()
 
 
 def answers(address):
-    """Whether something answers there."""
+    """Whether a page is there; before the hub is, its proxy says 404."""
     try:
         return urllib.request.urlopen(address, timeout=2).status == 200
-    except urllib.error.HTTPError:
-        return True
     except OSError:
         return False
 
@@ -147,7 +145,11 @@ def link(tmp_path_factory):
     hub = [HUB / "bin" / "jupyterhub", "--config", settings]
     repo = f"git://127.0.0.1:{git_port}/lab"
     with (
-        running(served, place / "git.log", lambda: subprocess.run(["git", "ls-remote", repo]).returncode == 0),
+        running(
+            served,
+            place / "git.log",
+            lambda: subprocess.run(["git", "ls-remote", repo], capture_output=True).returncode == 0,
+        ),
         running(
             hub, place / "hub.log", lambda: answers(f"http://127.0.0.1:{port}/hub/login"), env=environment, cwd=place
         ),
