@@ -212,6 +212,7 @@ def handed_in_at(path: PurePosixPath | Path, modified: float) -> str | None:
     if len(path.parts) == 1 and CANVAS.match(path.stem):
         return "late" if re.search("(^|_)LATE_", path.stem) else None
     told = path.parts[0].rpartition(" - ")[2].replace(":", "")  # Brightspace's folders end in it
+    told = re.sub(r"\b(\d\d\d) (?=[AP]M$)", r"0\1 ", told)
     for form in ("%b %d, %Y %I%M %p", "%B %d, %Y %I%M %p", "%d %B, %Y %I%M %p"):
         with contextlib.suppress(ValueError):
             return datetime.datetime.strptime(told, form).isoformat()
