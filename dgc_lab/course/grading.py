@@ -22,7 +22,7 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.entries import Entry, one_each, read_entry, submit
+from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
 from dgc_lab.course.sources import notebook, prepare
 from dgc_lab.course.submissions import Submission, find
@@ -48,6 +48,7 @@ def grade(
     jobs: int = 1,
     say: Callable[[str], None] = print,
     only: Collection[str] = (),
+    unfenced: bool = False,
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
@@ -61,13 +62,19 @@ def grade(
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
     folder, limits = Path(folder).resolve(), limits or Limits()
+    missing = fence_missing()
+    if missing and not unfenced:
+        raise LabError(
+            f"this machine allows no fence ({missing}), and what students hand in would run with your rights and your "
+            "network. Grade on a machine that does, or say --unfenced"
+        )
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     with locked(folder), _no_home_left(folder):
-        missing = fence_missing()
         say(
-            "each kernel runs behind a fence: no network, nothing of this machine but Python"
-            if missing is None
-            else f"WARNING: this machine allows no fence ({missing}): submissions run with your rights and your network"
+            f"WARNING: no fence ({missing}): submissions run with your rights and your network"
+            if missing
+            else "each kernel runs behind a fence: no network, nothing of this machine but its programs and Python"
         )
         exercise = _digest(notebook(source, assignment))
         report = read_report(folder)
@@ -81,6 +88,7 @@ def grade(
         for remark in remarks:
             say(without_control(remark))
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
+        check_secret(entries, secret)
         if only:
             everybody, again = [entry.student for entry in entries], True
             entries = [entry for entry in entries if entry.student in only]

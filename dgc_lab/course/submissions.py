@@ -1,9 +1,10 @@
 """Find out what came from whom, in a folder or zip as a learning platform hands it out.
 
-What is understood: one file per student with the name in it (Canvas: ``doejane_1_2_04_masking.ipynb``, Blackboard:
-``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/any.ipynb``),
-and a zip of either, also inside. Nothing in a zip gets out of its folder, and its size is limited while it is read,
-whatever it says of itself.
+What is understood: Moodle's folders and, without folders, files (``Jane Doe_4711_assignsubmission_file_any.ipynb``),
+files of Canvas (``doejane_LATE_123_456_04_masking-1.ipynb``) and Blackboard (``..._jdoe_attempt_2026-...``), folders
+and files of Brightspace (``12-34 - Jane Doe - Nov 21, 2026 1005 AM``), and otherwise a file or a folder for each
+student, called as the student is; and a zip of any of these, also inside. Nothing in a zip gets out of its folder, and
+its size is limited while it is read, whatever it says of itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -26,12 +28,17 @@ from dgc_lab.common import LabError
 MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000
 MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
-LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini)")
-MOODLE = re.compile(r"_(\d+)_assignsubmission_(?:file|onlinetext)_?$")
-CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?(\d+)_\d+_")
-BLACKBOARD = re.compile(r"_([^_]+)_attempt_\d{4}-")
+LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
+# What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
+MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
+ANONYMOUS = r"(?<=anon_)[A-Za-z0-9]{5}|(?<=anon_LATE_)[A-Za-z0-9]{5}"
+CANVAS = re.compile(rf"^(?:LATE_)?(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+|{ANONYMOUS})_\d+_", re.IGNORECASE)
+BRIGHTSPACE = re.compile(
+    r"^(?P<number>\d+)-\d+ ?- ?(?P<name>.+?) ?- ?[^-]*\b\d{4}\b,? \d[\d.:]* ?(?:[AP]M)?(?: ?- .*)?$"
+)
+BLACKBOARD = re.compile(r"^(?P<before>.+)_attempt_\d{4}-\d\d-\d\d")
 UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
-COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
+COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint)$")
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,11 @@ def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[s
     A file without a number belongs to the one who has a number, if that is one.
     """
     by_writing: dict[tuple[str, str], dict[str, list[Path]]] = {}
+    befores = {found["before"] for path in files if (found := BLACKBOARD.match(path.name))}
+    words = zip(*(before.split("_") for before in befores), strict=False) if len(befores) > 1 else ()
+    shared = "".join(f"{same[0]}_" for same in itertools.takewhile(lambda same: len(set(same)) == 1, words))
     for path in files:
-        name, number = _whose(path.relative_to(place), assignment)
+        name, number = _whose(path.relative_to(place), assignment, shared)
         letters = "".join(filter(str.isalnum, unicodedata.normalize("NFC", name)))
         by_writing.setdefault((plain(name), letters), {}).setdefault(number, []).append(path)
     people: dict[str, dict[str, list[Path]]] = {}
@@ -103,7 +113,7 @@ def _of_class(place: Path, files: list[Path], assignment: str) -> Path:
     handed = [path for path in below if path.suffix.lower() in (".ipynb", ".zip")]
     for depth in range(1, max(len(path.parts) for path in below)):
         tops = {path.parts[:depth] for path in below}
-        if len(tops) > 1 or any(len(path.parts) <= depth for path in below) or MOODLE.search(below[0].parts[depth - 1]):
+        if len(tops) > 1 or any(len(path.parts) <= depth for path in below) or _folder(below[0].parts[depth - 1]):
             break
         students = {student_of(Path(*path.parts[depth:]), assignment) for path in handed}
         if "unknown" in students:  # a file that is called as the exercise: the folder is a student's
@@ -118,32 +128,49 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
 
     Example:
         >>> from pathlib import PurePosixPath as P
-        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "doejane_123_456_04_masking-1.ipynb",
-        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb", "jane.ipynb",
+        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "Jane Doe_4711_assignsubmission_file_x.ipynb",
+        ...              "doejane_123_456_04_masking-1.ipynb", "doejane_LATE_123_456_x.ipynb",
+        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb",
+        ...              "12-34 - Jane Doe - Nov 21, 2026 1005 AM/x.ipynb", "s-1001.ipynb",
         ...              "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
         ...     student_of(P(path), "04_masking")
         'Jane-Doe'
+        'Jane-Doe'
+        'doejane'
         'doejane'
         'jdoe'
-        'jane'
+        'Jane-Doe'
+        's-1001'
         'jane'
         'jane'
     """
     return plain(_whose(path, assignment)[0])
 
 
-def _whose(path: PurePosixPath | Path, assignment: str) -> tuple[str, str]:
-    """The name as it is in a path, and the number that the platform has given it, empty where there is none."""
+def _folder(name: str) -> tuple[str, str] | None:
+    """Name and number in the name of a folder that Moodle or Brightspace has made."""
+    found = MOODLE.match(name) or BRIGHTSPACE.match(name)
+    return (found["name"], found["number"]) if found else None
+
+
+def _whose(path: PurePosixPath | Path, assignment: str, shared: str = "") -> tuple[str, str]:
+    """The name as it is in a path, and the number that the platform has given it, empty where there is none.
+
+    What all of Blackboard's names begin with, ``shared``, is no student's; where that is not known, the last word is.
+    """
     if len(path.parts) > 1:
-        number = MOODLE.search(path.parts[0])
-        return MOODLE.sub("", path.parts[0]), number.group(1) if number else ""
+        return _folder(path.parts[0]) or (path.parts[0], "")
     stem = path.stem
     while COPIES.search(stem):
         stem = COPIES.sub("", stem)
+    if found := _folder(stem):
+        return found
     if platform := CANVAS.match(stem):
-        return platform.groups()
-    if platform := BLACKBOARD.search(stem):
-        return platform.group(1), ""
+        anonymous = "" if platform["number"].isdecimal() else f"-{platform['number']}"
+        return platform["name"] + anonymous, platform["number"]
+    if platform := BLACKBOARD.match(stem):
+        before = platform["before"]
+        return before.removeprefix(shared) if shared else before.rpartition("_")[2], ""
     stem = re.sub(re.escape(assignment), "", stem, flags=re.IGNORECASE).strip(" _-.")
     return stem or "unknown", ""
 

@@ -24,12 +24,14 @@ TASKS = {
     "graph_nodes": "aggregation",
     "ring_bytes": "aggregation",
     "exchange_seconds": "aggregation",
+    "my_crossing": "aggregation",
     "aggregate": "replicas",
     "global_accuracy": "replicas",
     "replica_loss": "replicas",
     "combine_gradients": "replicas",
     "my_variable": "replicas",
     "merge_moments": "replicas",
+    "my_moments": "replicas",
     "staleness": "staleness",
     "typical_staleness": "staleness",
     "my_largest_staleness": "staleness",
@@ -37,6 +39,7 @@ TASKS = {
     "synchronous_seconds": "staleness",
     "asynchronous_updates": "staleness",
     "backup_seconds": "staleness",
+    "my_waiting": "staleness",
     "elements_to_keep": "masking",
     "top_k_mask": "masking",
     "split": "masking",
@@ -44,6 +47,7 @@ TASKS = {
     "sampled_threshold": "masking",
     "guaranteed_threshold": "masking",
     "share_sent": "masking",
+    "my_counts": "masking",
     "accumulate": "accumulation",
     "correct_momentum": "accumulation",
     "dgc_step": "accumulation",
@@ -53,6 +57,8 @@ TASKS = {
     "message_bytes": "accumulation",
     "break_even_workers": "accumulation",
     "my_workers": "accumulation",
+    "my_sent": "accumulation",
+    "my_bytes": "accumulation",
     "allreduce_seconds": "scale",
     "allgather_seconds": "scale",
     "break_even_ratio": "scale",
@@ -140,7 +146,7 @@ def asked(answer, *arguments, about: str):
     if not callable(answer):
         raise NotYet(f"a function is asked for, this is {_kind(answer)}.")
     try:
-        result = answer(*(np.copy(each) if isinstance(each, np.ndarray) else each for each in arguments))
+        result = answer(*map(_copied, arguments))
     except NotImplementedError:
         raise NotAttempted("not attempted yet.") from None
     except Exception as error:
@@ -150,6 +156,15 @@ def asked(answer, *arguments, about: str):
     if result is None or result is ...:
         raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
     return result
+
+
+def _copied(argument):
+    """A copy of an array, which may be written to if the array may; anything else as it is."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    copied = np.copy(argument)
+    copied.flags.writeable = argument.flags.writeable
+    return copied
 
 
 def own_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ Uses the standard library alone, so that it runs before anything else of the lab
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import re
@@ -124,16 +123,20 @@ def check_tools() -> None:
 
 
 def fetch(folder: Path) -> Path:
-    """Download the pinned source into ``folder`` through pip, check its SHA-256, and return its path."""
+    """Download the pinned source into ``folder`` through pip, and return its path.
+
+    pip looks at its SHA-256 before it runs the source's setup.py, which it does to find out what else is needed.
+    """
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
-    command += ["--no-build-isolation", "--dest", str(folder), f"horovod=={VERSION}"]
+    command += ["--no-build-isolation", "--dest", str(folder), "--require-hashes", "--requirement", str(wanted)]
     done = subprocess.run(command, capture_output=True, text=True)
     source = folder / f"horovod-{VERSION}.tar.gz"
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        raise BuildError(f"{source.name} has another SHA-256 than {SHA256}: not built\n{done.stderr.strip()}")
     if done.returncode or not source.exists():
         raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
-    found = hashlib.sha256(source.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise BuildError(f"{source.name} has SHA-256 {found}, expected {SHA256}: not built")
     return source
 
 

@@ -51,13 +51,15 @@ def keep(shell, path: str, place: int, setup: str) -> None:
 
 def _answer(shell, connection, attempt) -> None:
     """Answer questions until the end of an attempt."""
+    os.setsid()  # what an answer does to its process group is done to itself alone
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whatever a function does, it ends when its time is over
     names = shell.user_ns
-    replaced = [name for name in attempt["references"] if name in names]
+    replaced = list(attempt["references"])
     names.update({name: _reference(connection, name) for name in replaced})
     if attempt["uncover"]:
         given = shell.user_ns_hidden
-        hiding = {name for name in set(names) & set(vars(builtins)) if given.get(name) is not names[name]}
+        both = (name for name in set(names) & set(vars(builtins)) if not name.startswith("_"))
+        hiding = {name for name in both if given.get(name) is not names[name]}
         for name in hiding:
             del names[name]
         replaced += hiding
@@ -78,7 +80,7 @@ def _answer(shell, connection, attempt) -> None:
             reply = {"error": told(error)}
         try:
             send(connection, reply)
-        except ChannelError as error:
+        except Exception as error:  # of a size or a kind that cannot be sent
             send(connection, {"error": told(error)})
         signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -11,7 +11,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -35,13 +36,34 @@ def settings(group: Path, memory: int, processes: int) -> dict[str, int]:
     return {name: value for name, value in wanted.items() if (group / name).exists()}
 
 
-@contextlib.contextmanager
-def limited(memory: int, processes: int) -> Iterator[Callable[[int], None]]:
-    """A function that puts a process, and all that it starts from then on, under limits; it does nothing without any.
+@dataclass(frozen=True)
+class Limited:
+    """Groups with the same limits, one for each kind; none where none could be made."""
 
-    When the block ends, so does every process in there.
-    """
+    groups: tuple[Path, ...]
+
+    def join(self, process: int) -> None:
+        """Put a process, and all that it starts from now on, under the limits."""
+        for group in self.groups:
+            with contextlib.suppress(OSError):
+                (group / "cgroup.procs").write_text(str(process))
+
+    def overrun(self) -> bool:
+        """Whether the machine has killed somebody in there for memory."""
+        counts = ""
+        for group in self.groups:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError):
+                    counts += (group / name).read_text()
+        return any(int(count) for count in re.findall(r"(?m)^oom_kill (\d+)$", counts))
+
+
+@contextlib.contextmanager
+def limited(memory: int, processes: int) -> Iterator[Limited]:
+    """Make groups with these limits, as far as we may; when the block ends, so does every process in there."""
     made = []
+    for group in left_behind():
+        _end(group)
     for parent in parents():
         group = parent / f"dgc-{os.getpid()}-{time.monotonic_ns()}"
         with contextlib.suppress(OSError):
@@ -49,17 +71,17 @@ def limited(memory: int, processes: int) -> Iterator[Callable[[int], None]]:
             made.append(group)
             for name, value in settings(group, memory, processes).items():
                 (group / name).write_text(str(value))
-
-    def join(process: int) -> None:
-        for group in made:
-            with contextlib.suppress(OSError):
-                (group / "cgroup.procs").write_text(str(process))
-
     try:
-        yield join
+        yield Limited(tuple(made))
     finally:
         for group in made:
             _end(group)
+
+
+def left_behind() -> list[Path]:
+    """Groups of processes that are no more: a run that was killed could not remove them."""
+    found = [group for parent in parents() if parent.is_dir() for group in parent.glob("dgc-*")]
+    return [group for group in found if not os.path.exists(f"/proc/{group.name.split('-')[1]}")]
 
 
 def _end(group: Path) -> None:

@@ -18,6 +18,10 @@ import numpy as np
 MOST_HEAD, MOST_BYTES = 2**22, 2**26  # of a message's head, and of its arrays together
 MOST_THINGS, MOST_DEPTH = 200_000, 40  # in a value
 NUMBERS = "biufc"  # numpy's kinds that may cross
+TOO_LARGE = f"more than {MOST_BYTES // 2**20} MB, or {MOST_THINGS:,} things, in one answer"
+
+
+SIZED = (dict, list, range, type({}.keys()), type({}.values()), tuple, set, frozenset)
 
 
 class ChannelError(Exception):
@@ -37,7 +41,7 @@ def send(connection: socket.socket, message) -> None:
     head = {"value": _plain(message, blobs), "sizes": [len(blob) for blob in blobs]}
     text = json.dumps(head, separators=(",", ":")).encode()
     if len(text) > MOST_HEAD or sum(head["sizes"]) > MOST_BYTES:
-        raise ChannelError(f"more than {MOST_BYTES // 2**20} MB in one answer")
+        raise ChannelError(TOO_LARGE)
     try:
         connection.sendall(b"".join([struct.pack(">I", len(text)), text, *blobs]))
     except OSError as error:
@@ -78,6 +82,8 @@ def _plain(value, blobs: list[bytes], depth: int = 0):
     """A value as JSON can hold it; the bytes of its arrays are added to the blobs."""
     if depth > MOST_DEPTH:
         return {"kind": "other", "name": "deep"}
+    if max(len(blobs), len(value) if isinstance(value, SIZED) else 0) > MOST_THINGS:
+        raise ChannelError(TOO_LARGE)
     if value is None or isinstance(value, bool | str):
         return value if value is None or isinstance(value, bool) else str(value)
     if value is ...:
@@ -101,6 +107,8 @@ def _plain(value, blobs: list[bytes], depth: int = 0):
 
 def _array(value, blobs, depth):
     array = np.asarray(value)
+    if array.nbytes > MOST_BYTES:
+        raise ChannelError(TOO_LARGE)
     if array.dtype.kind == "V":  # bfloat16
         array = array.astype(np.float32)
     if array.dtype.kind not in NUMBERS:

@@ -70,7 +70,6 @@ class CarefulExecute(Execute):
 
     def preprocess_cell(self, cell, resources, index):
         """As nbconvert's; a cell that has ended a kernel before gets an error in its place."""
-        self.running = index
         words = f"this cell {self.fatal[index]}" if index in self.fatal else None
         if words is None and time.monotonic() > self.deadline and cell.cell_type == "code":
             words = f"the time of {self.most_seconds} s was over before this cell"
@@ -91,8 +90,11 @@ class CarefulExecute(Execute):
             cell.outputs = []
             setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
             path = self.listener.getsockname()
-            await self.async_wait_for_reply(self.kc.execute(KEEP.format(path, cell_index, setup), silent=True))
+            request = self.kc.execute(KEEP.format(path, cell_index, setup), silent=True)
+            if await self.async_wait_for_reply(request) is None:  # the cell before has spoiled the kernel
+                await self._give_up()
         else:
+            self.running = cell_index
             cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         if self.interrupt is not None:  # it must have come before the next cell begins
             await self.interrupt
@@ -169,10 +171,14 @@ class CarefulExecute(Execute):
         self._leave_out(self.running, f"took longer than {timeout} s and was stopped")
         reply = await super()._async_handle_timeout(timeout, cell)
         if not await self._idle():
-            self.spent = True
-            await self.km.shutdown_kernel(now=True)
-            raise DeadKernelError("the kernel cannot be interrupted")
+            await self._give_up()
         return reply
+
+    async def _give_up(self):
+        """End a kernel that the cell which ran last has made useless."""
+        self.spent = True
+        await self.km.shutdown_kernel(now=True)
+        raise DeadKernelError("the kernel cannot be interrupted")
 
     async def _idle(self) -> bool:
         """Whether the kernel answers again soon after it was interrupted."""

@@ -83,6 +83,7 @@ def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
         names.append(grading.get("grade_id") if isinstance(grading, dict) else None)
     names = [name if isinstance(name, str) and name in known else None for name in names]
     had = sum(name is not None for name in names)
+    lines = {line: name for line, name in lines.items() if name not in names}
     for place, cell in enumerate(cells):
         if names[place] is None and cell.source.strip():
             names[place] = lines.get(first_line(cell))
@@ -137,13 +138,14 @@ def _assembled(release, answers, extras, seen, lost, known):
 
 
 def _index(release):
-    """For each id whether it is an answer; and the id that belongs to a first line."""
+    """For each id whether it is an answer; and the id of the answer or test that a first line belongs to."""
     known, lines = {}, {}
     for cell in release.cells:
         grading = cell.metadata.get("nbgrader")
         if grading:
             known[grading["grade_id"]] = bool(grading["solution"])
-            lines[first_line(cell)] = grading["grade_id"]
+            if grading["solution"] or grading.get("grade"):
+                lines[first_line(cell)] = grading["grade_id"]
     return known, lines
 
 

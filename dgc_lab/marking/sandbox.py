@@ -114,6 +114,7 @@ def build(plan: Plan) -> None:
     from dgc_lab.cluster.private_network import raise_loopback
 
     raise_loopback()
+    os.umask(0o022)  # the command, which can be nobody's, must get through the folders that are made here
     if runs_as_root(plan):
         for path in (Path(plan.home), *Path(plan.home).rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)

@@ -38,11 +38,11 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     """
     adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))
-    with cgroup.limited(limits.memory + 2**30, MOST_THREADS) as join, log.open("wb") as errors:
+    with cgroup.limited(limits.memory + 2**30, MOST_THREADS) as group, log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
         try:
-            join(process.pid)
-            reason = _watch(process, limits, home, before)
+            group.join(process.pid)
+            reason = _watch(process, limits, home, before, group)
         finally:
             end(set(psutil.Process().children(recursive=True)) - before)
             output, _ = process.communicate()
@@ -52,7 +52,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     return output.decode(errors="replace"), reason
 
 
-def _watch(process, limits, home, before) -> str | None:
+def _watch(process, limits, home, before, group) -> str | None:
     """Wait for a process; why it must be ended, None when it has ended."""
     deadline = time.monotonic() + limits.seconds
     while True:
@@ -64,7 +64,7 @@ def _watch(process, limits, home, before) -> str | None:
         family = set(psutil.Process().children(recursive=True)) - before
         if len(family) > MOST_PROCESSES:
             return f"it started more than {MOST_PROCESSES} processes"
-        if memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
+        if group.overrun() or memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
             return f"it took more than {limits.memory / 2**30:.1f} GB of memory"
         if size_of(home, limits.disk) > limits.disk:
             return f"it wrote more than {limits.disk // 2**20} MB of files"

@@ -180,7 +180,7 @@ def rows(place, name):
     return json.loads((place / "grading" / "report.json").read_text())[name]
 
 
-SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 13, "damaged": 18, "hostile": 5, "cunning": 0}
+SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 18, "hostile": 11, "cunning": 0}
 
 
 @pytest.mark.parametrize(("student", "score"), SCORES.items())
@@ -208,7 +208,7 @@ def test_what_cannot_be_graded_is_said_and_holds_up_nobody(graded, student, word
             "metadata lost|sets VARIANT|put back: marks-split|more than once, all of which were run: share-sent",
         ),
         ("hostile", "could not be stopped|ended its process|printed more than"),
-        ("cunning", "read it before you believe|ended its process|(marks-share-sent) passes where nobody can"),
+        ("cunning", "read it before you believe|ended its process"),
     ],
 )
 def test_the_report_says_what_happened(graded, student, remarks):
@@ -269,7 +269,6 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     assert "no notebook" in pages["pdf"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
-    assert "it shows tests" in pages["cunning"]
     source = sources.text_half(EXERCISES / "source", FIRST).read_text()
     blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
     shown = re.sub(blocks, "", source)

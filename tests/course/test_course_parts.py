@@ -6,8 +6,9 @@ import zipfile
 import nbformat
 import pytest
 
+from dgc_lab.cluster.private_network import first_way
 from dgc_lab.common import LabError
-from dgc_lab.course import entries, roster, scaffold, sources, submissions
+from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control
 
@@ -49,6 +50,31 @@ def test_one_notebook_of_each_student(tmp_path):
         (["04_masking/jane.ipynb", "04_masking/john.ipynb", "04_masking/read me.txt"], {"jane", "john", "read-me"}),
         (["a/b/jane/x.ipynb", "a/b/john/x.ipynb"], {"jane", "john"}),
         (["jane/old.ipynb", "jane/04_masking.ipynb"], {"jane"}),
+        # Moodle without folders; Canvas, late and anonymous; Blackboard; Brightspace with and without folders; ids
+        ([f"Al Ba_{n}_assignsubmission_file_04_masking.ipynb" for n in (1, 2)], {"Al-Ba-1", "Al-Ba-2"}),
+        ([f"Jane Doe_{n}_assignsubmission_file/04_masking-1.ipynb" for n in (7, 8)], {"Jane-Doe-7", "Jane-Doe-8"}),
+        (["doejane_LATE_47_11_04_masking-1.ipynb", "roe_48_12_x.ipynb"], {"doejane", "roe"}),
+        (["anon_aB3dE_11_x.ipynb", "anon_LATE_fG4hI_12_x.ipynb"], {"anon-aB3dE", "anon-fG4hI"}),
+        (
+            [
+                f"Masking_{who}_attempt_2026-11-21-10-00-00{rest}"
+                for who in ("a_doe", "b_doe")
+                for rest in ("_x.ipynb", ".txt")
+            ],
+            {"a_doe", "b_doe"},
+        ),
+        (["Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb"], {"jdoe"}),
+        (
+            [
+                "index.html",
+                "12-34 - Jane Doe-Roe - Nov 21, 2026 1005 AM/x.ipynb",
+                "12-34 - Jane Doe-Roe - Nov 22, 2026 905 PM/x.ipynb",
+                "13-34 - Al Ba - 21 November, 2026 1005/x.ipynb",
+            ],
+            {"Jane-Doe-Roe", "Al-Ba"},
+        ),
+        (["12-34 - Jane Doe - Nov 21, 2026 1005 AM - 04_masking.ipynb", "j.ipynb"], {"Jane-Doe", "j"}),
+        (["s-1001.ipynb", "s-1002.ipynb", "s-1002 (1).ipynb", "s-1002-Copy1.ipynb"], {"s-1001", "s-1002"}),
         # two of one name, and one who hands in twice
         ([f"Al Ba_{n}_assignsubmission_file_/x.ipynb" for n in (1, 2)], {"Al-Ba-1", "Al-Ba-2"}),
         (["ab_1_2_x.ipynb", "ab_LATE_1_3_x-1.ipynb", "ab.ipynb"], {"ab"}),
@@ -83,13 +109,18 @@ def test_the_newer_of_two_in_a_zip_counts_and_a_students_zip_is_no_bomb(tmp_path
 
 
 def test_a_secret_is_made_once_and_read_by_its_owner_alone(tmp_path):
-    secret = roster.read_secret(tmp_path / "secret")
+    with pytest.raises(LabError, match=r"no secret at .*the file that the release was made with"):
+        roster.read_secret(tmp_path / "secret")
+    secret = roster.read_secret(tmp_path / "secret", make=True)
     assert len(secret) >= 16
     assert roster.read_secret(tmp_path / "secret") == secret
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "short").write_text("abc")
     with pytest.raises(LabError, match=r"at least 16 characters, it has 3"):
         roster.read_secret(tmp_path / "short")
+    for heading in ("Email", "E-mail address", "student", "SIS Login ID", "Last name", "Username"):
+        (tmp_path / "names").write_text(f"{heading};x\nMüller, Al;1\n")
+        assert roster.read_roster(tmp_path / "names") == {"Muller-Al": "Müller, Al"}
     (tmp_path / "names").write_text("José\nJose\n")
     with pytest.raises(LabError, match=r"'Jose' and 'José' cannot be told apart"):
         roster.read_roster(tmp_path / "names")
@@ -107,6 +138,46 @@ def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
     assert "is there already" in capsys.readouterr().err
     with pytest.raises(LabError, match=r"named like 08_my_idea, got 'Mine'"):
         scaffold.new(tmp_path, "Mine")
+
+
+def test_a_secret_that_was_forgotten_or_is_another_ones_is_an_error():
+    secret = "a secret of the course"
+
+    def read(numbers, given):
+        cells = {name: [nbformat.v4.new_code_cell(f"VARIANT = {number}")] for name, number in numbers.items()}
+        found = []
+        for name, each in cells.items():
+            entry = entries.Entry(submissions.Submission(name, None), name, cells=each)
+            entry.number = entries.whose(each, name, given, None, entry.remarks)[1]
+            entry.own = entries.stated(each) in (str(entry.number), "")
+            found.append(entry)
+        entries.check_secret(found, given)
+        return found
+
+    own = {name: roster.variant_number(secret, name) for name in ("jane", "john", "eve")}
+    assert all(entry.own for entry in read(own, secret))
+    [*_, eve] = read(own | {"eve": own["jane"]}, secret)
+    assert (eve.own, eve.number) == (False, own["eve"])
+    [*_, eve] = read(dict.fromkeys(own, 0) | {"eve": 5}, None)
+    assert (eve.own, eve.number) == (False, 0)
+    with pytest.raises(LabError, match=r"3 of 3 notebooks .* needs the --secret"):
+        read(own, None)
+    with pytest.raises(LabError, match=r"3 of 3 .* another one's"):
+        read(own, "the secret of another")
+
+
+def test_without_a_fence_nothing_is_graded_unless_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # where there is no command that makes one
+    first_way.cache_clear()
+    try:
+        with pytest.raises(LabError, match=r"allows no fence \(the command unshare is not here\).*--unfenced"):
+            grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading")
+        assert not (tmp_path / "grading").exists()
+        with pytest.raises(LabError, match="no exercise"):  # it goes on to the next question
+            grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading", unfenced=True, say=list)
+        assert (tmp_path / "grading").stat().st_mode & 0o077 == 0
+    finally:
+        first_way.cache_clear()
 
 
 def test_whose_a_notebook_is():
