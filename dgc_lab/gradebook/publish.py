@@ -11,13 +11,14 @@ from pathlib import Path
 from dgc_lab.common import LabError
 
 # The sources with hidden tests, and the tests that need them, have wrong answers with what is wrong about them, or show
-# how to attack the grading. The guide is replaced by another.
+# how to attack the grading, as a tool does. The guide is replaced by another.
 LEFT_OUT = (
     "notebooks/exercises/source/",
     "tests/exercises/",
     "tests/course/",
     "tests/marking/",
     "tests/gradebook/",
+    "tools/grade_a_",
 )
 GUIDE = "notebooks/exercises/README.md"
 FOR_STUDENTS = """# Exercises
