@@ -184,7 +184,7 @@ def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(
             errors = [output["evalue"] for kind, output in all_outputs(page) if kind == "error"]
             kernel_says(
                 page,
-                "exec('from dgc_lab.cluster import HorovodRanks; ranks = HorovodRanks(2, timeout=600, progress=None)')",
+                "exec('from dgc_lab.cluster import HorovodRanks; ranks = HorovodRanks(2, timeout=600, progress=None); ranks.start()')",
             )
             ranks[name] = json.loads(kernel_says(page, "ranks.run(__import__('os').getpid)"))
             networks = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in ranks[name]}
