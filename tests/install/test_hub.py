@@ -55,6 +55,11 @@ c.JupyterHub.hub_port = {hub_port}
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{api_port}"
 c.Spawner.args = c.Spawner.args + ["--LabApp.expose_app_in_browser=True"]
 """
+RANKS = """
+from dgc_lab.cluster import HorovodRanks
+ranks = HorovodRanks(2, timeout=600, progress=None)
+ranks.start()
+"""
 # In a student's kernel: what can be had of another's processes and ports.
 PROBE = """
 import os, socket
@@ -182,10 +187,7 @@ def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(
             seconds = time.monotonic() - start
             screenshot(page, f"hub_{name}")
             errors = [output["evalue"] for kind, output in all_outputs(page) if kind == "error"]
-            kernel_says(
-                page,
-                "exec('from dgc_lab.cluster import HorovodRanks; ranks = HorovodRanks(2, timeout=600, progress=None); ranks.start()')",
-            )
+            kernel_says(page, f"exec({RANKS!r})")
             ranks[name] = json.loads(kernel_says(page, "ranks.run(__import__('os').getpid)"))
             networks = {os.stat(f"/proc/{pid}/ns/net").st_ino for pid in ranks[name]}
             together.wait()
