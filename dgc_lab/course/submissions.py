@@ -229,13 +229,20 @@ def handed_in_at(path: PurePosixPath | Path, modified: float) -> str | None:
         >>> from pathlib import PurePosixPath as P
         >>> handed_in_at(P("Masking_jdoe_attempt_2026-11-21-10-05-00_x.ipynb"), 0)
         '2026-11-21T10:05:00'
+        >>> handed_in_at(P("12-34 - Jane Doe - Nov 21, 2026 105 PM/x.ipynb"), 0)
+        '2026-11-21T13:05:00'
         >>> handed_in_at(P("doejane_LATE_123_456_x.ipynb"), 0), handed_in_at(P("doejane_123_456_x.ipynb"), 0)
         ('late', None)
     """
     if found := re.search(r"_attempt_(\d{4}-\d\d-\d\d)-(\d\d)-(\d\d)-(\d\d)", path.name):
         return f"{found[1]}T{found[2]}:{found[3]}:{found[4]}"
     if len(path.parts) == 1 and CANVAS.match(path.stem):
-        return "late" if "_LATE_" in path.stem else None
+        return "late" if re.search("(^|_)LATE_", path.stem) else None
+    told = path.parts[0].rpartition(" - ")[2].replace(":", "")  # Brightspace's folders end in it
+    told = re.sub(r"\b(\d\d\d) (?=[AP]M$)", r"0\1 ", told)
+    for form in ("%b %d, %Y %I%M %p", "%B %d, %Y %I%M %p", "%d %B, %Y %I%M %p"):
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(told, form).isoformat()
     return datetime.datetime.fromtimestamp(modified).isoformat(timespec="seconds")
 
 

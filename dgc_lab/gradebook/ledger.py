@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab.course.report import graded_rows
+from dgc_lab.gradebook.grades import grades_of, marked_by_hand
 from dgc_lab.gradebook.late import Lateness, lateness, read_rules
-from dgc_lab.gradebook.overrides import machine_grades, read_overrides, words_of
-from dgc_lab.marking.nbgrader_api import course_api, waiting
+from dgc_lab.gradebook.overrides import read_overrides, words_of
+from dgc_lab.marking.nbgrader_api import course_api
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,22 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
     rules, decided, marks = read_rules(folder), read_overrides(folder), {}
     with course_api(folder).gradebook as gradebook:
         for name, rows in sorted(graded_rows(folder, exercise).items()):
-            most = gradebook.find_assignment(name).max_score
+            most, by_hand = gradebook.find_assignment(name).max_score, marked_by_hand(gradebook, name)
+            every = grades_of(gradebook, name)
             for student, row in sorted(rows.items()):
-                found = gradebook.find_submission(name, student) if row["status"] == "graded" else None
-                reached = found.score if found else 0.0
+                graded = row["status"] == "graded"
+                grades = every[student] if graded else {}
+                reached = float(sum(grade.score for grade in grades.values()))
                 late = lateness(rules, student, name, row.get("time"), reached, most)
-                machine = machine_grades(found) if found else {}
                 marks.setdefault(name, {})[student] = Mark(
                     points=late.points if late else reached,
                     reached=reached,
                     most=most,
-                    graded=found is not None,
+                    graded=graded,
                     late=late,
-                    waiting=tuple(waiting(found)) if found else (),
-                    overrides=tuple(words_of(folder, decided, student, name)) if found else (),
-                    tasks={task: (grade.score, grade.max_score) for task, grade in machine.items()},
+                    waiting=tuple(sorted(task for task in grades.keys() & by_hand if grades[task].needs_manual_grade)),
+                    overrides=tuple(words_of(folder, decided, student, name)) if graded else (),
+                    tasks={task: (grades[task].score, grades[task].max_score) for task in grades.keys() - by_hand},
                     handed_in=row.get("handed_in", ""),
                     number=row.get("number", ""),
                     remarks=tuple(row["remarks"]),

@@ -11,8 +11,9 @@ import datetime as dt
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.report import graded_rows
+from dgc_lab.course.report import graded_rows, locked
 from dgc_lab.gradebook.by_hand import version
+from dgc_lab.gradebook.grades import grades_of, marked_by_hand
 from dgc_lab.marking.nbgrader_api import course_api
 
 FILE = "overrides.csv"
@@ -41,7 +42,9 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
     if rows.get(student, {}).get("status") != "graded":
         raise LabError(f"{student!r} has no graded hand-in of {exercise}; there are: {', '.join(sorted(rows))}")
     with course_api(folder).gradebook as gradebook:
-        grades = machine_grades(gradebook.find_submission(exercise, student))
+        by_hand = marked_by_hand(gradebook, exercise)
+        grades = grades_of(gradebook, exercise)[student]
+        grades = {name: grade for name, grade in grades.items() if name not in by_hand}
         name = next((each for each in (task, f"marks-{task}") if each in grades), None)
         if name is None:
             tasks = ", ".join(sorted(each.removeprefix("marks-") for each in grades))
@@ -62,13 +65,14 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         kept.append(
             dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
         )
-    path = folder / FILE
-    with path.with_suffix(".new").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(kept)
-    path.with_suffix(".new").replace(path)
-    enter(folder)
+    with locked(folder):
+        path = folder / FILE
+        with path.with_suffix(".new").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(kept)
+        path.with_suffix(".new").replace(path)
+        enter(folder)
     return kept
 
 
@@ -78,23 +82,14 @@ def enter(folder: Path) -> None:
     for row in read_overrides(folder):
         decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
     with course_api(folder).gradebook as gradebook:
-        for exercise, rows in graded_rows(folder).items():
-            for student in (name for name, row in rows.items() if row["status"] == "graded"):
-                for task, grade in machine_grades(gradebook.find_submission(exercise, student)).items():
-                    points = decided.get((student, exercise, task))
+        for exercise in graded_rows(folder):
+            by_hand = marked_by_hand(gradebook, exercise)
+            for student, grades in grades_of(gradebook, exercise).items():
+                for task in grades.keys() - by_hand:
+                    points, grade = decided.get((student, exercise, task)), grades[task]
                     if (points, False) != (grade.manual_score, grade.needs_manual_grade):
                         grade.manual_score, grade.needs_manual_grade = points, False
         gradebook.db.commit()
-
-
-def machine_grades(submission) -> dict:
-    """nbgrader's grades of what a machine marks: of what a person marks there is a comment of the same name."""
-    return {
-        grade.name: grade
-        for notebook in submission.notebooks
-        for grade in notebook.grades
-        if grade.name not in {comment.name for comment in notebook.comments}
-    }
 
 
 def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -> list[str]:

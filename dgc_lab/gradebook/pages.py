@@ -1,8 +1,9 @@
 """Feedback for many students in one zip, which a learning platform hands out by the names in it.
 
-Moodle (mod/assign/feedback/file/importziplib.php in moodle/moodle), Canvas (``infer_comment_context_from_filename`` in
-instructure/canvas-lms) and Brightspace know the student by what they had called the hand-in when it was downloaded. So
-each page has the very name of what it is about, and ends in ``.html``.
+Moodle, Canvas and Brightspace know a student by what they had called the hand-in when it was downloaded. So each page
+has the very name of what it is about, and ends in ``.html``. Sources: ``mod/assign/feedback/file/importziplib.php`` in
+moodle/moodle; ``infer_comment_context_from_filename`` in instructure/canvas-lms;
+https://carleton.ca/brightspace/instructors/grading-assignments-and-providing-feedback/
 """
 
 from __future__ import annotations

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 
-# The sources with hidden tests; wrong answers with what is wrong about them; and the tests that need the sources, or
-# show how to attack the grading. The house's tests ask for all of these. The guide is replaced by another.
+# The sources with hidden tests, and the tests that need them, have wrong answers with what is wrong about them, or show
+# how to attack the grading, as a tool does. The guide is replaced by another.
 LEFT_OUT = (
     "notebooks/exercises/source/",
-    "tests/exercises/wrong_answers/",
-    "tests/exercises/test_exercises.py",
+    "tests/exercises/",
     "tests/course/",
     "tests/marking/",
     "tests/gradebook/",
-    "tests/house/",
+    "tools/grade_a_",
 )
 GUIDE = "notebooks/exercises/README.md"
 FOR_STUDENTS = """# Exercises
@@ -37,17 +36,16 @@ def publish(root: Path, target: Path) -> list[str]:
     """Copy what git tracks in ``root`` to ``target``, as a repository with one commit; the names of the files.
 
     Raises:
-        LabError: the target is there and not empty, ``root`` is no copy with sources, something tracked has not been
-            committed, or a line of a solution would be in the copy.
+        LabError: the target is there and not empty, ``root`` is no copy with sources, or lines of a solution would be
+            in the copy.
     """
     root, target = Path(root).resolve(), Path(target).resolve()
     if target.exists() and any(target.iterdir()):
         raise LabError(f"{target} is not empty")
     if not (root / "notebooks" / "exercises" / "source").is_dir():
         raise LabError(f"{root} has no notebooks/exercises/source: publish from the top of the instructors' copy")
-    if changed := _git(root, "status", "--porcelain", "--untracked-files=no").strip():
-        raise LabError(f"commit what has changed first:\n{changed}")
-    names = [name for name in _git(root, "ls-files", "-z").split("\0") if name and not name.startswith(LEFT_OUT)]
+    tracked = [name for name in _git(root, "ls-files", "-z").split("\0") if name and (root / name).exists()]
+    names = [name for name in tracked if not name.startswith(LEFT_OUT)]
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, target / name, follow_symlinks=False)

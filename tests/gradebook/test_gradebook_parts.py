@@ -2,6 +2,7 @@
 
 import datetime as dt
 import itertools
+import json
 import re
 import types
 import zipfile
@@ -10,7 +11,7 @@ import pytest
 
 from dgc_lab.common import LabError
 from dgc_lab.course import submissions
-from dgc_lab.gradebook import answers, by_hand, late, ledger, similar, statistics
+from dgc_lab.gradebook import answers, by_hand, late, ledger, pages, similar, statistics
 
 RULES = """
 grace_minutes = 15
@@ -172,3 +173,28 @@ def test_a_note_says_what_counts_and_why():
         6.0, 10.0, 20.0, True, late.Lateness(2, 6.0, "2 days late: 4 points off"), (), ("split: 1",), {}, "", "", ()
     )
     assert ledger.note(mark) == "**6 of 20 points.** 2 days late: 4 points off. Split: 1."
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("Jane Doe_4711_assignsubmission_file_/my work.ipynb", "Jane Doe_4711_assignsubmission_file_/my work.html"),
+        ("Jane Doe_4711_assignsubmission_file_work.zip", "Jane Doe_4711_assignsubmission_file_work.html"),
+        ("doejane_LATE_123_456_04_masking-1.ipynb", "doejane_LATE_123_456_04_masking-1.html"),
+        (
+            "12345-67890 - Jane Doe - 21 November, 2026 1003 AM/x.ipynb",
+            "12345-67890 - Jane Doe - 21 November, 2026 1003 AM/x.html",
+        ),
+    ],
+)
+def test_a_page_is_packed_under_the_name_of_what_it_is_about(tmp_path, given, wanted):
+    row = {"status": "graded", "handed_in": given}
+    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"jane": row}}))
+    page = tmp_path / "feedback" / "jane" / "04_masking" / "04_masking.html"
+    with pytest.raises(LabError, match="no page or no file name of jane"):
+        pages.pack(tmp_path)
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>Well done.</p>")
+    [packed] = pages.pack(tmp_path)
+    with zipfile.ZipFile(packed) as file:
+        assert {name: file.read(name) for name in file.namelist()} == {wanted: b"<p>Well done.</p>"}

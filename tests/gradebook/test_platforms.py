@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from dgc_lab.common import LabError
 from dgc_lab.course.submissions import plain
+from dgc_lab.gradebook import commands
 from dgc_lab.gradebook.csv_text import CsvText
 from dgc_lab.gradebook.ledger import Mark
-from dgc_lab.gradebook.platforms import fill
+from dgc_lab.gradebook.platforms import PLATFORMS, fill
 
 EXERCISE = "04_masking"
 
@@ -113,6 +114,10 @@ def test_a_platforms_file_comes_back_as_it_was_but_for_our_fields(tmp_path, form
     again = tmp_path / "again.csv"
     again.write_bytes(filled.data)
     assert fill(marks, again, platform).data == filled.data
+
+
+def test_every_platform_has_a_command_and_a_file_here():
+    assert set(PLATFORMS) == set(commands.PLATFORMS) == {platform for platform, *_ in FORMS.values()}
 
 
 def left(tmp_path, marks, text=MOODLE, platform="moodle"):

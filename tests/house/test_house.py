@@ -36,6 +36,9 @@ MAY_IMPORT = {  # beside common, which all may, and itself
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 2300
+whole = pytest.mark.skipif(
+    not (ROOT / "notebooks" / "exercises" / "source").exists(), reason="a students' copy has no tests of grading"
+)
 LESSON = re.compile(r"lessons? \d|(all|every) lessons?|instructors", re.IGNORECASE)
 
 
@@ -166,12 +169,14 @@ def test_no_room_is_too_large():
     assert {room: lines for room, lines in sizes.items() if lines > MOST_LINES_OF_A_ROOM} == {}
 
 
+@whole
 def test_tests_have_the_same_rooms():
     rooms = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
     assert rooms - set(ROOMS) == {"house", "lessons", "tools"}
     assert set(ROOMS) - rooms == set()
 
 
+@whole
 def test_files_that_run_first_or_alone_are_there():
     there = {file.name for folder in ("tests", "notebooks") for file in (ROOT / folder).rglob("*.*")}
     assert {*LONGEST, *LESSONS_ALONE} - there == set()
