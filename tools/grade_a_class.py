@@ -37,7 +37,7 @@ UNSTOPPABLE = "while True:\n    try:\n        while True:\n            pass\n   
 HOSTILE = {  # code of a cell of one's own, or answers, and the marks that are due; None for what cannot be graded
     "an endless answer": (
         {"share-sent": "def share_sent(gradients, ratio, whose):\n    while True:\n        pass"},
-        15,
+        13,  # and my_counts is made with it
     ),
     "a cell that cannot be stopped": ({"elements-to-keep": UNSTOPPABLE}, 12),
     "a cell that ends its process": ("import os\nos._exit(0)", 18),
