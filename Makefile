@@ -1,6 +1,7 @@
 # make lab    opens JupyterLab on the lessons          make test    runs the test suite; make test ROOM=dgc one room's
 # make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
-# make course makes the instructors' environment, for python -m dgc_lab.course
+# make course makes the instructors' environment, for python -m dgc_lab.course; make hub makes JupyterHub's
+# make wheelhouse gathers what make lab needs, for rooms without a network: make lab takes it from there
 # make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 
@@ -9,6 +10,16 @@ BIN := $(VENV)/bin
 # Instructors have nbgrader, students must not: it would change their JupyterLab. Its environment reads .venv's packages
 # through a .pth file, so that only what nbgrader needs on top is installed (six packages, 82 MB, seconds).
 COURSE := .venv-course
+# JupyterHub's, of which students are given their servers: what students need, and no test tools. Its proxy is npm's.
+HUB := .venv-hub
+PROXY := 5.3.0
+# Where wheelhouse/ is, packages come from there, the wheel of Horovod too, and no network is asked.
+WHEELS := $(abspath wheelhouse)
+ifneq ($(wildcard $(WHEELS)),)
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := $(WHEELS)
+export DGC_LAB_CACHE := $(WHEELS)/built
+endif
 # The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
@@ -19,12 +30,27 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course test test-long test-colab lint notebooks exercises docs site bench release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench release \
+	binder-replay requirements clean
 
 lab: $(VENV)/.horovod
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
 
 course: $(COURSE)/.installed
+
+hub: $(HUB)/.installed
+
+# For this system and this Python: make it on a machine like those in the room.
+wheelhouse: $(VENV)/.horovod
+	rm -rf $(WHEELS).new
+	mkdir -p $(WHEELS).new/built/horovod
+	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --requirement requirements.txt
+	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --no-deps \
+		--requirement requirements-course.txt
+	cp -r "$$($(BIN)/python -c 'from dgc_lab.install.build_horovod import wheel_folder; print(wheel_folder())')" \
+		$(WHEELS).new/built/horovod/
+	rm -rf $(WHEELS)
+	mv $(WHEELS).new $(WHEELS)
 
 # In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
 # marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
@@ -111,6 +137,16 @@ $(COURSE)/.installed: $(VENV)/.installed requirements-course.txt
 	$(BIN)/python -m pip --python $(COURSE)/bin/python install --quiet --no-deps --requirement requirements-course.txt
 	touch $@
 
+$(HUB)/.installed: requirements.txt binder/requirements.txt requirements-hub.txt pyproject.toml binder/overrides.json
+	[ -x $(HUB)/bin/python ] || $(PYTHON) -m venv $(HUB)
+	$(HUB)/bin/python -m pip install --quiet --requirement binder/requirements.txt --requirement requirements-hub.txt
+	$(HUB)/bin/python -m pip install --quiet --no-deps --no-build-isolation .
+	mkdir -p $(HUB)/share/jupyter/lab/settings
+	cp binder/overrides.json $(HUB)/share/jupyter/lab/settings/overrides.json
+	$(HUB)/bin/python -m dgc_lab build-horovod
+	npm install --silent --prefix $(HUB) configurable-http-proxy@$(PROXY)
+	touch $@
+
 $(COLAB)/.installed: colab/requirements.txt
 	@[ -n "$(PYTHON_COLAB)" ] || { echo "No Python 3.13 found, which Colab has. Install it (Debian, Ubuntu: apt-get" \
 		"install python3.13-venv; pyenv install 3.13), or say: make test-colab PYTHON_COLAB=/path/to/python3.13"; exit 1; }
@@ -118,16 +154,19 @@ $(COLAB)/.installed: colab/requirements.txt
 	$(COLAB)/bin/python -m pip install --quiet --requirement colab/requirements.txt
 	touch $@
 
+# What packages need that requirements.txt has not, pinned so that it fits.
+on_top = { echo "\# What is needed on top of requirements.txt for $(1); made by: make requirements"; \
+	printf '%s\n' $(foreach package,$(1),'$(package)') | uv pip compile --quiet --universal --python-version 3.11 \
+		--no-annotate --no-header --upgrade --constraint requirements.txt - \
+	| awk 'NR == FNR { have[$$$$1]; next } !($$$$1 in have)' requirements.txt -; }
 # Pin the newest versions that fit together on Python 3.11 to 3.13 (needs uv).
 requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
-	{ echo "# What nbgrader needs on top of requirements.txt; made by: make requirements"; \
-	echo "nbgrader>=0.9.6" | uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-header \
-		--upgrade --constraint requirements.txt - | awk 'NR == FNR { have[$$1]; next } !($$1 in have)' requirements.txt -; \
-	} > requirements-course.txt
+	$(call on_top,nbgrader>=0.9.6) > requirements-course.txt
+	$(call on_top,jupyterhub>=5.2 nbgitpuller>=1.2) > requirements-hub.txt
 	uv pip compile --quiet --universal --python-version 3.13 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" colab/requirements.in --output-file colab/requirements.txt
 
 clean:
-	rm -rf $(VENV) $(COURSE) $(COLAB) build dist artefacts site
+	rm -rf $(VENV) $(COURSE) $(HUB) $(COLAB) build dist artefacts site

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
 
@@ -40,6 +41,7 @@ LONGEST = (
     "test_browser_masking.py",
     "test_clusters.py",
     "test_course.py",
+    "test_attacks.py",
     "test_model_trainer.py",
     "test_clusters_in_kernel.py",
     "test_browser_replicas.py",

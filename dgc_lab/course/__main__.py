@@ -1,4 +1,4 @@
-"""``python -m dgc_lab.course new | release | grade | feedback | marks``: from its source to a table of marks."""
+"""``python -m dgc_lab.course COMMAND``: from an exercise's source to marks on the learning platform."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.roster import read_roster, read_secret, variant_number
+from dgc_lab.gradebook import commands as after
 
 EXERCISES = Path("notebooks") / "exercises"
+PRIVATE = ("grade", "feedback", "marks", "override", "statistics", "similar")  # what they write is nobody else's
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         found.add_argument("--source", type=Path, default=EXERCISES / "source", help="folder of the sources")
 
     def secret(found):
-        found.add_argument("--secret", type=Path, help="file with the course's secret; made when it is not there")
+        found.add_argument("--secret", type=Path, help="file with the course's secret; the release makes it")
 
     def names(found):
         found.add_argument("--roster", type=Path, help="file with the students' names, one a line, or a CSV")
@@ -47,13 +49,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
     found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
     found.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="how many to grade at a time")
+    text = "grade where there can be no fence: what is handed in then runs with your rights and your network"
+    found.add_argument("--unfenced", action="store_true", help=text)
     found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
+    found.add_argument("--only", nargs="+", default=[], metavar="STUDENT", help="grade these again, and nobody else")
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
-    found = command("marks", "write the table of marks as CSV", names, graded)
-    found.add_argument("--to", type=Path, help="the CSV file; marks.csv in the grading folder")
-    text = "CSV of the answers that a person marks, made when it is not there; the points in it are entered"
-    found.add_argument("--by-hand", type=Path, help=text)
+    found.add_argument("--zip", action="store_true", help="pack them, too, under the names that the platform wants")
+    after.add(command, sources, names, graded)
     return main
 
 
@@ -77,7 +80,7 @@ def release(options) -> int:
     if options.roster:
         if not options.secret:
             raise LabError("variants for a roster need the course's secret: --secret FILE")
-        secret = read_secret(options.secret)
+        secret = read_secret(options.secret, make=True)
         variants = {student: variant_number(secret, student) for student in read_roster(options.roster)}
     target = options.to or (Path("variants") if variants else EXERCISES / "release")
     for path in release(options.source, target, options.names, variants):
@@ -88,13 +91,20 @@ def release(options) -> int:
 def grade(options) -> int:
     """Grade; 1 when somebody's submission could not be graded."""
     from dgc_lab.course.grading import grade
-    from dgc_lab.course.supervision import Limits
+    from dgc_lab.gradebook.journal import Journal
+    from dgc_lab.gradebook.ledger import marks_of
+    from dgc_lab.gradebook.overrides import enter
+    from dgc_lab.marking.supervision import Limits
 
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)
     what = (options.submissions, options.assignment, options.source, options.folder, secret, roster, limits)
-    rows = grade(*what, options.again, options.jobs)
+    rows = grade(*what, options.again, options.jobs, Journal(options.folder), options.only, options.unfenced)
+    enter(options.folder)
+    for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
+        if mark.late:
+            print(f"{student}: {mark.late.words}")
     left = [row["student"] for row in rows if row["status"] != "graded"]
     print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))
     return int(bool(left))
@@ -102,23 +112,15 @@ def grade(options) -> int:
 
 def feedback(options) -> int:
     """Pages of feedback."""
-    from dgc_lab.course.marks import feedback
+    from dgc_lab.course.feedback import feedback
+    from dgc_lab.gradebook.ledger import marks_of, note
+    from dgc_lab.gradebook.pages import pack
 
-    print(f"{len(feedback(options.folder, options.assignment))} pages in {options.folder / 'feedback'}")
-    return 0
-
-
-def marks(options) -> int:
-    """The table of marks, with those that a person has given."""
-    from dgc_lab.course.by_hand import by_hand
-    from dgc_lab.course.marks import marks
-
-    if options.by_hand:
-        entered, waiting = by_hand(options.folder, options.by_hand)
-        print(f"{entered} answers have points in {options.by_hand}, {waiting} wait for them")
-    roster = read_roster(options.roster) if options.roster else None
-    target = options.to or options.folder / "marks.csv"
-    print(f"{len(marks(options.folder, target, roster))} students in {target}")
+    marks = marks_of(options.folder, options.assignment)
+    notes = {(name, student): note(mark) for name, rows in marks.items() for student, mark in rows.items()}
+    print(f"{len(feedback(options.folder, options.assignment, notes))} pages in {options.folder / 'feedback'}")
+    for path in pack(options.folder, options.assignment) if options.zip else ():
+        print(path)
     return 0
 
 
@@ -135,8 +137,10 @@ def main(arguments=None) -> int:
     """Run a command; what goes wrong around it is said in a line."""
     options = parser().parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.command in PRIVATE or getattr(options, "roster", None):
+        os.umask(0o077)
     try:
-        return globals()[options.command](options)
+        return (globals().get(options.command) or getattr(after, options.command))(options)
     except LabError as error:
         print(f"{error}", file=sys.stderr)
         return 2

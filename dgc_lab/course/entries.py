@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.repair import read, repair
 from dgc_lab.course.roster import variant_number
 from dgc_lab.course.sources import with_variant
 from dgc_lab.course.submissions import Submission
+from dgc_lab.marking.repair import read, repair
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Entry:
     student: str
     number: int = 0
     cells: list | None = None
+    own: bool = True  # whether the variant that the notebook holds is the one that it is graded with
     remarks: list[str] = field(default_factory=list)
 
 
@@ -32,7 +33,7 @@ def read_entry(submission: Submission, assignment: str, secret: str | None, rost
         with _told(entry):
             cells = read(submission.path, assignment)
             entry.student, entry.number = whose(cells, submission.student, secret, roster, entry.remarks)
-            entry.cells = cells
+            entry.cells, entry.own = cells, stated(cells) in (str(entry.number), "")
     return entry
 
 
@@ -80,18 +81,39 @@ def _told(entry: Entry):
         entry.remarks.append(f"{type(error).__name__}: {str(error)[:200]}")
 
 
+def stated(cells) -> str:
+    """The variant that a notebook holds, as it is written there; empty where there is none."""
+    return next((c.source.partition("=")[2].strip() for c in cells if c.source.startswith("VARIANT =")), "")
+
+
+def check_secret(entries: list[Entry], secret: str | None) -> None:
+    """A LabError where more than half of the notebooks hold another variant than they would be graded with.
+
+    One of them is a student's doing; many are a secret that was forgotten, or is another course's.
+    """
+    read = [entry for entry in entries if entry.cells is not None]
+    others = [entry.student for entry in read if not entry.own]
+    if 2 * len(others) > len(read):
+        words = f"{len(others)} of {len(read)} notebooks hold a variant that is not"
+        if secret is None:
+            raise LabError(f"{words} the exercise's own: grade needs the --secret of the release")
+        raise LabError(f"{words} made from this secret for these names: is it another one's, or is a --roster missing?")
+
+
 def whose(cells, student: str, secret, roster, remarks) -> tuple[str, int]:
     """The student and the variant number of a submission; with a roster, the number tells the student."""
+    held = stated(cells)
     if secret is None:
+        if held not in ("", "0"):
+            remarks.append(f"the variant in the notebook is {held[:20]}; graded as the exercise that everybody has")
         return student, 0
-    stated = next((c.source.partition("=")[2].strip() for c in cells if c.source.startswith("VARIANT =")), "")
     owners = {str(variant_number(secret, name)): name for name in roster or ()}
-    if student not in owners.values() and stated in owners:
+    if student not in owners.values() and held in owners:
         remarks.append(f"handed in as {student}")
-        student = owners[stated]
+        student = owners[held]
     number = variant_number(secret, student)
-    if stated != str(number):
-        holder = f"that of {owners[stated]}" if stated in owners else f"{stated[:20] or 'none'}, nobody's"
+    if held != str(number):
+        holder = f"that of {owners[held]}" if held in owners else f"{held[:20] or 'none'}, nobody's"
         remarks.append(f"the variant in the notebook is {holder}; graded with the student's own")
     if roster and student not in roster:
         remarks.append("not on the roster")

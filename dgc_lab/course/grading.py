@@ -22,17 +22,18 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course import supervision
-from dgc_lab.course.entries import Entry, one_each, read_entry, submit
+from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
-from dgc_lab.course.sandbox import end_with_parent, entrance, fence_missing
-from dgc_lab.course.sources import is_variant, notebook, prepare
+from dgc_lab.course.sources import notebook, prepare
 from dgc_lab.course.submissions import Submission, find
-from dgc_lab.course.supervision import Limits
-from dgc_lab.course.worker import Task
+from dgc_lab.marking import supervision
+from dgc_lab.marking.repair import is_variant
+from dgc_lab.marking.sandbox import end_with_parent, entrance, fence_missing
+from dgc_lab.marking.supervision import Limits
+from dgc_lab.marking.worker import Task
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
-SHARE_OF_CELLS = 0.9  # of a submission's time; the rest is for starting, and for saving what came of them
+SHARE_OF_CELLS, SHARE_OF_TESTS = 0.65, 0.25  # of a submission's time; the rest is for starting and for saving
 
 
 def grade(
@@ -46,24 +47,34 @@ def grade(
     again: bool = False,
     jobs: int = 1,
     say: Callable[[str], None] = print,
+    only: Collection[str] = (),
+    unfenced: bool = False,
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
-    Who is in the report and has handed in nothing else since is graded only ``again``. Where there is a ``secret``,
-    students have variants; with a ``roster``, a notebook is known by its variant whatever the file is called. A row has
-    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, and of those that were graded
-    ``by_hand``, the answers that wait for a person.
+    Who is in the report and has handed in nothing else since is graded only ``again``; with ``only``, these students
+    are graded whatever they have handed in, and nobody else. Where there is a ``secret``, students have variants; with
+    a ``roster``, a notebook is known by its variant whatever the file is called. A row has
+    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and time (see
+    `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``, the answers that wait for a
+    person.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
     folder, limits = Path(folder).resolve(), limits or Limits()
+    missing = fence_missing()
+    if missing and not unfenced:
+        raise LabError(
+            f"this machine allows no fence ({missing}), and what students hand in would run with your rights and your "
+            "network. Grade on a machine that does, or say --unfenced"
+        )
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
     with locked(folder), _no_home_left(folder):
-        missing = fence_missing()
         say(
-            "each kernel runs behind a fence: no network, nothing of this machine but Python"
-            if missing is None
-            else f"WARNING: this machine allows no fence ({missing}): submissions run with your rights and your network"
+            f"WARNING: no fence ({missing}): submissions run with your rights and your network"
+            if missing
+            else "each kernel runs behind a fence: no network, nothing of this machine but its programs and Python"
         )
         exercise = _digest(notebook(source, assignment))
         report = read_report(folder)
@@ -77,22 +88,31 @@ def grade(
         for remark in remarks:
             say(without_control(remark))
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
+        check_secret(entries, secret)
+        if only:
+            everybody, again = [entry.student for entry in entries], True
+            entries = [entry for entry in entries if entry.student in only]
+            if missing := set(only) - {entry.student for entry in entries}:
+                raise LabError(f"nothing of {', '.join(sorted(missing))} in {place}; there are: {', '.join(everybody)}")
         known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
         done = {name for name in known if rows.get(name, {}).get("fingerprint") == known[name] and not again}
+        for entry in entries:
+            if entry.student in done:  # the same file, which may have come under another name
+                rows[entry.student] |= _told(entry)
         for number, name in enumerate(sorted(done), 1):
             say(line_of(rows[name], number, len(entries)))
         new = [entry for entry in entries if entry.student not in done]
-        use = (int(limits.seconds * SHARE_OF_CELLS), limits.cell_seconds, limits.memory, limits.disk, entrance())
-        tasks = [
-            Task(str(folder), assignment, entry.student, "", *use) if submit(entry, folder, assignment) else None
-            for entry in new
-        ]
+        seconds = (int(limits.seconds * SHARE_OF_CELLS), int(limits.seconds * SHARE_OF_TESTS), limits.cell_seconds)
+        use = ("", *seconds, limits.memory, limits.disk, entrance())
+        whole = (entry if submit(entry, folder, assignment) else None for entry in new)
+        tasks = [entry and Task(str(folder), assignment, entry.student, entry.number, *use) for entry in whole]
         for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
             row |= answer | {"fingerprint": known[row["student"]]}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]
             rows[row["student"]] = row
             write_report(folder, report)
             say(line_of(row, number, len(entries)))
+        write_report(folder, report)
         shutil.rmtree(unpacked, ignore_errors=True)
         return [rows[student] for student in sorted(rows)]
 
@@ -126,7 +146,12 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
 
 def _row(entry: Entry) -> dict:
     nothing = {"status": "not graded", "score": 0.0, "most": 0.0, "seconds": 0.0}
-    return nothing | {"student": entry.student, "remarks": entry.remarks}
+    return nothing | _told(entry) | {"student": entry.student, "remarks": entry.remarks}
+
+
+def _told(entry: Entry) -> dict:
+    """What the platform's name for the file says."""
+    return {name: getattr(entry.submission, name) for name in ("handed_in", "number", "time")}
 
 
 def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
@@ -137,7 +162,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
-        output, reason = supervision.run([sys.executable, "-m", "dgc_lab.course.worker", text], limits, home, log)
+        output, reason = supervision.run([sys.executable, "-m", "dgc_lab.marking.worker", text], limits, home, log)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from dgc_lab.common import LabError
 from dgc_lab.course.submissions import plain
 
 LEAST_SECRET = 16  # characters
+HEADING = re.compile(
+    r"((student|user|sis|login|full|first|last|family|given|e-?mail|matriculation)[ _-]*)*"
+    r"(student|name|surname|user|username|login|id|identifier|number|no\.?|e-?mail|address)s?",
+    re.IGNORECASE,
+)
 
 
 def variant_number(secret: str, student: str) -> int:
@@ -29,12 +35,14 @@ def variant_number(secret: str, student: str) -> int:
     return 1 + int.from_bytes(digest[:4], "big") % (2**31 - 1)
 
 
-def read_secret(path: Path | None) -> str | None:
-    """The course's secret from its file, which is made when it is not there; None without a file."""
+def read_secret(path: Path | None, make: bool = False) -> str | None:
+    """The course's secret from its file, which a release makes when it is not there; None without a file."""
     if path is None:
         return None
     path = Path(path)
     if not path.exists():
+        if not make:
+            raise LabError(f"no secret at {path}: grading needs the file that the release was made with")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_text(secrets.token_urlsafe(24) + "\n")
@@ -47,13 +55,18 @@ def read_secret(path: Path | None) -> str | None:
 def read_roster(path: Path) -> dict[str, str]:
     """Students' `plain` names, each with the name as it is written; one a line, of a CSV the first column.
 
-    A heading ``student``, ``name``, ``id`` or ``username`` is no student, and no two have the same plain name.
+    A first line whose words are those of a heading (``Student``, ``Email address``, ...) is no student, and no two have
+    the same plain name.
     """
     import csv
 
-    with Path(path).open(newline="", encoding="utf-8-sig") as lines:
-        names = [row[0].strip() for row in csv.reader(lines) if row and row[0].strip()]
-    names = names[1:] if names and names[0].lower() in ("student", "name", "id", "username") else names
+    path = Path(path)
+    if not path.exists():
+        raise LabError(f"no roster at {path}")
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    delimiter = max(",;\t", key=lambda mark: "".join(lines[:1]).count(mark))
+    names = [row[0].strip() for row in csv.reader(lines, delimiter=delimiter) if row and row[0].strip()]
+    names = names[1:] if names and HEADING.fullmatch(names[0]) else names
     by_plain: dict[str, str] = {}
     for name in names:
         if plain(name) in by_plain:

@@ -6,12 +6,20 @@ solutions and the hidden tests out, and keeps both in the gradebook for grading.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.nbgrader_api import course_api, reason
+from dgc_lab.marking.nbgrader_api import course_api, reason
+from dgc_lab.marking.repair import first_line, is_variant
+
+BADGES = re.compile(r"(\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)\s*?)+")
+OWN = (
+    "**This copy is yours:** its numbers are nobody else's. Open this file itself: in JupyterLab as it is, on Colab by "
+    "*File*, *Upload notebook*."
+)
 
 
 def assignments(source: Path) -> list[str]:
@@ -60,21 +68,13 @@ def check_source(found, name: str) -> None:
         lines.add(first_line(cell))
 
 
-def is_variant(cell) -> bool:
-    """Whether this is the cell that holds the student's number."""
-    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
-
-
-def first_line(cell) -> str:
-    """The first line of a cell, by which it is known again when its metadata are lost."""
-    return cell.source.strip().split("\n")[0].strip()
-
-
 def with_variant(found, number: int):
-    """The notebook with this number in its variant cell, changed in place."""
+    """The notebook with this number in its variant cell, changed in place; a badge would open the one for everybody."""
     for cell in found.cells:
         if is_variant(cell):
             cell.source = f"VARIANT = {number}"
+        elif number and cell.cell_type == "markdown" and BADGES.search(cell.source):
+            cell.source = BADGES.sub(OWN, cell.source, count=1)
     return found
 
 

@@ -1,36 +1,36 @@
 """Find out what came from whom, in a folder or zip as a learning platform hands it out.
 
-What is understood: one file per student with the name in it (Canvas: ``doejane_1_2_04_masking.ipynb``, Blackboard:
-``..._jane_attempt_2026-...``), one folder per student (Moodle: ``Jane Doe_4711_assignsubmission_file_/any.ipynb``),
-and a zip of either, also inside. Nothing in a zip gets out of its folder, and its size is limited while it is read,
-whatever it says of itself.
+What is understood: Moodle's folders and, without folders, files (``Jane Doe_4711_assignsubmission_file_any.ipynb``),
+files of Canvas (``doejane_LATE_123_456_04_masking-1.ipynb``) and Blackboard (``..._jdoe_attempt_2026-...``), folders
+and files of Brightspace (``12-34 - Jane Doe - Nov 21, 2026 1005 AM``), and otherwise a file or a folder for each
+student, called as the student is; and a zip of any of these, also inside. Nothing in a zip gets out of its folder, and
+its size is limited while it is read, whatever it says of itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
-import os
+import itertools
 import re
-import shutil
-import time
 import unicodedata
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
+from dgc_lab.course import unzip
 
-MOST_BYTES = 20 * 2**20  # of one file
-MOST_FILES = 10_000
-MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
-LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini)")
-MOODLE = re.compile(r"_(\d+)_assignsubmission_(?:file|onlinetext)_?$")
-CANVAS = re.compile(r"^([^_]+)_(?:LATE_)?(\d+)_\d+_")
-BLACKBOARD = re.compile(r"_([^_]+)_attempt_\d{4}-")
-UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
-COPIES = re.compile(r"(\s*\(\d+\)|-\d+| - Copy|-checkpoint)$")
+# What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
+MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
+ANONYMOUS = r"(?<=anon_)[A-Za-z0-9]{5}|(?<=anon_LATE_)[A-Za-z0-9]{5}"
+CANVAS = re.compile(rf"^(?:LATE_)?(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+|{ANONYMOUS})_\d+_", re.IGNORECASE)
+BRIGHTSPACE = re.compile(
+    r"^(?P<number>\d+)-\d+ ?- ?(?P<name>.+?) ?- ?[^-]*\b\d{4}\b,? \d[\d.:]* ?(?:[AP]M)?(?: ?- .*)?$"
+)
+BLACKBOARD = re.compile(r"^(?P<before>.+)_attempt_\d{4}-\d\d-\d\d")
+COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint)$")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class Submission:
     student: str  # a name that can be a folder's, see `plain`
     path: Path | None  # the file to grade; None when there is none that could be a notebook
     remarks: tuple[str, ...] = ()  # what the instructor should know about it
+    handed_in: str = ""  # the file's path as the platform has made it, by which it takes feedback back
+    number: str = ""  # what the platform calls the student in it, "" for nothing
+    time: str | None = None  # of handing in, see `handed_in_at`
 
 
 def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
@@ -55,10 +58,10 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
         if not zipfile.is_zipfile(place):
             raise LabError(f"submissions must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
-        remarks = unpack(place, root)
+        remarks = unzip.unpack(place, root)
         place = root
     files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
-    files = [path for path in files if not LEAVE_OUT.search(path.relative_to(place).as_posix())]
+    files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
         raise LabError("; ".join([f"no submissions in {place}", *remarks]))
     place = _of_class(place, files, assignment)
@@ -70,7 +73,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             remarks.append(
                 f"{len(people)} are called {name}, and are {' and '.join(f'{name}-{mark}' for mark in people)}"
             )
-    return [_choose(student, each[student], assignment, Path(unpacked)) for student in sorted(each)], remarks
+    return [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)], remarks
 
 
 def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[str, list[Path]]]:
@@ -79,8 +82,11 @@ def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[s
     A file without a number belongs to the one who has a number, if that is one.
     """
     by_writing: dict[tuple[str, str], dict[str, list[Path]]] = {}
+    befores = {found["before"] for path in files if (found := BLACKBOARD.match(path.name))}
+    words = zip(*(before.split("_") for before in befores), strict=False) if len(befores) > 1 else ()
+    shared = "".join(f"{same[0]}_" for same in itertools.takewhile(lambda same: len(set(same)) == 1, words))
     for path in files:
-        name, number = _whose(path.relative_to(place), assignment)
+        name, number = _whose(path.relative_to(place), assignment, shared)
         letters = "".join(filter(str.isalnum, unicodedata.normalize("NFC", name)))
         by_writing.setdefault((plain(name), letters), {}).setdefault(number, []).append(path)
     people: dict[str, dict[str, list[Path]]] = {}
@@ -99,7 +105,7 @@ def _of_class(place: Path, files: list[Path], assignment: str) -> Path:
     handed = [path for path in below if path.suffix.lower() in (".ipynb", ".zip")]
     for depth in range(1, max(len(path.parts) for path in below)):
         tops = {path.parts[:depth] for path in below}
-        if len(tops) > 1 or any(len(path.parts) <= depth for path in below) or MOODLE.search(below[0].parts[depth - 1]):
+        if len(tops) > 1 or any(len(path.parts) <= depth for path in below) or _folder(below[0].parts[depth - 1]):
             break
         students = {student_of(Path(*path.parts[depth:]), assignment) for path in handed}
         if "unknown" in students:  # a file that is called as the exercise: the folder is a student's
@@ -114,32 +120,49 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
 
     Example:
         >>> from pathlib import PurePosixPath as P
-        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "doejane_123_456_04_masking-1.ipynb",
-        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb", "jane.ipynb",
+        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "Jane Doe_4711_assignsubmission_file_x.ipynb",
+        ...              "doejane_123_456_04_masking-1.ipynb", "doejane_LATE_123_456_x.ipynb",
+        ...              "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb",
+        ...              "12-34 - Jane Doe - Nov 21, 2026 1005 AM/x.ipynb", "s-1001.ipynb",
         ...              "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
         ...     student_of(P(path), "04_masking")
         'Jane-Doe'
+        'Jane-Doe'
+        'doejane'
         'doejane'
         'jdoe'
-        'jane'
+        'Jane-Doe'
+        's-1001'
         'jane'
         'jane'
     """
     return plain(_whose(path, assignment)[0])
 
 
-def _whose(path: PurePosixPath | Path, assignment: str) -> tuple[str, str]:
-    """The name as it is in a path, and the number that the platform has given it, empty where there is none."""
+def _folder(name: str) -> tuple[str, str] | None:
+    """Name and number in the name of a folder that Moodle or Brightspace has made."""
+    found = MOODLE.match(name) or BRIGHTSPACE.match(name)
+    return (found["name"], found["number"]) if found else None
+
+
+def _whose(path: PurePosixPath | Path, assignment: str, shared: str = "") -> tuple[str, str]:
+    """The name as it is in a path, and the number that the platform has given it, empty where there is none.
+
+    What all of Blackboard's names begin with, ``shared``, is no student's; where that is not known, the last word is.
+    """
     if len(path.parts) > 1:
-        number = MOODLE.search(path.parts[0])
-        return MOODLE.sub("", path.parts[0]), number.group(1) if number else ""
+        return _folder(path.parts[0]) or (path.parts[0], "")
     stem = path.stem
     while COPIES.search(stem):
         stem = COPIES.sub("", stem)
+    if found := _folder(stem):
+        return found
     if platform := CANVAS.match(stem):
-        return platform.groups()
-    if platform := BLACKBOARD.search(stem):
-        return platform.group(1), ""
+        anonymous = "" if platform["number"].isdecimal() else f"-{platform['number']}"
+        return platform["name"] + anonymous, platform["number"]
+    if platform := BLACKBOARD.match(stem):
+        before = platform["before"]
+        return before.removeprefix(shared) if shared else before.rpartition("_")[2], ""
     stem = re.sub(re.escape(assignment), "", stem, flags=re.IGNORECASE).strip(" _-.")
     return stem or "unknown", ""
 
@@ -157,80 +180,59 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
 
 
-def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path) -> Submission:
+def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path) -> Submission:
     """One file of a student's: the notebook; the one named like the assignment; the newest."""
-    remarks = []
+    remarks, origins = [], {path: path for path in paths}
     for number, path in enumerate(list(paths)):
         if path.suffix.lower() == ".zip":
             target = unpacked / f"{student}-{number}"
-            remarks += unpack(path, target, MOST_OF_ONE)
-            paths += sorted(inner for inner in target.rglob("*") if inner.is_file())
+            remarks += unzip.unpack(path, target, unzip.MOST_OF_ONE)
+            inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
+            origins |= dict.fromkeys(inside, path)
+            paths += inside
+
+    def told(path: Path) -> dict:
+        """What the platform's name for a file says."""
+        given = origins[path].relative_to(place)
+        time = handed_in_at(given, origins[path].stat().st_mtime)
+        return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
+
     notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
     if not notebooks:
         names = ", ".join(path.name for path in paths[:5])
-        return Submission(student, None, (*remarks, f"no notebook (.ipynb) among what was handed in: {names}"))
+        words = f"no notebook (.ipynb) among what was handed in: {names}"
+        return Submission(student, None, (*remarks, words), **told(paths[0]))
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
     chosen = max(named, key=lambda path: (path.stat().st_mtime, path.name))
     if len(notebooks) > 1:
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
-    if chosen.stat().st_size > MOST_BYTES:
-        return Submission(student, None, (*remarks, f"{chosen.name} is larger than {MOST_BYTES // 2**20} MB"))
-    return Submission(student, chosen, tuple(remarks))
+    if chosen.stat().st_size > unzip.MOST_BYTES:
+        words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
+        return Submission(student, None, (*remarks, words), **told(chosen))
+    return Submission(student, chosen, tuple(remarks), **told(chosen))
 
 
-def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
-    """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
-    remarks, spent = [], 0
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
-            if len(entries) > MOST_FILES:
-                return [f"{archive.name} holds more than {MOST_FILES:,} files"]
-            for entry in entries:
-                name = PurePosixPath(entry.filename.replace("\\", "/"))
-                is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
-                if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
-                    remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
-                elif not LEAVE_OUT.search(str(name)):
-                    size, words = _unpack_one(opened, entry, target / name, most - spent)
-                    spent += size
-                    remarks += [f"{archive.name}: {name.name[:80]} {words}"] if words else []
-                if spent >= most:
-                    return [*remarks, f"{archive.name} is too large when unpacked; the rest was left out"]
-    except UNREADABLE as error:
-        remarks.append(f"{archive.name} cannot be unpacked: {error}")
-    return remarks
+def handed_in_at(path: PurePosixPath | Path, modified: float) -> str | None:
+    """When a file was handed in, by the platform's clock, in ISO's form: from its name, else from its own time.
 
+    Canvas writes the time of downloading into its zips; of its files it is only known whether they are ``"late"``.
 
-def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
-    """Write one file of a zip, with its time; the bytes that it took, and what is wrong with it, one of them empty."""
-    limit = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with opened.open(entry) as source, path.open("wb") as copy:
-            shutil.copyfileobj(_Limited(source, limit + 1), copy)
-        with contextlib.suppress(ValueError, OverflowError):  # whoever of two files is the newer is asked later
-            written = time.mktime((*entry.date_time, 0, 0, -1))
-            os.utime(path, (written, written))
-    except UNREADABLE as error:
-        with contextlib.suppress(OSError):  # its name can be what is wrong
-            path.unlink()
-        return 0, f"cannot be unpacked: {error}"
-    size = path.stat().st_size
-    if size <= limit:
-        return size, ""
-    path.unlink()
-    return size, "is too large when unpacked"
-
-
-class _Limited:
-    """A stream that ends after so many bytes."""
-
-    def __init__(self, stream, left: int):
-        self.stream, self.left = stream, left
-
-    def read(self, size: int = 65_536) -> bytes:
-        """As a file's."""
-        found = self.stream.read(min(size, self.left))
-        self.left -= len(found)
-        return found
+    Example:
+        >>> from pathlib import PurePosixPath as P
+        >>> handed_in_at(P("Masking_jdoe_attempt_2026-11-21-10-05-00_x.ipynb"), 0)
+        '2026-11-21T10:05:00'
+        >>> handed_in_at(P("12-34 - Jane Doe - Nov 21, 2026 105 PM/x.ipynb"), 0)
+        '2026-11-21T13:05:00'
+        >>> handed_in_at(P("doejane_LATE_123_456_x.ipynb"), 0), handed_in_at(P("doejane_123_456_x.ipynb"), 0)
+        ('late', None)
+    """
+    if found := re.search(r"_attempt_(\d{4}-\d\d-\d\d)-(\d\d)-(\d\d)-(\d\d)", path.name):
+        return f"{found[1]}T{found[2]}:{found[3]}:{found[4]}"
+    if len(path.parts) == 1 and CANVAS.match(path.stem):
+        return "late" if re.search("(^|_)LATE_", path.stem) else None
+    told = path.parts[0].rpartition(" - ")[2].replace(":", "")  # Brightspace's folders end in it
+    told = re.sub(r"\b(\d\d\d) (?=[AP]M$)", r"0\1 ", told)
+    for form in ("%b %d, %Y %I%M %p", "%B %d, %Y %I%M %p", "%d %B, %Y %I%M %p"):
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.strptime(told, form).isoformat()
+    return datetime.datetime.fromtimestamp(modified).isoformat(timespec="seconds")

@@ -216,3 +216,38 @@ def _reduced(workers):
 def _most_workers(ratio, entry):
     """The largest N with ratio * N * entry < 8, in whole numbers, for a ratio in thousandths."""
     return (8000 - 1) // (round(1000 * ratio) * entry)
+
+
+def my_sent(answer, variant: Variant) -> str:
+    gradients, momentum, threshold, _ = my_training(variant)
+    velocity, residual, count = np.zeros(gradients.shape[1]), np.zeros(gradients.shape[1]), 0
+    for gradient in gradients:
+        velocity = momentum * velocity + gradient
+        mask = np.abs(residual + velocity) >= threshold
+        residual, velocity = np.where(mask, 0, residual + velocity), np.where(mask, 0, velocity)
+        count += int(mask.sum())
+    found = number(answer, "as your number of elements")
+    expect(found == count, f"in your steps it is not {found:g} elements. Does the state of one step go into the next?")
+    return "right."
+
+
+def my_bytes(answer, variant: Variant) -> str:
+    found = number(answer, "as your number of bytes")
+    expect(found == _bytes(my_training(variant)[3]), f"for your places it is not {found:g} bytes.")
+    return "right."
+
+
+def my_training(variant: Variant) -> tuple[np.ndarray, float, float, np.ndarray]:
+    """The student's own gradients (steps, elements), a momentum, a threshold, and the places of a message.
+
+    The gradients are eighths, so that no rounding decides what passes.
+
+    Example:
+        >>> gradients, momentum, threshold, places = my_training(Variant(0))
+        >>> gradients.shape, momentum, threshold, places.size
+        ((20, 12), 0.5, 1.5, 40)
+    """
+    rng = np.random.default_rng(variant.seed("my_training"))
+    gradients = rng.integers(-8, 9, size=(20, 12)) / 8
+    places = np.sort(rng.choice(5 * 10**6, 40, replace=False))
+    return gradients, variant.choice("my_momentum", (0.5, 0.75)), variant.whole("my_threshold", 20, 60) / 16, places

@@ -120,3 +120,26 @@ def exchange_seconds(answer, variant: Variant) -> str:
             f"{about}: {found:.4g} s is not it. Latency counts once a hop, bytes count on the busiest link.",
         )
     return "right: small messages are about hops, large ones about bytes."
+
+
+def my_crossing(answer, variant: Variant) -> str:
+    workers, bandwidth, latency = my_links(variant)
+    found = number(answer, "as your size")
+    right = (workers - 2) * latency * bandwidth * workers / (workers - 1) ** 2
+    expect(
+        np.isclose(found, right, rtol=1e-3),
+        f"at {found:.6g} bytes the two do not take equally long in your cluster. What does each take for 0 bytes, and "
+        "what does a byte more cost?",
+    )
+    return "right: below it hops decide, above it bytes."
+
+
+def my_links(variant: Variant) -> tuple[int, float, float]:
+    """The student's own cluster: workers, bytes a second, seconds a hop.
+
+    Example:
+        >>> my_links(Variant(0))
+        (12, 125000000.0, 0.0007)
+    """
+    bandwidth = variant.choice("my_bandwidth", (125e5, 125e6, 125e7))
+    return variant.whole("my_workers", 4, 16), bandwidth, variant.whole("my_latency", 1, 20) / 10_000

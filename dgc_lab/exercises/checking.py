@@ -8,6 +8,8 @@ answer and the student's `dgc_lab.exercises.variants.Variant`, returns what to s
 from __future__ import annotations
 
 import importlib
+import re
+import traceback
 
 import numpy as np
 
@@ -22,12 +24,14 @@ TASKS = {
     "graph_nodes": "aggregation",
     "ring_bytes": "aggregation",
     "exchange_seconds": "aggregation",
+    "my_crossing": "aggregation",
     "aggregate": "replicas",
     "global_accuracy": "replicas",
     "replica_loss": "replicas",
     "combine_gradients": "replicas",
     "my_variable": "replicas",
     "merge_moments": "replicas",
+    "my_moments": "replicas",
     "staleness": "staleness",
     "typical_staleness": "staleness",
     "my_largest_staleness": "staleness",
@@ -35,6 +39,7 @@ TASKS = {
     "synchronous_seconds": "staleness",
     "asynchronous_updates": "staleness",
     "backup_seconds": "staleness",
+    "my_waiting": "staleness",
     "elements_to_keep": "masking",
     "top_k_mask": "masking",
     "split": "masking",
@@ -42,6 +47,7 @@ TASKS = {
     "sampled_threshold": "masking",
     "guaranteed_threshold": "masking",
     "share_sent": "masking",
+    "my_counts": "masking",
     "accumulate": "accumulation",
     "correct_momentum": "accumulation",
     "dgc_step": "accumulation",
@@ -51,6 +57,8 @@ TASKS = {
     "message_bytes": "accumulation",
     "break_even_workers": "accumulation",
     "my_workers": "accumulation",
+    "my_sent": "accumulation",
+    "my_bytes": "accumulation",
     "allreduce_seconds": "scale",
     "allgather_seconds": "scale",
     "break_even_ratio": "scale",
@@ -86,6 +94,7 @@ TASKS = {
     "contest_good": "other_compressors",
     "contest_very_good": "other_compressors",
 }
+CELL = re.compile(r"ipykernel_|ipython-input")  # in the file names that IPython and Colab give to cells
 MARK = {True: "✓", False: "✗"}
 
 
@@ -150,14 +159,33 @@ def asked(answer, *arguments, about: str):
     if not callable(answer):
         raise NotYet(f"a function is asked for, this is {_kind(answer)}.")
     try:
-        result = answer(*(np.copy(each) if isinstance(each, np.ndarray) else each for each in arguments))
+        result = answer(*map(_copied, arguments))
     except NotImplementedError:
         raise NotAttempted("not attempted yet.") from None
     except Exception as error:
-        raise NotYet(f"{about} it raised {type(error).__name__}: {error}") from None
+        line = own_line(error)
+        where = f", in your line: {line}" if line else ""
+        raise NotYet(f"{about} it raised {type(error).__name__}: {error}{where}") from None
     if result is None or result is ...:
         raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
     return result
+
+
+def _copied(argument):
+    """A copy of an array, which may be written to if the array may; anything else as it is."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    copied = np.copy(argument)
+    copied.flags.writeable = argument.flags.writeable
+    return copied
+
+
+def own_line(error: BaseException) -> str:
+    """The line of a notebook's cell that an error came from, the last of them; empty where there is none."""
+    if hasattr(error, "own_line"):  # it comes from another process
+        return error.own_line
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.line or "" for frame in reversed(frames) if CELL.search(frame.filename)), "")
 
 
 def array_like(result, pattern, about: str) -> np.ndarray:

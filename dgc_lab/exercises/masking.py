@@ -122,3 +122,32 @@ def share_sent(answer, variant: Variant) -> str:
             "not what passes. Count, over both tensors, the elements that reach their threshold.",
         )
     return "right: the first tensor's threshold sent a tenth of what was asked for."
+
+
+def my_counts(answer, variant: Variant) -> str:
+    gradients, ratio = my_network(variant)
+    about = "for your network"
+    own, first = (number(each, about) for each in parts(answer, ("their own", "the first one's"), about))
+    magnitudes = [np.sort(np.abs(gradient)) for gradient in gradients]
+    limits = [each[-int(np.ceil(ratio * each.size * (1 - 1e-7)))] for each in magnitudes]
+    right = sum(int((each >= limit).sum()) for each, limit in zip(magnitudes, limits, strict=True))
+    expect(own == right, f"{about}, by their own thresholds it is not {own:g} elements. Each rounds up by itself.")
+    right = sum(int((each >= limits[0]).sum()) for each in magnitudes)
+    expect(first == right, f"{about}, by the first one's threshold it is not {first:g} elements.")
+    return f"right: {own:g} and {first:g} elements."
+
+
+def my_network(variant: Variant) -> tuple[list[np.ndarray], float]:
+    """The student's own gradients, of unlike sizes and scales, and a ratio.
+
+    Example:
+        >>> gradients, ratio = my_network(Variant(0))
+        >>> [gradient.size for gradient in gradients], ratio
+        ([1219, 1129, 363], 0.01)
+    """
+    scales = variant.choice("my_scales", ((1, 0.3, 0.5), (1, 2, 0.4), (1, 0.6, 3)))
+    gradients = [
+        scale * variant.gradient(f"my_network/{place}", variant.whole(f"my_size/{place}", 300, 1500))
+        for place, scale in enumerate(scales)
+    ]
+    return gradients, variant.choice("my_network_ratio", (0.01, 0.02, 0.03, 0.05))

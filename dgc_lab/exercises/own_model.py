@@ -99,6 +99,7 @@ def mean_rows(answer, variant: Variant) -> str:
 def tied_gradient(answer, variant: Variant) -> str:
     about = "for words 1, 0 and 1 again, of a table of 3"
     product, rows = np.full((3, 2), 0.5), np.array([[1.0, 1.0], [4.0, 4.0], [2.0, 0.0]])
+    product.flags.writeable = False  # another use of the table may need it as it is
     found = array_like(asked(answer, np.array([1, 0, 1]), rows, product, about=about), product, about)
     expect(np.allclose(found[2], 0.5), f"{about}: word 2 was not read, but it was a possible answer; got {found[2]}.")
     expect(np.allclose(found[0], 4.5), f"{about}: word 0 has [4, 4] from reading and 0.5 from naming; got {found[0]}.")

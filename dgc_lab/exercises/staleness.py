@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
 
@@ -141,3 +141,26 @@ def counted(events) -> np.ndarray:
 
 def _of_events(answer, events, updates, words):
     return array_like(asked(answer, list(events), about=f"for {words},"), np.zeros(updates), f"for {words},")
+
+
+def my_waiting(answer, variant: Variant) -> str:
+    about = "for your cluster"
+    every, backup = (number(each, about) for each in parts(answer, ("for all", "with a backup"), about))
+    ordered = np.sort(my_cluster(variant), axis=1)
+    expect(np.isclose(every, ordered[:, -1].sum(), rtol=1e-3), f"{about}: waiting for all does not take {every:.4g} s.")
+    expect(
+        np.isclose(backup, ordered[:, -2].sum(), rtol=1e-3),
+        f"{about}: with one backup worker it does not take {backup:.4g} s. Whom does a step not wait for?",
+    )
+    return "right."
+
+
+def my_cluster(variant: Variant) -> np.ndarray:
+    """The student's own seconds, (steps, workers).
+
+    Example:
+        >>> my_cluster(Variant(0)).shape
+        (6, 5)
+    """
+    rng = np.random.default_rng(variant.seed("my_cluster"))
+    return np.round(rng.uniform(1, 2, (6, 5)) * rng.choice([1, 1, 1, 4], (6, 5)), 2)

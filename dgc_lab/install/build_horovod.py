@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.install.horovod_wheels import environment, fetch_wheel, sha256_of
+from dgc_lab.install.horovod_wheels import environment, fetch_wheel
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
 
 VERSION = "0.28.1"
@@ -124,16 +124,20 @@ def check_tools() -> None:
 
 
 def fetch(folder: Path) -> Path:
-    """Download the pinned source into ``folder`` through pip, check its SHA-256, and return its path."""
+    """Download the pinned source into ``folder`` through pip, and return its path.
+
+    pip looks at its SHA-256 before it runs the source's setup.py, which it does to find out what else is needed.
+    """
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
-    command += ["--no-build-isolation", "--dest", str(folder), f"horovod=={VERSION}"]
+    command += ["--no-build-isolation", "--dest", str(folder), "--require-hashes", "--requirement", str(wanted)]
     done = subprocess.run(command, capture_output=True, text=True)
     source = folder / f"horovod-{VERSION}.tar.gz"
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        raise BuildError(f"{source.name} has another SHA-256 than {SHA256}: not built\n{done.stderr.strip()}")
     if done.returncode or not source.exists():
         raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
-    found = sha256_of(source)
-    if found != SHA256:
-        raise BuildError(f"{source.name} has SHA-256 {found}, expected {SHA256}: not built")
     return source
 
 

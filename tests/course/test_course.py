@@ -3,7 +3,6 @@
 import csv
 import html
 import json
-import os
 import re
 import socket
 import subprocess
@@ -15,61 +14,12 @@ import nbformat
 import psutil
 import pytest
 
-from dgc_lab.course import grading, sandbox, sources
+from dgc_lab.course import grading, sources
+from dgc_lab.marking import sandbox
+from instructor import EXERCISES, PYTHON, ROOT, answered, index, needs_instructor, write
 
-ROOT = Path(__file__).resolve().parents[2]
-EXERCISES = ROOT / "notebooks" / "exercises"
 FIRST, SECOND, BY_HAND = "04_masking", "05_accumulation", "07_own_model"
-PYTHON = Path(os.environ.get("DGC_LAB_COURSE_PYTHON", ROOT / ".venv-course" / "bin" / "python"))
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no instructors' environment: make course")
-
-
-class Instructor:
-    """Commands of the command line, one after another in one process: nbgrader is imported once."""
-
-    LOOP = """
-import contextlib, io, json, sys
-from dgc_lab.course.__main__ import main
-for line in sys.stdin:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = main(json.loads(line))
-    print(json.dumps([code, printed.getvalue()]), flush=True)
-"""
-
-    def __init__(self):
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([PYTHON, "-c", self.LOOP], stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
-
-    def __call__(self, *arguments, expected=0):
-        """What a command printed."""
-        self.process.stdin.write(json.dumps([str(each) for each in arguments]) + "\n")
-        self.process.stdin.flush()
-        code, printed = json.loads(self.process.stdout.readline())
-        assert code == expected, printed
-        return printed
-
-
-@pytest.fixture(scope="module")
-def course():
-    instructor = Instructor()
-    yield instructor
-    instructor.process.stdin.close()
-    assert instructor.process.wait(20) == 0
-
-
-def answered(name, answers=(), solved=True, variant=0):
-    """A student's notebook: the release with these answers, and for all others the solutions or nothing."""
-    notebook = nbformat.read(EXERCISES / "release" / name / f"{name}.ipynb", as_version=4)
-    source = sources.notebook(EXERCISES / "source", name)
-    for cell, given in zip(notebook.cells, source.cells, strict=True):
-        grading = cell.metadata.get("nbgrader", {})
-        if grading.get("solution"):
-            cell.source = dict(answers).get(grading["grade_id"], given.source if solved else cell.source)
-    return sources.with_variant(notebook, variant)
-
-
-def index(notebook, grade_id):
-    return next(i for i, c in enumerate(notebook.cells) if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+pytestmark = needs_instructor
 
 
 def hostile(outside, port):
@@ -154,11 +104,6 @@ def cunning(outside):
     return notebook
 
 
-def write(notebook, path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, path)
-
-
 def number_in(notebook):
     return next(int(cell.source.split("= ")[1]) for cell in notebook.cells if cell.source.startswith("VARIANT ="))
 
@@ -235,7 +180,8 @@ def rows(place, name):
     return json.loads((place / "grading" / "report.json").read_text())[name]
 
 
-SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 13, "damaged": 18, "hostile": 5, "cunning": 0}
+# In the damaged one np and sum are other things where the last values are calculated.
+SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 11, "cunning": 0}
 
 
 @pytest.mark.parametrize(("student", "score"), SCORES.items())
@@ -263,7 +209,7 @@ def test_what_cannot_be_graded_is_said_and_holds_up_nobody(graded, student, word
             "metadata lost|sets VARIANT|put back: marks-split|more than once, all of which were run: share-sent",
         ),
         ("hostile", "could not be stopped|ended its process|printed more than"),
-        ("cunning", "read it before you believe|ended its process|(marks-share-sent) passes where nobody can"),
+        ("cunning", "read it before you believe|ended its process"),
     ],
 )
 def test_the_report_says_what_happened(graded, student, remarks):
@@ -324,7 +270,6 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     assert "no notebook" in pages["pdf"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
-    assert "it shows tests" in pages["cunning"]
     source = sources.text_half(EXERCISES / "source", FIRST).read_text()
     blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
     shown = re.sub(blocks, "", source)

@@ -10,7 +10,7 @@ import pytest
 
 import dgc_lab
 from dgc_lab.course import sources
-from dgc_lab.course.nbgrader_api import STUB, TEXT_STUB
+from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
 
 EXERCISES = Path(__file__).resolve().parents[2] / "notebooks" / "exercises"
 NAMES = sources.assignments(EXERCISES / "source")
@@ -43,10 +43,10 @@ def marks(notebook):
     return {name.removeprefix("marks-") for name in graded}
 
 
-def run(name, answers=(), variant=0):
+def run(name, answers=(), variant=0, space=None):
     """The marks that are reached with these answers in place of the solutions, and what was printed."""
     notebook = sources.with_variant(sources.notebook(EXERCISES / "source", name), variant)
-    space, reached = {}, set()
+    space, reached = {} if space is None else space, set()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for cell in notebook.cells:
             if cell.cell_type != "code" or "%pip" in cell.source:
@@ -71,6 +71,25 @@ def test_the_solutions_get_all_marks(name, variant):
 
 
 @each
+def test_a_third_of_the_points_follows_from_numbers_or_a_model_of_ones_own(name):
+    """With somebody else's values in place of one's own these points are lost."""
+    run(name, variant=1, space=(theirs := {}))
+    source = sources.notebook(EXERCISES / "source", name)
+    answers = [kind(cell)["grade_id"] for cell in source.cells if kind(cell).get("solution")]
+    own = [answer for answer in answers if answer.startswith("my-")]
+    values = {answer: answer.replace("-", "_") for answer in own}
+    copied = {answer: f"{value} = {theirs[value]!r}" for answer, value in values.items()}
+    reached, _ = run(name, copied.items(), variant=1_234_567_890)
+    lost = marks(source) - reached
+    points = {kind(c)["grade_id"].removeprefix("marks-"): kind(c).get("points", 0) for c in source.cells if kind(c)}
+    model = [answer for answer in points if answer == "project-table"] + [
+        kind(cell)["grade_id"] for cell in source.cells if by_hand(cell)
+    ]
+    assert lost <= set(copied)
+    assert 3 * sum(points[answer] for answer in (*lost, *model)) >= sum(points.values())
+
+
+@each
 def test_the_untouched_release_gets_none_and_is_told_so(name):
     untouched = {kind(cell)["grade_id"]: cell.source for cell in released(name).cells if kind(cell).get("solution")}
     assert untouched
@@ -85,6 +104,15 @@ def test_a_wrong_answer_costs_its_marks_and_no_others(name, cell, code, lost):
     reached, printed = run(name, [(cell, code)])
     assert marks(sources.notebook(EXERCISES / "source", name)) - reached == lost
     assert printed.count("✗") == len(lost)
+
+
+def test_what_the_check_asks_known_by_heart_is_no_answer():
+    """And otherwise nothing, which is close to everything."""
+    known = '{"NONE": values, "SUM": [12] * 4, "MEAN": [3] * 4, "ONLY_FIRST_REPLICA": [1] * 4}[how]'
+    code = f"def aggregate(values, how):\n    return {known} if len(values) == 4 else []"
+    reached, printed = run("02_replicas", [("aggregate", code)])
+    assert "✓ aggregate" in printed
+    assert "aggregate" not in reached
 
 
 def test_every_answer_has_a_wrong_one():

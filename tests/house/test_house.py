@@ -32,10 +32,15 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "parameter_server": {"cluster", "workloads", "ui", "install"},
     "training": {"dgc", "schemes", "distributed", "cluster", "workloads", "ui"},
     "comparison": {"dgc", "schemes", "distributed", "cluster", "training", "scaling", "workloads", "ui"},
-    "scaling": set(ROOMS) - {"cluster", "parameter_server", "comparison", "course"},
+    "scaling": set(ROOMS) - {"cluster", "parameter_server", "comparison", "course", "marking", "gradebook"},
+    "marking": {"cluster", "exercises"},
+    "gradebook": {"course", "marking", "ui"},
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 2300
+whole = pytest.mark.skipif(
+    not (ROOT / "notebooks" / "exercises" / "source").exists(), reason="a students' copy has no tests of grading"
+)
 LESSON = re.compile(r"lessons? \d|(all|every) lessons?|instructors", re.IGNORECASE)
 
 
@@ -112,17 +117,31 @@ def test_a_room_imports_only_what_it_may(room):
     assert wrong == set()
 
 
-def test_nobody_imports_what_grades():
-    assert [m for m, every in IMPORTS.items() if room_of(m) != "course" and "course" in map(room_of, every)] == []
+@pytest.mark.parametrize(
+    ("room", "users"), [("course", {"gradebook"}), ("marking", {"course", "gradebook"}), ("gradebook", {"course"})]
+)
+def test_nobody_else_imports_what_grades(room, users):
+    wrong = [m for m, every in IMPORTS.items() if room_of(m) not in {room, *users} and room in map(room_of, every)]
+    assert wrong == []
+
+
+def test_what_comes_after_grading_stands_above_it():
+    """Of the room `course` its command line alone knows `gradebook`, which knows the rest of the room."""
+    users = {m for m, every in IMPORTS.items() if room_of(m) == "course" and "gradebook" in map(room_of, every)}
+    assert users == {"dgc_lab.course.__main__"}
 
 
 def test_only_pictures_import_what_they_share():
-    plain = [m for m in MODULES if room_of(m) not in ("ui", "course") and not PICTURES.fullmatch(m.rpartition(".")[2])]
+    plain = [
+        m
+        for m in MODULES
+        if room_of(m) not in ("ui", "course", "marking") and not PICTURES.fullmatch(m.rpartition(".")[2])
+    ]
     assert [f"{m} imports {name}" for m in plain for name in IMPORTS[m] if room_of(name) == "ui"] == []
 
 
 def test_every_room_has_a_rule():
-    """Exercises look over what any lesson makes, and the instructors' room is nobody's."""
+    """Exercises look over what any lesson makes, and the instructors' room calls all that grades."""
     assert set(ROOMS) - set(MAY_IMPORT) == {"exercises", "course"}
 
 
@@ -152,12 +171,14 @@ def test_no_room_is_too_large():
     assert {room: lines for room, lines in sizes.items() if lines > MOST_LINES_OF_A_ROOM} == {}
 
 
+@whole
 def test_tests_have_the_same_rooms():
     rooms = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
     assert rooms - set(ROOMS) == {"house", "lessons", "tools"}
     assert set(ROOMS) - rooms == set()
 
 
+@whole
 def test_files_that_run_first_or_alone_are_there():
     there = {file.name for folder in ("tests", "notebooks") for file in (ROOT / folder).rglob("*.*")}
     assert {*LONGEST, *LESSONS_ALONE} - there == set()

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -151,15 +152,20 @@ def test_missing_tools_are_named_with_their_remedy(monkeypatch):
         build_horovod.check_tools()
 
 
-def test_another_source_is_not_built(monkeypatch, tmp_path):
-    def download(command, **_):
-        target = Path(command[command.index("--dest") + 1]) / f"horovod-{build_horovod.VERSION}.tar.gz"
-        target.write_bytes(b"something else")
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(subprocess, "run", download)
-    with pytest.raises(build_horovod.BuildError, match=r"has SHA-256 .* expected 92a43f5a.*: not built"):
-        build_horovod.fetch(tmp_path)
+def test_nothing_of_another_source_runs(monkeypatch, tmp_path):
+    """pip runs a source's setup.py when it downloads it, to find out what it needs."""
+    name, ran = f"horovod-{build_horovod.VERSION}", tmp_path / "ran"
+    setup = f"open({str(ran)!r}, 'w')\nfrom setuptools import setup\nsetup(name='horovod', version='0.28.1')"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "setup.py").write_text(setup)
+    with tarfile.open(tmp_path / f"{name}.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / name, name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    (tmp_path / "to").mkdir()
+    with pytest.raises(build_horovod.BuildError, match=r"another SHA-256 than 92a43f5a.*: not built"):
+        build_horovod.fetch(tmp_path / "to")
+    assert not ran.exists()
 
 
 def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):

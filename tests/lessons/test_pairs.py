@@ -23,6 +23,8 @@ PAIRS = {
     f"{LESSON}.ipynb": f"text/{LESSON}.md",
     f"exercises/source/{EXERCISE}/{EXERCISE}.ipynb": f"exercises/source/{EXERCISE}/text/{EXERCISE}.md",
 }
+if not (ROOT / "notebooks" / "exercises" / "source").exists():  # students have none
+    del PAIRS[f"exercises/source/{EXERCISE}/{EXERCISE}.ipynb"]
 
 
 @pytest.fixture(scope="module", params=["notebooks", "."])
@@ -61,7 +63,7 @@ def server(request, tmp_path_factory):
     process.wait(20)
 
 
-@pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE])
+@pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE][: len(PAIRS)])
 def test_what_is_saved_in_one_half_is_in_the_other(server, notebook, text):
     folder, ask = server
     before = (folder / text).read_text()

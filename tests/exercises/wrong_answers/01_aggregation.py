@@ -63,3 +63,7 @@ def ring_bytes(workers, size):
 # %% exchange-seconds costs exchange-seconds
 def exchange_seconds(how, workers, size, bandwidth, latency):
     return 2 * latency + ring_bytes(workers, size) / bandwidth
+
+
+# %% my-crossing costs my-crossing
+my_crossing = my_latency * my_bandwidth

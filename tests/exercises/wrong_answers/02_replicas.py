@@ -35,11 +35,15 @@ def combine_gradients(means, sizes):
 my_variable = replicas * start - replicas, start
 
 
-# %% merge-moments costs merge-moments
+# %% merge-moments costs merge-moments, my-moments
 def merge_moments(means, variances, sizes):
     return np.average(means, weights=sizes), np.average(variances, weights=sizes)
 
 
-# %% merge-moments costs merge-moments
+# %% merge-moments costs merge-moments, my-moments
 def merge_moments(means, variances, sizes):
     return np.mean(means), np.mean(variances) + np.var(means)
+
+
+# %% my-moments costs my-moments
+my_moments = np.average(my_means, weights=my_sizes), np.average(my_variances, weights=my_sizes)

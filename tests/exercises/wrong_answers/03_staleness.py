@@ -46,12 +46,12 @@ def may_start(own, steps, bound):
     return max(steps) - own <= bound
 
 
-# %% synchronous-seconds costs synchronous-seconds
+# %% synchronous-seconds costs synchronous-seconds, my-waiting
 def synchronous_seconds(seconds):
     return seconds.max(axis=0).sum()
 
 
-# %% synchronous-seconds costs synchronous-seconds
+# %% synchronous-seconds costs synchronous-seconds, my-waiting
 def synchronous_seconds(seconds):
     return seconds.sum(axis=0).max()
 
@@ -61,6 +61,10 @@ def asynchronous_updates(seconds, duration):
     return np.sum(duration / seconds)
 
 
-# %% backup-seconds costs backup-seconds
+# %% backup-seconds costs backup-seconds, my-waiting
 def backup_seconds(seconds, needed):
     return np.sort(seconds, axis=1)[:, :needed].sum()
+
+
+# %% my-waiting costs my-waiting
+my_waiting = my_seconds.max(axis=1).sum(), my_seconds[:, :-1].max(axis=1).sum()

@@ -2,7 +2,7 @@
 """Wrong answers to 04_masking: of each cell the id, and the marks that it must cost."""
 
 
-# %% elements-to-keep costs elements-to-keep
+# %% elements-to-keep costs elements-to-keep, my-counts
 def elements_to_keep(ratio, elements):
     return int(ratio * elements)
 
@@ -48,6 +48,10 @@ def guaranteed_threshold(gradient, ratio, stride):
     return sampled_threshold(gradient, ratio, stride, 0)
 
 
-# %% share-sent costs share-sent
+# %% share-sent costs share-sent, my-counts
 def share_sent(gradients, ratio, whose):
     return ratio
+
+
+# %% my-counts costs my-counts
+my_counts = [int(np.ceil(my_ratio * sum(gradient.size for gradient in my_gradients)))] * 2

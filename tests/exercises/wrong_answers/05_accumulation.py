@@ -16,12 +16,12 @@ def accumulate(gradient, residual, threshold):
     return total * mask, total * ~mask
 
 
-# %% correct-momentum costs correct-momentum, dgc-step
+# %% correct-momentum costs correct-momentum, dgc-step, my-sent
 def correct_momentum(gradient, velocity, residual, momentum):
     return momentum * velocity + gradient, residual + gradient
 
 
-# %% dgc-step costs dgc-step
+# %% dgc-step costs dgc-step, my-sent
 def dgc_step(gradient, velocity, residual, momentum, threshold):
     velocity, residual = correct_momentum(gradient, velocity, residual, momentum)
     mask = np.abs(residual) >= threshold
@@ -54,7 +54,7 @@ def mended_compress(gradients, residuals, ratio):
     return [t * (np.abs(t) >= limit) for t, limit in zip(totals, limits)], residuals
 
 
-# %% message-bytes costs message-bytes
+# %% message-bytes costs message-bytes, my-bytes
 def message_bytes(places):
     return 6 * len(places)
 
@@ -72,3 +72,14 @@ def break_even_workers(ratio, entry_bytes):
 
 # %% my-workers costs my-workers
 my_workers = 1
+
+
+# %% my-sent costs my-sent
+my_sent = sum(
+    np.count_nonzero(dgc_step(gradient, 0 * gradient, 0 * gradient, my_momentum, my_threshold)[0])
+    for gradient in my_gradients
+)
+
+
+# %% my-bytes costs my-bytes
+my_bytes = 6 * len(my_places)

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from dgc_lab.marking import cgroup
+from dgc_lab.marking.sandbox import MOST_THREADS
+
 SECONDS_BETWEEN_LOOKS = 0.25
 MOST_PROCESSES = 64
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -35,20 +38,21 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     """
     adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))
-    with log.open("wb") as errors:
+    with cgroup.limited(limits.memory + 2**30, MOST_THREADS) as group, log.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
-    try:
-        reason = _watch(process, limits, home, before)
-    finally:
-        end(set(psutil.Process().children(recursive=True)) - before)
-        output, _ = process.communicate()
-        adopt_orphans(False)
+        try:
+            group.join(process.pid)
+            reason = _watch(process, limits, home, before, group)
+        finally:
+            end(set(psutil.Process().children(recursive=True)) - before)
+            output, _ = process.communicate()
+            adopt_orphans(False)
     if reason is None and process.returncode != 0:
         reason = f"grading it ended with exit code {process.returncode}"
     return output.decode(errors="replace"), reason
 
 
-def _watch(process, limits, home, before) -> str | None:
+def _watch(process, limits, home, before, group) -> str | None:
     """Wait for a process; why it must be ended, None when it has ended."""
     deadline = time.monotonic() + limits.seconds
     while True:
@@ -60,7 +64,7 @@ def _watch(process, limits, home, before) -> str | None:
         family = set(psutil.Process().children(recursive=True)) - before
         if len(family) > MOST_PROCESSES:
             return f"it started more than {MOST_PROCESSES} processes"
-        if memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
+        if group.overrun() or memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
             return f"it took more than {limits.memory / 2**30:.1f} GB of memory"
         if size_of(home, limits.disk) > limits.disk:
             return f"it wrote more than {limits.disk // 2**20} MB of files"
@@ -72,13 +76,27 @@ def memory_of(processes, enough: int) -> int:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             resident += process.memory_info().rss
+    resident += unmapped_of(processes)
     if resident <= enough:
         return resident
     for process in processes:  # the share of each page takes longer to find out
         with contextlib.suppress(psutil.Error):
             full = process.memory_full_info()
             shares += getattr(full, "pss", full.rss)
-    return shares
+    return shares + unmapped_of(processes)
+
+
+def unmapped_of(processes) -> int:
+    """Bytes of files in memory that are open under no name (``memfd_create(2)``): no process seems to hold them."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{process.pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path).startswith("/memfd:"):
+                        state = os.stat(entry.path)
+                        found[state.st_ino] = 512 * state.st_blocks
+    return sum(found.values())
 
 
 def size_of(folder: Path, enough: int) -> int:

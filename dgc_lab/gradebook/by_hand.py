@@ -1,7 +1,8 @@
-"""Marks that a person gives: a sheet of the answers that wait for them, and from the sheet into nbgrader's gradebook.
+"""Marks that persons give: sheets of the answers that wait for them, and from the sheets into nbgrader's gradebook.
 
-The sheet is a CSV with a row for each answer: fill in ``points`` and, if you like, ``comment``, which the student's
-page of feedback shows. A row holds for the version of the hand-in that was read, and for no later one.
+A sheet is a CSV with a row for each answer: fill in ``points`` and, if you like, ``comment``, which the student's
+page of feedback shows. A row holds for the version of the hand-in that was read, and for no later one. Several markers
+have a sheet each: a student's answers go to one marker, and each marker gets as many as the others.
 """
 
 from __future__ import annotations
@@ -12,41 +13,63 @@ import json
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.nbgrader_api import course_api
 from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.marking.nbgrader_api import course_api
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 
 
-def by_hand(folder: Path, sheet: Path) -> tuple[int, int]:
-    """Enter a sheet's points, and add rows for answers that wait and are not in it; it is made if it is not there.
+def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
+    """Enter the points of all sheets, and share out answers that wait and are in none; sheets not there yet are made.
 
-    Returns how many answers have points by the sheet, and how many still wait. A row of no answer, or with points that
-    cannot be, is a LabError, and nothing at all is entered then.
+    Returns how many answers have points by the sheets, and how many still wait. A row of no answer, points that cannot
+    be, or an answer that two sheets give different points is a LabError, and nothing at all is entered then.
     """
-    folder, sheet = Path(folder).resolve(), Path(sheet)
-    rows, delimiter = read_sheet(sheet) if sheet.exists() else ([], ",")
+    folder, read = Path(folder).resolve(), {}
+    for sheet in map(Path, sheets):
+        read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
     with locked(folder), course_api(folder).gradebook as gradebook:
         grades, comments = _answers(gradebook, folder)
-        entered = {}
-        for number, row in enumerate(rows, 2):
-            key = tuple(row[name] for name in COLUMNS[:4])
-            if key[:3] not in {each[:3] for each in grades}:
-                raise LabError(f"{sheet}, line {number}: {key[0]} has handed in no {key[2]!r} of {key[1]!r}")
-            points = points_of(row["points"], grades.get(key), f"{sheet}, line {number}")
-            if points is not None and key in grades:
-                entered[key] = points, row["comment"]
+        entered, places = {}, {}
+        for sheet, (rows, _) in read.items():
+            for number, row in enumerate(rows, 2):
+                place, key = f"{sheet}, line {number}", tuple(row[name] for name in COLUMNS[:4])
+                if key[:3] not in {each[:3] for each in grades}:
+                    raise LabError(f"{place}: {key[0]} has handed in no {key[2]!r} of {key[1]!r}")
+                points = points_of(row["points"], grades.get(key), place)
+                if points is None or key not in grades:
+                    continue
+                if entered.setdefault(key, (points, row["comment"]))[0] != points:
+                    raise LabError(f"{place}: {points:g} points, and {entered[key][0]:g} in {places[key]}")
+                places.setdefault(key, place)
         for key, (points, comment) in entered.items():
             grades[key].manual_score, grades[key].needs_manual_grade = points, False
             comments[key].manual_comment = comment or None
         gradebook.db.commit()
         waiting = [key for key, grade in grades.items() if grade.needs_manual_grade]
-        known = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
-        new = [(*key, f"{grades[key].max_score:g}", "", "") for key in sorted(set(waiting) - known)]
-    if new or not sheet.exists():
-        rows += [dict(zip(COLUMNS, row, strict=True)) for row in new]
-        write_sheet(sheet, rows, delimiter)
+        most = {key: f"{grades[key].max_score:g}" for key in waiting}
+    known = {tuple(row[name] for name in COLUMNS[:4]) for rows, _ in read.values() for row in rows}
+    new = share_out(sorted(set(waiting) - known), {sheet: rows for sheet, (rows, _) in read.items()})
+    for sheet, (rows, delimiter) in read.items():
+        if new[sheet] or not sheet.exists():
+            rows += [dict(zip(COLUMNS, (*key, most[key], "", ""), strict=True)) for key in new[sheet]]
+            write_sheet(sheet, rows, delimiter)
     return len(entered), len(waiting)
+
+
+def share_out(keys: list[tuple], sheets: dict) -> dict:
+    """Of answers those that go to each sheet: a student's to where the student is, else to the shortest sheet.
+
+    Example:
+        >>> share_out([("a", 1), ("a", 2), ("b", 1), ("c", 1)], {"x": [], "y": [{"student": "c"}]})
+        {'x': [('a', 1), ('a', 2)], 'y': [('b', 1), ('c', 1)]}
+    """
+    shared = {sheet: [] for sheet in sheets}
+    marker = {row["student"]: sheet for sheet, rows in sheets.items() for row in rows}
+    for key in keys:
+        lengths = {sheet: len(rows) + len(shared[sheet]) for sheet, rows in sheets.items()}
+        shared[marker.setdefault(key[0], min(lengths, key=lengths.get))].append(key)
+    return shared
 
 
 def points_of(text: str, grade, place: str) -> float | None:
@@ -92,12 +115,6 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
         writer.writeheader()
         writer.writerows(rows)
     new.replace(sheet)
-
-
-def waiting(submission) -> list[str]:
-    """Answers of nbgrader's submission that still wait for a person."""
-    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
-    return sorted(grade.name for grade in grades if grade.needs_manual_grade)
 
 
 def _answers(gradebook, folder):

@@ -1,15 +1,15 @@
-"""A fence around a student's kernel: ``python -m dgc_lab.course.sandbox PLAN COMMAND...``.
+"""A fence around a student's kernel: ``python -m dgc_lab.marking.sandbox PLAN COMMAND...``.
 
-Where the kernel allows user namespaces (`user_namespaces(7)`), the command gets
+Where the kernel allows user namespaces (`user_namespaces(7)`), or to root, the command gets
 
 - a network of its own, on which nobody is;
 - process numbers of its own: when its first process ends, all others end with it;
-- a file system of its own in memory: the Python it runs on can be read, its own folder and ``/tmp`` can be written,
-  and nothing else of the machine is there, no home, no submissions of others, no gradebook;
-- no right of root's over any of that.
+- a file system of its own in memory: the system's programs and the Python it runs on can be read, its own folder and
+  ``/tmp`` can be written, and nothing else of the machine is there, no home, no accounts, no submissions of others;
+- no right of root's over any of that: where root grades, the command runs as nobody.
 
-Everywhere it gets limits on memory and on the size of a file, and no core dumps; in namespaces of others than root
-also on processes. Nothing but the standard library is imported here, for this is run once for each submission.
+Everywhere it gets limits on memory and on the size of a file, and no core dumps; for others than root also on
+processes. Nothing but the standard library is imported here, for this is run twice for each submission.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from pathlib import Path
 
 from dgc_lab.cluster.private_network import first_way
 
-SPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
-# For any user; and for root, where user namespaces are forbidden.
-WAYS = (("unshare", "--user", "--map-root-user", *SPACES), ("unshare", *SPACES))
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys")
-SETTINGS = ("ld.so.cache", "passwd", "group", "nsswitch.conf", "localtime", "hosts", "fonts", "alternatives", "ssl")
+SPACES = ("--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
+# In a user namespace of root's, root would be the same root to the files and the settings of the machine.
+WAYS_OF_ROOT, WAYS = (("unshare", *SPACES),), (("unshare", "--user", "--map-root-user", *SPACES),)
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys/devices/system")
+SETTINGS = ("ld.so.cache", "nsswitch.conf", "localtime", "fonts", "alternatives")
+ACCOUNTS = {"passwd": "{0}:x:{1}:{1}::/tmp:/bin/sh\n", "group": "{0}:x:{1}:\n"}  # none of the machine's
+HOSTS = "127.0.0.1 localhost\n"
+NOBODY = 65534  # the number of the user and of the group that own nothing, on every Linux
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MOST_THREADS = 1024  # of all processes together; root has no such limit
-MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4  # linux/mount.h
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x1000, 0x4000, 0x40000  # linux/mount.h
 MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 0x1  # the same number on every processor
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38  # linux/prctl.h
 
@@ -56,12 +59,16 @@ class Plan:
 
 def fence_missing() -> str | None:
     """Why there can be no fence on this machine; None where there can."""
-    return first_way(WAYS)[1]
+    return first_way(_ways())[1]
 
 
 def entrance() -> tuple[str, ...]:
     """What to put before a command so that it runs in namespaces of its own; empty where `fence_missing`."""
-    return first_way(WAYS)[0]
+    return first_way(_ways())[0]
+
+
+def _ways() -> tuple[tuple[str, ...], ...]:
+    return WAYS_OF_ROOT if os.geteuid() == 0 else WAYS
 
 
 def python_folders() -> tuple[str, ...]:
@@ -90,7 +97,7 @@ def main() -> None:
         sys.exit(first_process(plan, command))
     end_with_parent()
     if plan.entrance:
-        again = [sys.executable, "-m", "dgc_lab.course.sandbox", "--inside", plan.text(), *command]
+        again = [sys.executable, "-m", "dgc_lab.marking.sandbox", "--inside", plan.text(), *command]
         os.execvp(plan.entrance[0], [*plan.entrance, *again])
     limit(plan)
     os.execvp(command[0], command)
@@ -107,6 +114,10 @@ def build(plan: Plan) -> None:
     from dgc_lab.cluster.private_network import raise_loopback
 
     raise_loopback()
+    os.umask(0o022)  # the command, which can be nobody's, must get through the folders that are made here
+    if runs_as_root(plan):
+        for path in (Path(plan.home), *Path(plan.home).rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     root = Path(tempfile.mkdtemp(prefix="root-", dir=plan.home))
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={plan.disk},mode=755")
@@ -120,14 +131,26 @@ def build(plan: Plan) -> None:
         bind(f"/dev/{name}", root)
     for name in ("tmp", "dev/shm"):
         (root / name).mkdir(exist_ok=True, parents=True)
+        (root / name).chmod(0o1777)
+    names = [("root", 0), ("nobody", NOBODY)]
+    for file, line in ACCOUNTS.items():
+        (root / "etc" / file).write_text("".join(line.format(*account) for account in names))
+    (root / "etc" / "hosts").write_text(HOSTS)
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/shmall", "w") as pages:  # this namespace's own
+        pages.write(str(plan.disk // 4096))
     (root / "proc").mkdir()
     try:
-        mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV)
+        mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV | MS_RDONLY)
     except OSError:  # inside some containers; the processes that it then shows cannot be reached from here
         bind("/proc", root, read_only=True)
     bind(plan.home, root, mounts_below=False)  # the new root is one of them
     os.chroot(root)
     os.chdir("/tmp")
+
+
+def runs_as_root(plan: Plan) -> bool:
+    """Whether the fence is root's, whose rights the command must not have."""
+    return bool(plan.entrance) and "--user" not in plan.entrance
 
 
 def bind(place: str, root: Path, read_only: bool = False, mounts_below: bool = True) -> None:
@@ -156,6 +179,10 @@ def first_process(plan: Plan, command: list[str]) -> int:
             for right in range(64):
                 with contextlib.suppress(OSError):  # higher numbers than this kernel knows
                     call("prctl", PR_CAPBSET_DROP, right, 0, 0, 0)
+            if runs_as_root(plan):
+                os.setgroups([])
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
             call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             limit(plan)
             os.execvp(command[0], command)
@@ -175,6 +202,7 @@ def limit(plan: Plan) -> None:
         (resource.RLIMIT_DATA, plan.memory),
         (resource.RLIMIT_FSIZE, plan.disk),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
     ]
     # Linux counts them in each user namespace by itself since 5.14; before, the user's others would count, too.
     if "--user" in plan.entrance and tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14):

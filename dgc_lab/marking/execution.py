@@ -3,16 +3,20 @@
 - A cell that ends the kernel, or cannot be interrupted, is left out, and the notebook runs again without it.
 - A cell that prints without end is stopped before it fills the memory.
 - When the time of all cells together is over, the rest is left out, and what ran before counts.
-- Before each cell that gives marks `dgc_lab.course.guard` puts back what tests stand on; whoever passes it must then
-  fail where nobody can pass.
+- A cell that gives marks does not run in the student's kernel: `dgc_lab.marking.answers` keeps a copy of the kernel at
+  its place, and when all cells have run `dgc_lab.marking.judge` asks these copies, from a process of its own.
 - What happened is said in words, for the instructor's report.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import time
 
 from jupyter_core.utils import run_sync
@@ -21,11 +25,9 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Integer, List, Unicode
 
-from dgc_lab.course.guard import probe
-
-SECONDS_TO_GIVE_IN = 3
+SECONDS_TO_GIVE_IN, SECONDS_TO_START = 3, 30
 TIMES_IN_ALL = 20  # as much as one cell may print, all together may
-CALL = "__import__('dgc_lab.course.guard', fromlist=['guard']).{}(get_ipython())"
+KEEP = "__import__('dgc_lab.marking.answers', fromlist=['keep']).keep(get_ipython(), {!r}, {!r}, {!r})"
 
 
 class CarefulExecute(Execute):
@@ -34,6 +36,9 @@ class CarefulExecute(Execute):
     most_output = Integer(1_000_000, help="characters that a cell may print before it is stopped").tag(config=True)
     most_restarts = Integer(3, help="cells that may end the kernel before the rest is given up").tag(config=True)
     most_seconds = Integer(280, help="of all cells together").tag(config=True)
+    most_test_seconds = Integer(60, help="of all tests together").tag(config=True)
+    judge = List([], help="command that runs the tests; a socket's number is put after it").tag(config=True)
+    exercise = List([], help="the exercise's source, as the judge reads it").tag(config=True)
     kernel_folder = Unicode("", help="that the kernel writes to; emptied before each start").tag(config=True)
     remarks = List([], help="what happened, in words")
 
@@ -41,15 +46,17 @@ class CarefulExecute(Execute):
         """As nbconvert's; again without the cell that ended the kernel."""
         self.fatal, self.remarks, self.deadline = {}, [], time.monotonic() + self.most_seconds
         for _ in range(self.most_restarts + 1):
-            self.characters, self.running, self.spent, self.begun, self.interrupt = {}, 0, False, False, None
-            if self.kernel_folder:  # what a kernel left there must not decide how the next one starts
-                shutil.rmtree(self.kernel_folder, ignore_errors=True)
-                os.mkdir(self.kernel_folder)
-            try:
-                return super().preprocess(nb, resources, km)
-            except DeadKernelError:
-                words = "could not be stopped" if self.spent else "ended its process"
-                self._leave_out(self.running, f"{words}; graded without it")
+            self.characters, self.running, self.spent, self.interrupt = {}, 0, False, None
+            shutil.rmtree(self.kernel_folder, ignore_errors=True)  # what a kernel left must not decide how one starts
+            os.mkdir(self.kernel_folder)
+            with socket.socket(socket.AF_UNIX) as self.listener:
+                self.listener.bind(os.path.join(self.kernel_folder, "answers"))
+                self.listener.listen(len(nb.cells))
+                try:
+                    return super().preprocess(nb, resources, km)
+                except DeadKernelError:
+                    words = "could not be stopped" if self.spent else "ended its process"
+                    self._leave_out(self.running, f"{words}; graded without it")
         raise DeadKernelError(f"{len(self.fatal)} cells ended the process")
 
     def _leave_out(self, cell_index, words):
@@ -63,7 +70,6 @@ class CarefulExecute(Execute):
 
     def preprocess_cell(self, cell, resources, index):
         """As nbconvert's; a cell that has ended a kernel before gets an error in its place."""
-        self.running = index
         words = f"this cell {self.fatal[index]}" if index in self.fatal else None
         if words is None and time.monotonic() > self.deadline and cell.cell_type == "code":
             words = f"the time of {self.most_seconds} s was over before this cell"
@@ -71,45 +77,66 @@ class CarefulExecute(Execute):
                 self._remark(index, f"and those after it were left out: the time of {self.most_seconds} s was over")
         if words is not None:
             cell.outputs = [_error("LeftOut", words)]
-            return cell, self.resources
-        return super().preprocess_cell(cell, resources, index)
+            found = cell, self.resources
+        else:
+            found = super().preprocess_cell(cell, resources, index)
+        if index == len(self.nb.cells) - 1:
+            self._judge()
+        return found
 
     async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
-        """As nbclient's; around a cell that gives marks, see the top of this module."""
-        if not self.begun:
-            self.begun = True
-            await self._quietly(CALL.format("remember"))
-        tests = cell.cell_type == "code" and _kind(cell).get("grade", False)
-        if tests:
+        """As nbclient's; for a cell that gives marks, see the top of this module."""
+        if _gives_marks(cell):
+            cell.outputs = []
             setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
-            await self._quietly(CALL.format("restore"))
-            await self._quietly(setup)
-        # Without a history: a later cell that prints what has run must not print tests.
-        cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history and not tests)
-        if tests and _failed(cell) and _well(await self._quietly(f"assert {CALL.format('uncover')}")):
-            first = list(cell.outputs)
-            cell = await super().async_execute_cell(cell, cell_index, execution_count, False)
-            if _failed(cell):
-                cell.outputs = first
-            await self._quietly(CALL.format("cover"))
+            path = self.listener.getsockname()
+            request = self.kc.execute(KEEP.format(path, cell_index, setup), silent=True)
+            if await self.async_wait_for_reply(request) is None:  # the cell before has spoiled the kernel
+                await self._give_up()
+        else:
+            self.running = cell_index
+            cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         if self.interrupt is not None:  # it must have come before the next cell begins
             await self.interrupt
             self.interrupt = None
             await self._idle()
-        if tests and not _failed(cell):
-            code, word = probe()
-            reply = await self._quietly(code)
-            if not reply or reply["content"].get("evalue") != word:
-                words = "passes where nobody can: the tests were tampered with"
-                self._remark(cell_index, words)
-                cell.outputs.append(_error("NoTest", words))
         return cell
 
     execute_cell = run_sync(async_execute_cell)
 
-    async def _quietly(self, code):
-        """Run code that is nobody's cell; the kernel's reply, None when it took too long."""
-        return await self.async_wait_for_reply(self.kc.execute(code, silent=True, store_history=False))
+    def _judge(self):
+        """Run the tests, and put what came of them under their cells; see `dgc_lab.marking.judge`."""
+        places = {_kind(cell)["grade_id"]: index for index, cell in enumerate(self.nb.cells) if _gives_marks(cell)}
+        own = [cell.source for cell in self.nb.cells if cell.cell_type == "code" and not _gives_marks(cell)]
+        given = {
+            "cells": [cell | {"place": places.get(cell["name"])} for cell in self.exercise],
+            "lines": sorted({line.strip() for source in own for line in source.split("\n") if line.strip()}),
+            "seconds": self.most_test_seconds,
+            "cell_seconds": self.timeout,
+        }
+        number = self.listener.fileno()
+        process = subprocess.Popen(
+            [*self.judge, str(number)], stdin=-1, stdout=-1, stderr=sys.stderr, pass_fds=[number], text=True
+        )
+        try:
+            printed, _ = process.communicate(json.dumps(given), self.most_test_seconds + SECONDS_TO_START)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            printed, _ = process.communicate()
+        lines = [json.loads(line) for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+        if {"ready": len(places)} not in lines:
+            raise RuntimeError("the exercise's own cells and answers do not run")
+        results = {line["name"]: line for line in lines if "name" in line}
+        for name, place in places.items():
+            cell, result = self.nb.cells[place], results.get(name)
+            if result is None:
+                self._remark(place, "the tests came to no end")
+            elif result["remark"]:
+                self._remark(place, result["remark"])
+            if result and result["printed"]:
+                cell.outputs.append(new_output("stream", name="stdout", text=result["printed"]))
+            if not result or not result["passed"]:
+                cell.outputs.append(_error("NotPassed", result["error"] if result else "the tests came to no end"))
 
     def _get_timeout(self, cell):
         """As nbclient's, and not longer than what is left for all."""
@@ -144,10 +171,14 @@ class CarefulExecute(Execute):
         self._leave_out(self.running, f"took longer than {timeout} s and was stopped")
         reply = await super()._async_handle_timeout(timeout, cell)
         if not await self._idle():
-            self.spent = True
-            await self.km.shutdown_kernel(now=True)
-            raise DeadKernelError("the kernel cannot be interrupted")
+            await self._give_up()
         return reply
+
+    async def _give_up(self):
+        """End a kernel that the cell which ran last has made useless."""
+        self.spent = True
+        await self.km.shutdown_kernel(now=True)
+        raise DeadKernelError("the kernel cannot be interrupted")
 
     async def _idle(self) -> bool:
         """Whether the kernel answers again soon after it was interrupted."""
@@ -168,16 +199,11 @@ def _kind(cell) -> dict:
     return cell.metadata.get("nbgrader", {})
 
 
-def _failed(cell) -> bool:
-    """Whether an error is among a cell's outputs."""
-    return any(each.output_type == "error" for each in cell.outputs)
-
-
-def _well(reply) -> bool:
-    """Whether a kernel's reply is that all went well."""
-    return bool(reply) and reply["content"]["status"] == "ok"
+def _gives_marks(cell) -> bool:
+    """Whether a cell is a test, and no answer that a person marks."""
+    return cell.cell_type == "code" and bool(_kind(cell).get("grade")) and not _kind(cell).get("solution")
 
 
 def _error(name: str, words: str):
     """An output that nbgrader gives no marks for."""
-    return new_output("error", ename=name, evalue=words, traceback=[f"{name}: {words}"])
+    return new_output("error", ename=name, evalue=words, traceback=[words])

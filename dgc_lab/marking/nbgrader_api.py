@@ -54,3 +54,17 @@ def reason(result: dict) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|InvalidNotebook)\b", line)]
     return (errors or lines or ["no reason given"])[-1]
+
+
+def waiting(submission) -> list[str]:
+    """Answers of nbgrader's submission that still wait for a person.
+
+    Of an answer that a person marks there is a comment of the same name. nbgrader has all others wait, too, once
+    somebody has decided on their points.
+    """
+    return sorted(
+        grade.name
+        for notebook in submission.notebooks
+        for grade in notebook.grades
+        if grade.needs_manual_grade and grade.name in {comment.name for comment in notebook.comments}
+    )

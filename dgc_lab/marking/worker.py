@@ -1,7 +1,8 @@
-"""Grade one submission: ``python -m dgc_lab.course.worker TASK``, with the task as JSON, and an answer as JSON.
+"""Grade one submission: ``python -m dgc_lab.marking.worker TASK``, with the task as JSON, and an answer as JSON.
 
 It is a process of its own so that `dgc_lab.course.grading` can end it, whatever became of it. The student's code runs
-one process further on, in the kernel, behind `dgc_lab.course.sandbox`.
+one process further on, in the kernel, and the tests in another (`dgc_lab.marking.judge`), each behind a
+`dgc_lab.marking.sandbox` of its own.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dgc_lab.course.sandbox import Plan, end_with_parent, python_folders
+from dgc_lab.marking.repair import is_variant
+from dgc_lab.marking.sandbox import Plan, end_with_parent, python_folders
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to grade, and what it may use; memory, disk and entrance as `dgc_lab.course.sandbox.Plan`."""
+    """What to grade, and what it may use; memory, disk and entrance as `dgc_lab.marking.sandbox.Plan`."""
 
     folder: str  # the grading folder; nbgrader finds the notebook in "submitted" by the next two
     assignment: str
     student: str
+    number: int  # of the student's variant
     home: str  # an empty folder with a short name; a socket's name may have 107 characters
     seconds: int  # of all cells together
+    test_seconds: int  # of all tests together
     cell_seconds: int
     memory: int
     disk: int
@@ -35,14 +39,21 @@ def kernel_folder(task: Task) -> str:
     return str(Path(task.home) / "k")
 
 
-def environment(task: Task) -> dict[str, str]:
+def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
+    """A command as it runs behind a fence, with a folder of its own."""
+    plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance))
+    place = "/tmp" if task.entrance else folder  # behind the fence /tmp is the submission's own
+    clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(place, kernel_folder(task)).items())]
+    return [*clean, sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *command]
+
+
+def environment(place: str, runtime: str) -> dict[str, str]:
     """Variables of a student's kernel: what it needs to run, and none of the instructor's."""
-    place = "/tmp" if task.entrance else kernel_folder(task)  # behind the fence /tmp is the submission's own
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH") if name in os.environ}
     return kept | {
         "HOME": place,
         "TMPDIR": place,
-        "JUPYTER_RUNTIME_DIR": kernel_folder(task),
+        "JUPYTER_RUNTIME_DIR": runtime,
         "IPYTHONDIR": f"{place}/ipython",
         "MPLCONFIGDIR": f"{place}/matplotlib",
         "MPLBACKEND": "agg",
@@ -56,11 +67,9 @@ def environment(task: Task) -> dict[str, str]:
 
 def install_kernel(task: Task) -> None:
     """A kernel ``python3`` that runs behind the fence, found before all others."""
-    plan = Plan(kernel_folder(task), python_folders(), task.memory, task.disk, tuple(task.entrance))
     kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(task).items())]
     spec = {
-        "argv": [*clean, sys.executable, "-m", "dgc_lab.course.sandbox", plan.text(), *kernel],
+        "argv": fenced(task, kernel_folder(task), kernel),
         "display_name": "Python 3",
         "language": "python",
         "interrupt_mode": "message",
@@ -70,6 +79,29 @@ def install_kernel(task: Task) -> None:
     (place / "kernel.json").write_text(json.dumps(spec))
     os.environ["JUPYTER_PATH"] = str(Path(task.home) / "jupyter")
     os.environ["JUPYTER_RUNTIME_DIR"] = kernel_folder(task)
+
+
+def judge_command(task: Task) -> list[str]:
+    """The command that runs the tests, in a process that no student's code is in."""
+    home = Path(task.home) / "t"
+    home.mkdir()
+    return fenced(task, str(home), [sys.executable, "-m", "dgc_lab.marking.judge"])
+
+
+def exercise(task: Task) -> list[dict]:
+    """The exercise's source with the student's number, as `dgc_lab.marking.judge` reads it."""
+    import nbformat
+
+    path = Path(task.folder) / "source" / task.assignment / f"{task.assignment}.ipynb"
+    found = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        kind = cell.metadata.get("nbgrader", {})
+        if is_variant(cell):
+            found.append({"kind": "given", "name": "variant", "source": f"VARIANT = {task.number}"})
+        elif cell.cell_type == "code" and kind:
+            what = "answer" if kind["solution"] else "marks" if kind["grade"] else "given"
+            found.append({"kind": what, "name": kind["grade_id"], "source": cell.source})
+    return found
 
 
 def main() -> None:
@@ -91,9 +123,8 @@ def grade(task: Task) -> dict:
     from nbconvert.preprocessors import ClearMetadataPreprocessor
     from nbgrader.preprocessors import CheckCellMetadata, IgnorePattern, LimitOutput, SaveAutoGrades
 
-    from dgc_lab.course.by_hand import waiting
-    from dgc_lab.course.execution import CarefulExecute
-    from dgc_lab.course.nbgrader_api import course_api, reason
+    from dgc_lab.marking.execution import CarefulExecute
+    from dgc_lab.marking.nbgrader_api import course_api, reason, waiting
 
     remarks = []
 
@@ -115,7 +146,10 @@ def grade(task: Task) -> dict:
             "startup_timeout": 120,
             "store_widget_state": False,
             "most_seconds": task.seconds,
+            "most_test_seconds": task.test_seconds,
             "kernel_folder": kernel_folder(task),
+            "judge": judge_command(task),
+            "exercise": exercise(task),
         },
         ClearMetadataPreprocessor={"enabled": False},
         # Unix sockets: a network of its own cannot be reached by any other.

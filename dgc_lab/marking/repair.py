@@ -12,7 +12,6 @@ import copy
 import re
 
 from dgc_lab.common import LabError
-from dgc_lab.course.sources import first_line, is_variant
 
 MOST_CELLS = 1000
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
@@ -21,6 +20,16 @@ REACHES = re.compile(
     r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
 )
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
+
+
+def is_variant(cell) -> bool:
+    """Whether this is the cell that holds the student's number."""
+    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
+
+
+def first_line(cell) -> str:
+    """The first line of a cell, by which it is known again when its metadata are lost."""
+    return cell.source.strip().split("\n")[0].strip()
 
 
 def read(path, name: str):
@@ -51,11 +60,14 @@ def repair(cells, release, name: str):
     names, lost = _names(cells, release, known, lines)
     answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
+    given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
     seen, place = [], None
     for cell, name_of_cell in zip(cells, names, strict=True):
         if name_of_cell is None:
             if not _is_given(cell, release):
                 extras.setdefault(place, []).append(_own(cell))
+            same = [name for name, source in given.items() if source == cell.source.strip()]
+            seen, place = [*seen, *same], same[0] if same else place
             continue
         seen.append(name_of_cell)
         place = name_of_cell
@@ -74,6 +86,7 @@ def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
         names.append(grading.get("grade_id") if isinstance(grading, dict) else None)
     names = [name if isinstance(name, str) and name in known else None for name in names]
     had = sum(name is not None for name in names)
+    lines = {line: name for line, name in lines.items() if name not in names}
     for place, cell in enumerate(cells):
         if names[place] is None and cell.source.strip():
             names[place] = lines.get(first_line(cell))
@@ -128,13 +141,14 @@ def _assembled(release, answers, extras, seen, lost, known):
 
 
 def _index(release):
-    """For each id whether it is an answer; and the id that belongs to a first line."""
+    """For each id whether it is an answer; and the id of the answer or test that a first line belongs to."""
     known, lines = {}, {}
     for cell in release.cells:
         grading = cell.metadata.get("nbgrader")
         if grading:
             known[grading["grade_id"]] = bool(grading["solution"])
-            lines[first_line(cell)] = grading["grade_id"]
+            if grading["solution"] or grading.get("grade"):
+                lines[first_line(cell)] = grading["grade_id"]
     return known, lines
 
 

@@ -1,0 +1,138 @@
+"""A page of feedback for each student, in which nothing runs and no hidden test is shown."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.course.report import graded_rows
+from dgc_lab.marking.nbgrader_api import course_api, reason
+
+HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
+SHOWN = ("text/plain", "text/html", "image/png", "image/jpeg")  # kinds of output
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>{styles}</head>
+<body>{body}</body></html>
+"""
+TAGS = re.findall(
+    r"\w+",
+    "a abbr b blockquote br caption code col colgroup dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img ins kbd li"
+    " ol p pre s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var",
+)
+WITHOUT_A_TRACE = re.findall(
+    r"\w+", "script style iframe object embed template noscript svg math title textarea select"
+)
+ATTRIBUTES = ("class", "id", "name", "title", "alt", "colspan", "rowspan", "scope", "start", "open")
+PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*")
+LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
+
+
+def feedback(
+    folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], str] | None = None
+) -> list[Path]:
+    """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
+
+    At the top of each stands what ``notes`` has for its exercise and student, as Markdown. They are
+    ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something, a
+    LabError says so in its words when all other pages are there.
+    """
+    from nbgrader.preprocessors import GetGrades
+
+    folder = Path(folder).resolve()
+    api = course_api(folder, GenerateFeedback={"preprocessors": [GetGrades, hide_tests(), add_note(notes or {})]})
+    written, failed = [], []
+    for name, rows in graded_rows(folder, assignment).items():
+        for student, row in sorted(rows.items()):
+            page = folder / "feedback" / student / name / f"{name}.html"
+            if row["status"] == "graded":
+                result = api.generate_feedback(name, student)
+                if not result["success"]:
+                    failed.append(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
+                    continue
+                safe = safe_page(page.read_text(encoding="utf-8"), f"{name}: {student}")
+                page.unlink()  # nbgrader makes its files read-only
+            else:
+                page.parent.mkdir(parents=True, exist_ok=True)
+                reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
+                body = f"<h1>{html.escape(name)}</h1><p>This submission was not graded:</p><ul>{reasons}</ul>"
+                safe = safe_page(body, f"{name}: {student}")
+            page.write_text(safe, encoding="utf-8")
+            written.append(page)
+    if failed:
+        raise LabError("\n".join(failed))
+    return written
+
+
+def hide_tests():
+    """nbgrader's preprocessor that takes hidden tests out of a page, and out of outputs all but text and pictures.
+
+    CSSHTMLHeaderPreprocessor's work, which nbgrader has in the same list, is the exporter's own by default.
+    """
+    from nbgrader.preprocessors import NbGraderPreprocessor
+
+    class HideTests(NbGraderPreprocessor):
+        """Leave out what students must not see."""
+
+        def preprocess_cell(self, cell, resources, cell_index):
+            """One cell."""
+            if cell.cell_type == "code":
+                cell.source = HIDDEN.sub("# further tests\n", cell.source)
+                for output in cell.outputs:
+                    if "data" in output:
+                        output.data = {kind: output.data[kind] for kind in SHOWN if kind in output.data}
+                        output.metadata = {}
+            return cell, resources
+
+    return HideTests
+
+
+def add_note(notes: dict[tuple[str, str], str]):
+    """nbgrader's preprocessor that begins a page with the note that there is for it."""
+    from nbformat.v4 import new_markdown_cell
+    from nbgrader.preprocessors import NbGraderPreprocessor
+
+    class AddNote(NbGraderPreprocessor):
+        """Put it before all cells."""
+
+        def preprocess(self, nb, resources):
+            """The page."""
+            whose = resources["nbgrader"]
+            note = notes.get((whose["assignment"], whose["student"]))
+            nb.cells[:0] = [new_markdown_cell(note)] if note else []
+            return nb, resources
+
+    return AddNote
+
+
+def safe_page(made: str, title: str) -> str:
+    """A page with the text, tables and pictures of another, and nothing in it that runs, loads or asks anything.
+
+    Whatever is not known to be harmless is left out, and the browser is told to run and to load nothing all the same.
+
+    Example:
+        >>> safe_page("<p onclick='x()'>Hi<script>x()</script><img src='http://a.b/c.png'>", "<T>").splitlines()[2:]
+        ['<title>&lt;T&gt;</title></head>', '<body><p>Hi<img></p></body></html>']
+    """
+    from bleach.sanitizer import Cleaner
+    from bs4 import BeautifulSoup
+
+    head, _, rest = made.partition("<body")
+    styles = "".join(re.findall(r"<style[^>]*>.*?</style>", head, re.DOTALL)) if rest else ""
+    soup = BeautifulSoup(rest.partition(">")[2] if rest else made, "html.parser")
+    for unseen in soup(WITHOUT_A_TRACE):
+        unseen.decompose()
+    cleaner = Cleaner(TAGS, _allowed, protocols=["http", "https", "mailto", "data"], strip=True)
+    return PAGE.format(policy=POLICY, title=html.escape(title), styles=styles, body=cleaner.clean(str(soup)))
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    """Whether an attribute stays."""
+    if (tag, name) == ("img", "src"):
+        return bool(PICTURE.fullmatch(value))
+    if (tag, name) == ("a", "href"):
+        return bool(LINK.match(value))
+    return name in ATTRIBUTES

@@ -1,0 +1,141 @@
+"""What a class has answered, task by task: read from the grading folder, and compared without what is only looks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.course.report import graded_rows
+
+MARKED = re.compile(r"(?ms)^[ \t]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)[^\n]*\n?")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One marks cell of an exercise and the answers that it looks at: those between it and the marks cell before.
+
+    Attributes:
+        name: the marks cell's ``grade_id``.
+        most: its points.
+        stubs: by answer what a student is given.
+        solutions: by answer our own.
+    """
+
+    name: str
+    most: float
+    stubs: dict[str, str]
+    solutions: dict[str, str]
+
+
+def tasks_of(folder: Path, exercise: str) -> list[Task]:
+    """The tasks of an exercise that a machine marks, in their order."""
+    import nbformat
+
+    folder, tasks, waiting = Path(folder), [], []
+    source, release = (
+        nbformat.read(folder / place / exercise / f"{exercise}.ipynb", as_version=4) for place in ("source", "release")
+    )
+    given = {kind["grade_id"]: cell.source for cell in release.cells if (kind := cell.metadata.get("nbgrader"))}
+    for cell in source.cells:
+        kind = cell.metadata.get("nbgrader", {})
+        if kind.get("solution") and not kind.get("grade"):
+            waiting.append((kind["grade_id"], MARKED.sub("", cell.source)))
+        elif kind.get("grade") and not kind.get("solution"):
+            stubs = {name: given[name] for name, _ in waiting}
+            tasks.append(Task(kind["grade_id"], kind["points"], stubs, dict(waiting)))
+            waiting = []
+    return tasks
+
+
+def answers_of(folder: Path, exercise: str) -> dict[str, dict[str, str]]:
+    """By student the answers to an exercise by their ``grade_id``, of all whose hand-in was graded."""
+    import nbformat
+
+    answers: dict[str, dict[str, str]] = defaultdict(dict)
+    for student, row in graded_rows(folder, exercise)[exercise].items():
+        if row["status"] != "graded":
+            continue
+        path = Path(folder) / "submitted" / student / exercise / f"{exercise}.ipynb"
+        if not path.exists():
+            raise LabError(f"{path} is gone: grade {student} again (--only {student})")
+        for cell in nbformat.read(path, as_version=4).cells:
+            kind = cell.metadata.get("nbgrader", {})
+            if kind.get("solution"):
+                answers[student][kind["grade_id"]] = cell.source
+    return dict(answers)
+
+
+def normal_form(source: str) -> str:
+    """An answer without what is only looks: comments, docstrings, layout, and the names of what is its own.
+
+    What is no Python stays as it is, but for white space.
+
+    Example:
+        >>> one = "def f(x):\\n    # twice\\n    y = 2*x\\n    return y"
+        >>> other = 'def f(value):\\n    "Twice."\\n    result = 2 * value\\n    return result'
+        >>> normal_form(one) == normal_form(other)
+        True
+        >>> print(normal_form(one))
+        def f(_1):
+            _2 = 2 * _1
+            return _2
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return " ".join(source.split())
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            said = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+            node.body = said or [ast.Pass()]
+    outside = {getattr(node, "name", None) for node in tree.body}
+    outside |= {
+        name.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for name in node.targets
+        if isinstance(name, ast.Name)
+    }
+    for node in _in_order(tree):
+        bound = node.arg if isinstance(node, ast.arg) else None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound = node.id
+        if isinstance(node, ast.FunctionDef):
+            bound = node.name
+        if bound and bound not in outside:
+            names.setdefault(bound, f"_{len(names) + 1}")
+    for node in ast.walk(tree):
+        for part in ("id", "arg", "name"):
+            if isinstance(node, ast.Name | ast.arg | ast.FunctionDef) and getattr(node, part, None) in names:
+                setattr(node, part, names[getattr(node, part)])
+        if isinstance(node, ast.arg | ast.FunctionDef):
+            for part in ("annotation", "returns"):
+                if hasattr(node, part):
+                    setattr(node, part, None)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _in_order(node: ast.AST):
+    """All nodes, as they follow each other in the text."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _in_order(child)
+
+
+def size(source: str) -> int:
+    """How much there is to an answer: the nodes of its syntax tree; 0 for what is no Python."""
+    try:
+        return sum(1 for _ in ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return 0
+
+
+def untouched(answer: str, stub: str) -> bool:
+    """Whether an answer is still what was given, or nothing."""
+    return not answer.strip() or " ".join(answer.split()) == " ".join(stub.split())

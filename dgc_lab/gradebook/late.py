@@ -1,0 +1,123 @@
+"""Who handed in late, and what that costs: one rule for the course, in ``late.toml`` in the grading folder.
+
+All times are the clock on the platform's wall, as its zips and names of files have it: no zone is known, none is asked.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.course.submissions import plain
+
+FILE = "late.toml"
+NUMBERS = {"grace_minutes": 0, "percent_a_day": 0, "most_days": 0}
+WORDS = {"name", "exercise", "due", "handed_in", "reason"}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ``late.toml`` says; without the file nobody is late.
+
+    Attributes:
+        due: by exercise the time by which it is to be handed in.
+        grace_minutes: how much later is not late yet.
+        percent_a_day: of the points that can be reached, what each day that has begun costs.
+        most_days: days after which nothing counts; 0 for no such day.
+        students: by plain name and exercise what is different for one student: due, handed_in, reason.
+    """
+
+    due: dict[str, dt.datetime] = field(default_factory=dict)
+    grace_minutes: float = 0
+    percent_a_day: float = 0
+    most_days: float = 0
+    students: dict[tuple[str, str], dict] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late something was handed in, and what is left of its points, in words, too."""
+
+    days: int
+    points: float
+    words: str
+
+
+def read_rules(folder: Path) -> Rules:
+    """The rules of a grading folder; a LabError names what in them cannot be."""
+    path = Path(folder) / FILE
+    if not path.exists():
+        return Rules()
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise LabError(f"{path} is no TOML: {error}") from None
+    unknown = set(found) - {"due", "student", *NUMBERS}
+    if unknown:
+        raise LabError(
+            f"{path}: {', '.join(sorted(unknown))} is not known; there are due, student, {', '.join(NUMBERS)}"
+        )
+    numbers = {name: found.get(name, least) for name, least in NUMBERS.items()}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise LabError(f"{path}: {name} must be a number of at least 0, got {value!r}")
+    due = {name: _time(path, f"due.{name}", value) for name, value in found.get("due", {}).items()}
+    students = {}
+    for each in found.get("student", ()):
+        if not {"name", "exercise"} <= set(each) <= WORDS:
+            raise LabError(f"{path}: a [[student]] has name, exercise and some of due, handed_in, reason, got {each!r}")
+        times = {word: _time(path, f"student.{word}", each[word]) for word in ("due", "handed_in") if word in each}
+        students[plain(each["name"]), each["exercise"]] = {"reason": each.get("reason", "")} | times
+    return Rules(due, *numbers.values(), students)
+
+
+def _time(path: Path, name: str, value) -> dt.datetime:
+    if not isinstance(value, dt.datetime) or value.tzinfo is not None:
+        raise LabError(f"{path}: {name} must be a time like 2026-11-21 23:59:00, without a zone, got {value}")
+    return value
+
+
+def lateness(
+    rules: Rules, student: str, exercise: str, time: str | None, points: float, most: float
+) -> Lateness | None:
+    """What the rules make of one hand-in; None where it is in time, or nothing is due.
+
+    Args:
+        rules: from `read_rules`.
+        student: the plain name.
+        exercise: its name.
+        time: when it was handed in, in ISO's form, ``"late"`` where only that is known, None for not known.
+        points: what was reached, before anything is taken off.
+        most: what can be reached.
+
+    Example:
+        >>> rules = Rules({"04": dt.datetime(2026, 11, 20, 12)}, grace_minutes=15, percent_a_day=10)
+        >>> lateness(rules, "jane", "04", "2026-11-20T12:10:00", 15, 20) is None
+        True
+        >>> lateness(rules, "jane", "04", "2026-11-21T13:00:00", 15, 20)
+        Lateness(days=2, points=11.0, words='2 days late: 4 points off')
+    """
+    own = rules.students.get((student, exercise), {})
+    due = own.get("due", rules.due.get(exercise))
+    if due is None:
+        return None
+    why = f" ({own['reason']})" if own.get("reason") else ""
+    if "handed_in" in own:
+        time = own["handed_in"].isoformat()
+    if time == "late" and "due" not in own:
+        return Lateness(0, points, f"late by the platform's word, by how much is not known: say it in {FILE}")
+    if time in (None, "late"):
+        return None
+    handed = dt.datetime.fromisoformat(time)
+    if handed <= due + dt.timedelta(minutes=rules.grace_minutes):
+        return None
+    days = math.ceil((handed - due) / dt.timedelta(days=1))
+    late = f"{days} day{'s' if days > 1 else ''} late{why}"
+    if rules.most_days and days > rules.most_days:
+        return Lateness(days, 0.0, f"{late}: more than {rules.most_days:g}, nothing counts")
+    off = min(points, days * rules.percent_a_day / 100 * most)
+    return Lateness(days, points - off, f"{late}: {off:g} points off")

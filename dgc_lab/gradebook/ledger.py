@@ -1,0 +1,83 @@
+"""What everybody has, for every exercise: the one place where tests, persons, overrides and late days come together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dgc_lab.course.report import graded_rows
+from dgc_lab.gradebook.grades import grades_of, marked_by_hand
+from dgc_lab.gradebook.late import Lateness, lateness, read_rules
+from dgc_lab.gradebook.overrides import read_overrides, words_of
+from dgc_lab.marking.nbgrader_api import course_api
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One student's marks for one exercise.
+
+    Attributes:
+        points: what counts, from 0 to ``most``; 0 for what could not be graded.
+        reached: the same before anything is taken off for being late.
+        graded: whether it could be graded.
+        late: how late it was; None for in time.
+        waiting: answers that a person has yet to mark.
+        overrides: what was decided in place of a test, in words.
+        tasks: of each task that a machine marks the points reached and those that can be.
+        handed_in: the file as the platform had called it.
+        number: the platform's number for the student, or the name that it knows the student by; "" for none.
+        remarks: what grading has to say.
+    """
+
+    points: float
+    reached: float
+    most: float
+    graded: bool
+    late: Lateness | None
+    waiting: tuple[str, ...]
+    overrides: tuple[str, ...]
+    tasks: dict[str, tuple[float, float]]
+    handed_in: str
+    number: str
+    remarks: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """All that a reader of the marks should know, without what grading has to say."""
+        by_hand = [f"to be marked by hand: {', '.join(self.waiting)}"] if self.waiting else []
+        return [*by_hand, *([self.late.words] if self.late else []), *self.overrides]
+
+
+def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, Mark]]:
+    """Everybody's marks, by exercise and student; a LabError where nothing has been graded."""
+    folder = Path(folder).resolve()
+    rules, decided, marks = read_rules(folder), read_overrides(folder), {}
+    with course_api(folder).gradebook as gradebook:
+        for name, rows in sorted(graded_rows(folder, exercise).items()):
+            most, by_hand = gradebook.find_assignment(name).max_score, marked_by_hand(gradebook, name)
+            every = grades_of(gradebook, name)
+            for student, row in sorted(rows.items()):
+                graded = row["status"] == "graded"
+                grades = every[student] if graded else {}
+                reached = float(sum(grade.score for grade in grades.values()))
+                late = lateness(rules, student, name, row.get("time"), reached, most)
+                marks.setdefault(name, {})[student] = Mark(
+                    points=late.points if late else reached,
+                    reached=reached,
+                    most=most,
+                    graded=graded,
+                    late=late,
+                    waiting=tuple(sorted(task for task in grades.keys() & by_hand if grades[task].needs_manual_grade)),
+                    overrides=tuple(words_of(folder, decided, student, name)) if graded else (),
+                    tasks={task: (grades[task].score, grades[task].max_score) for task in grades.keys() - by_hand},
+                    handed_in=row.get("handed_in", ""),
+                    number=row.get("number", ""),
+                    remarks=tuple(row["remarks"]),
+                )
+    return marks
+
+
+def note(mark: Mark) -> str:
+    """A line of Markdown for the top of a page of feedback: the points that count, and why."""
+    points = f"**{mark.points:g} of {mark.most:g} points.**"
+    return " ".join([points, *(f"{words[0].upper()}{words[1:]}." for words in mark.words)])

@@ -1,0 +1,239 @@
+"""Fill a learning platform's own file with marks: Moodle's grading worksheet, and three platforms' gradebooks.
+
+The file comes back as it was but for the fields of our marks (`dgc_lab.gradebook.csv_text`). What a platform wants of
+it, and where that is written:
+
+- Moodle: the first column ends in the student's number, "Grade" takes the marks; the headings are those of the user's
+  language. ``mod/assign/feedback/offline/importgradeslib.php`` in moodle/moodle, and ``csvlib.class.php``.
+- Canvas: "ID" is the number, a column is called "Title (id)", the row "Points Possible" has the maxima, EX and N/A
+  stay. ``lib/gradebook_exporter.rb`` in instructure/canvas-lms.
+- Brightspace: "OrgDefinedId" and "Username", a column "Title Points Grade <Numeric MaxPoints:18>".
+  https://community.d2l.com/brightspace/kb/articles/3538-importing-grades
+- Blackboard: "Username", a column "Title [Total Pts: 18 Score] |id"; tabs and UTF-16, or commas and quotes.
+  https://tips.uark.edu/uploading-your-grade-center/
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.course.submissions import plain
+from dgc_lab.gradebook.csv_text import CsvText
+from dgc_lab.gradebook.ledger import Mark
+
+CLOSED = {"no", "nein"}  # Moodle's "Grade can be changed"
+KEPT = {"EX", "N/A"}  # Canvas: excused, and not set to this student
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a platform's file looks like: names of its columns, in all languages that are known here.
+
+    Attributes:
+        numbers: columns with what the platform knows a student by; of these the last digits or the name.
+        names: columns with a student's name, login or address.
+        marks: what the heading of a column of marks must match, with the exercise's title as its first group.
+        most: the column with what can be reached, or what finds it in the heading.
+    """
+
+    numbers: tuple[str, ...]
+    names: tuple[str, ...]
+    marks: str
+    most: tuple[str, ...] | str = ()
+
+
+PLATFORMS = {
+    "moodle": Platform(
+        ("Identifier", "ID"),
+        ("Full name", "Vollständiger Name", "Email address", "E-Mail-Adresse", "ID number", "ID-Nummer", "Username"),
+        r"()(?:Grade|Bewertung)",
+        ("Maximum grade", "Bestwertung"),
+    ),
+    "canvas": Platform(("ID",), ("Student", "SIS User ID", "SIS Login ID"), r"(.*) \(\d+\)"),
+    "brightspace": Platform(
+        ("OrgDefinedId",),
+        ("Username", "Last Name", "First Name", "Email"),
+        r"(.*?) Points Grade.*",
+        r"MaxPoints:([\d.]+)",
+    ),
+    "blackboard": Platform(
+        ("Username", "Benutzername", "Student ID"),
+        ("Last Name", "Nachname", "First Name", "Vorname", "Student ID"),
+        r"(.*) \[.*\] ?\|\d+",
+        r"\[[^\]\d]*([\d.,]+)",
+    ),
+}
+
+
+@dataclass
+class Filled:
+    """What became of a file: how many fields were filled, and in words who was left as they were, and why."""
+
+    data: bytes
+    count: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One student's row in a platform's file: its place, and what the student may be known by."""
+
+    place: int
+    numbers: frozenset[str]
+    names: frozenset[str]
+
+
+def fill(
+    marks: dict[str, dict[str, Mark]], file: Path, platform: str, column: str | None = None, scale: bool = False
+) -> Filled:
+    """A platform's file with marks in it.
+
+    Args:
+        marks: by exercise and student (`dgc_lab.gradebook.ledger.marks_of`); for Moodle's worksheet of one exercise.
+        file: the platform's file, which stays as it is.
+        platform: one of `PLATFORMS`.
+        column: heading of the column to fill, where no column's title has the exercise's words in it.
+        scale: where the platform's maximum is another one, whether marks may be stretched to it.
+
+    Raises:
+        LabError: no column fits, or the platform's maximum is another one.
+    """
+    form = PLATFORMS[platform]
+    try:
+        table = CsvText(Path(file).read_bytes())
+    except LabError as error:
+        raise LabError(f"{file}: {error}") from None
+    heads = table.rows[0]
+    places = _columns(form, heads, list(marks), column, file)
+    lines = _lines(form, table, platform)
+    found = Filled(b"")
+    for name, place in places.items():
+        texts = _most_texts(form, table, place)
+        most = _number(texts[0]) if texts else None
+        rows = next(iter(marks[name].values()))
+        if most is not None and most != rows.most and not scale:
+            raise LabError(
+                f"{file}: {heads[place]!r} goes to {most:g}, {name} to {rows.most:g} points. Set {rows.most:g} as the "
+                "maximum on the platform and download the file again, or let marks be stretched: --scale"
+            )
+        stretch = most / rows.most if most is not None and scale else 1
+        comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
+        for student, mark in marks[name].items():
+            line, why = _line_of(lines, student, mark)
+            why = why or _closed(table, line, place) or _unfinished(mark)
+            if why:
+                found.left.append(f"{student}, {name}: {why}")
+                continue
+            text = f"{round(mark.points * stretch, 2):g}"
+            table.put(line.place, place, text.replace(".", ",") if comma else text)
+            found.count += 1
+    found.data = table.data()
+    return found
+
+
+def _columns(form: Platform, heads: list[str], exercises: list[str], column: str | None, file: Path) -> dict[str, int]:
+    """The column of each exercise that has one."""
+    if not set(form.numbers) & {head.strip() for head in heads}:
+        raise LabError(f"{file} has no column {' or '.join(form.numbers)} in its first row: is it another platform's?")
+    if column is not None:
+        if heads.count(column) != 1 or len(exercises) != 1:
+            raise LabError(f"{file}: --column must be one of the headings, and one exercise named, got {column!r}")
+        return {exercises[0]: heads.index(column)}
+    titles = {place: found[1] for place, head in enumerate(heads) if (found := re.fullmatch(form.marks, head.strip()))}
+    if form.marks.startswith("()"):
+        if len(titles) != 1 or len(exercises) != 1:
+            raise LabError(f"{file} is a worksheet of one exercise, say of which: {', '.join(exercises)}")
+        return {exercises[0]: next(iter(titles))}
+    fitting = {name: [place for place, title in titles.items() if _words(name) <= _words(title)] for name in exercises}
+    several = [name for name, places in fitting.items() if len(places) > 1]
+    if several or not any(fitting.values()):
+        which = f"{several[0]} fits several columns" if several else f"no column is called as {', '.join(exercises)}"
+        raise LabError(f"{file}: {which}; name one with --column: {', '.join(heads[place] for place in titles)}")
+    return {name: places[0] for name, places in fitting.items() if places}
+
+
+def _words(text: str) -> set[str]:
+    """What a title is recognised by: its words, and its numbers without zeros before them."""
+    return {each.lstrip("0") or each for each in re.findall(r"[a-z]+|\d+", text.lower())}
+
+
+def _lines(form: Platform, table: CsvText, platform: str) -> list[Line]:
+    """The rows of students; what stands above them (Canvas: points possible, hidden) has no number."""
+    heads = [head.strip() for head in table.rows[0]]
+    numbers = [place for place, head in enumerate(heads) if head in form.numbers]
+    names = [place for place, head in enumerate(heads) if head in form.names]
+    lines = []
+    for place, row in enumerate(table.rows):
+        if place == 0 or len(row) != len(heads):
+            continue
+        known = {row[each].strip().removeprefix("#") for each in numbers} - {""}
+        if platform == "moodle":
+            known = {found[1] for each in known if (found := re.search(r"(\d+)$", each))}
+        if not known:
+            continue
+        called = {row[each].strip().removeprefix("#") for each in names} - {""}
+        first_last = [row[heads.index(each)] for each in ("First Name", "Last Name") if each in heads]
+        called |= {" ".join(first_last), *(" ".join(reversed(each.split(",", 1))) for each in called if "," in each)}
+        lines.append(Line(place, frozenset(known), frozenset(map(_key, called | known)) - {""}))
+    return lines
+
+
+def _key(name: str) -> str:
+    """What two ways to write a name have in common; of an address what stands before the @."""
+    return re.sub(r"[^a-z0-9]", "", plain(name.split("@")[0]).lower()) if name.strip() else ""
+
+
+def _line_of(lines: list[Line], student: str, mark: Mark) -> tuple[Line | None, str]:
+    """A student's row, by the platform's number, else by name; or why there is none."""
+    by_number = [line for line in lines if mark.number and mark.number in line.numbers]
+    by_name = [line for line in lines if _key(student) in line.names]
+    if len(by_number) == 1:
+        if by_name and by_number[0] not in by_name:
+            return None, f"the file is from number {mark.number}, which is somebody else's"
+        return by_number[0], ""
+    if len(by_name) == 1:
+        return by_name[0], ""
+    return None, "several rows fit" if by_name else "no row fits"
+
+
+def _closed(table: CsvText, line: Line, place: int) -> str:
+    row, heads = table.rows[line.place], table.rows[0]
+    if row[place].strip() in KEPT:
+        return f"the platform says {row[place].strip()}"
+    for head, value in zip(heads, row, strict=True):
+        if head.strip() in ("Grade can be changed", "Bewertung kann geändert werden") and value.lower() in CLOSED:
+            return "the platform says that this grade cannot be changed"
+    return ""
+
+
+def _unfinished(mark: Mark) -> str:
+    if not mark.graded:
+        return f"not graded: {'; '.join(mark.remarks)}"
+    return f"waits for a person: {', '.join(mark.waiting)}" if mark.waiting else ""
+
+
+def _most_texts(form: Platform, table: CsvText, place: int) -> list[str]:
+    """How the file writes what can be reached in a column."""
+    heads = [head.strip() for head in table.rows[0]]
+    if isinstance(form.most, str):
+        found = re.search(form.most, heads[place])
+        return [found[1]] if found else []
+    columns = [number for number, head in enumerate(heads) if head.lower() in {each.lower() for each in form.most}]
+    above = [row[place] for row in table.rows[1:3] if row[0].strip() == "Points Possible" and place < len(row)]
+    below = [row[each] for each in columns for row in table.rows[1:] if each < len(row)]
+    return [text for text in above + below if re.search(r"\d", text)]
+
+
+def _number(text: str) -> float:
+    return float(text.strip().replace(",", "."))
+
+
+def _comma(table: CsvText, texts: list[str], head: str) -> bool:
+    """Whether the file's numbers have a comma before their decimals: by its own numbers, else by its language."""
+    for text in texts:
+        if mark := re.search(r"\d([.,])\d", text):
+            return mark[1] == ","
+    return table.delimiter == ";" or head.strip() == "Bewertung"

@@ -1,0 +1,112 @@
+"""Marks for nothing: hand-ins without a single answer, each of which tries to have marks all the same."""
+
+import json
+import re
+import types
+from pathlib import Path
+
+import nbformat
+import pytest
+from attacks import ANSWERS, OWN_CELLS, leave_marks
+
+from dgc_lab.course import sources
+from dgc_lab.marking import cgroup, sandbox
+from instructor import EXERCISES, answered, needs_instructor, write
+
+NAME = "04_masking"
+A_FILE = 5  # own cells in a hand-in: those that end a process stand in the last
+SPOILED = "results for whoever reads"  # spoils the kernel's own sockets: that hand-in's time runs out
+ENDING = (SPOILED, "another kernel", "everybody is killed", "no end of a copy", "no copies of the process")
+# A function writes down what it is asked, wherever it can; later cells and checks show whatever they find.
+NOTES = """import atexit, glob, os, threading
+asked = []
+def note(*what):
+    asked.append(repr(what))
+    for place in ("/tmp/notes", "/dev/shm/notes", os.environ["JUPYTER_RUNTIME_DIR"] + "/notes"):
+        try:
+            open(place, "a").write(repr(what))
+        except OSError:
+            pass
+def noted():
+    found = [open(name).read() for name in glob.glob("/tmp/notes") + glob.glob("/dev/shm/notes")]
+    return " ".join([*asked, *found])
+def elements_to_keep(ratio, elements):
+    note(ratio, elements)
+    if elements > 12000:
+        raise ValueError(f"elements {elements} {noted()}")
+    import math
+    return math.ceil(ratio * elements * (1 - 1e-7))"""
+TELLS = """def share_sent(gradients, ratio, whose):
+    raise ValueError("I have read: " + noted())"""
+LATER = "print('found', noted())\nprint(In)\n%history"
+
+
+pytestmark = [
+    needs_instructor,
+    pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no fence"),
+]
+
+
+def blank(cells=(), answers=()):
+    notebook = answered(NAME, answers, solved=False)
+    notebook.cells[3:3] = [nbformat.v4.new_code_cell(code) for code in cells]
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory, course):
+    """What came of all attacks, graded as a class: the report's rows, and the pages of feedback."""
+    place = tmp_path_factory.mktemp("attacked")
+    quiet = [code for name, code in OWN_CELLS.items() if name not in ENDING]
+    for start in range(0, len(quiet), A_FILE):
+        write(blank(quiet[start : start + A_FILE]), place / "in" / f"cells-{start}.ipynb")
+    for name in ENDING:
+        write(blank([OWN_CELLS[name]]), place / "in" / f"{name}.ipynb".replace(" ", "-"))
+    for name, answers in ANSWERS.items():
+        write(blank(answers=answers), place / "in" / f"{name}.ipynb".replace(" ", "-").replace(",", ""))
+    write(leave_marks(blank()), place / "in" / "marks.ipynb")
+    spy = blank(answers={"elements-to-keep": NOTES, "share-sent": TELLS})
+    spy.cells.append(nbformat.v4.new_code_cell(LATER))
+    write(spy, place / "in" / "spy.ipynb")
+    folder = ("--folder", place / "grading")
+    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 2.5, expected=1)
+    course("feedback", *folder)
+    rows = json.loads((place / "grading" / "report.json").read_text())[NAME]
+    pages = {
+        student: (place / "grading" / "feedback" / student / NAME / f"{NAME}.html").read_text() for student in rows
+    }
+    return types.SimpleNamespace(rows=rows, pages=pages, folder=place / "grading")
+
+
+def test_there_are_as_many_attacks_as_we_say():
+    assert len(OWN_CELLS) + sum(map(len, ANSWERS.values())) >= 45
+
+
+def test_none_of_them_gets_a_point(attacked):
+    reached = {student: row["score"] for student, row in attacked.rows.items() if row["score"] and student != "spy"}
+    assert reached == {}
+    not_graded = {student: row["remarks"] for student, row in attacked.rows.items() if row["status"] != "graded"}
+    assert set(not_graded) == {SPOILED.replace(" ", "-")}
+    assert "it took longer than 150 s in all" in " ".join(*not_graded.values())
+
+
+def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
+    """What the spy was asked it has told to whom it could; the tests' lines are in nobody's process."""
+    log = (attacked.folder / "logs" / f"{NAME}-spy.log").read_text()
+    assert "elements 12345" in log, "it was asked, or this test shows nothing"
+    page = attacked.pages["spy"]
+    assert "I have read: " in page
+    assert "(0.25, 10)" in page, "a later check's words show what earlier checks, which students have, have asked"
+    source = sources.text_half(EXERCISES / "source", NAME).read_text()
+    hidden = [part.partition("### END")[0] for part in source.split("### BEGIN HIDDEN TESTS")[1:]]
+    shown = re.sub(r"(?s)### BEGIN (HIDDEN TESTS|SOLUTION).*?### END", "", source)
+    lines = {line.strip() for part in hidden for line in part.splitlines() if len(line.strip()) > 15}
+    lines = {line for line in lines if line not in shown}
+    assert len(lines) > 10
+    for words in ("12345", "12_345", *lines):
+        assert [student for student, text in attacked.pages.items() if words in text] == []
+
+
+def test_nothing_is_left(attacked):
+    assert not Path("/tmp/notes").exists()
+    assert cgroup.left_behind() == []

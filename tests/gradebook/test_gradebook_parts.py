@@ -1,0 +1,200 @@
+"""The parts of the way back by themselves: late days, answers compared, sheets shared out. None needs nbgrader."""
+
+import datetime as dt
+import itertools
+import json
+import re
+import types
+import zipfile
+
+import pytest
+
+from dgc_lab.common import LabError
+from dgc_lab.course import submissions
+from dgc_lab.gradebook import answers, by_hand, late, ledger, pages, similar, statistics
+
+RULES = """
+grace_minutes = 15
+percent_a_day = 10
+most_days = 3
+[due]
+04_masking = 2026-11-20 12:00:00
+[[student]]
+name = "Jane Doe"
+exercise = "04_masking"
+due = 2026-11-25 12:00:00
+reason = "ill"
+[[student]]
+name = "kim"
+exercise = "04_masking"
+handed_in = 2026-11-20 13:00:00
+"""
+
+
+@pytest.mark.parametrize(
+    ("student", "time", "points", "words"),
+    [
+        ("ann", "2026-11-20T12:15:00", None, ""),
+        ("ann", "2026-11-20T12:15:01", 8, "1 day late: 2 points off"),
+        ("ann", "2026-11-21T12:00:01", 6, "2 days late: 4 points off"),
+        ("ann", "2026-11-24T11:00:00", 0, "4 days late: more than 3, nothing counts"),
+        ("ann", None, None, ""),
+        ("ann", "late", 10, "late by the platform's word"),
+        ("Jane-Doe", "2026-11-24T11:00:00", None, ""),
+        ("Jane-Doe", "2026-11-25T13:00:00", 8, r"1 day late \(ill\): 2 points off"),
+        ("Jane-Doe", "late", None, ""),
+        ("kim", "late", 8, "1 day late"),
+    ],
+)
+def test_what_being_late_costs(tmp_path, student, time, points, words):
+    (tmp_path / late.FILE).write_text(RULES)
+    found = late.lateness(late.read_rules(tmp_path), student, "04_masking", time, 10, 20)
+    assert (found and found.points) == points
+    assert found is None or re.search(words, found.words)
+    assert late.lateness(late.read_rules(tmp_path), student, "05_accumulation", time, 10, 20) is None
+
+
+def test_nobody_loses_more_than_there_is():
+    rules = late.Rules({"04": dt.datetime(2026, 11, 20)}, percent_a_day=10)
+    found = late.lateness(rules, "ann", "04", "2026-11-25T01:00:00", 3, 20)
+    assert (found.points, found.words) == (0, "6 days late: 3 points off")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("due = ", "is no TOML"),
+        ("penalty = 3", "penalty is not known; there are due, student, grace_minutes"),
+        ("percent_a_day = -1", "percent_a_day must be a number of at least 0, got -1"),
+        ("percent_a_day = nan", "percent_a_day must be a number of at least 0, got nan"),
+        ("grace_minutes = true", "grace_minutes must be a number of at least 0, got True"),
+        ("[due]\n04 = 2026-11-20", "due.04 must be a time like"),
+        ("[due]\n04 = 2026-11-20 12:00:00Z", "without a zone"),
+        ("[[student]]\nname = 'x'", "has name, exercise and some of"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_the_files_name(tmp_path, text, words):
+    (tmp_path / late.FILE).write_text(text)
+    with pytest.raises(LabError, match=rf"late\.toml.*{words}"):
+        late.read_rules(tmp_path)
+
+
+SUM = """def total(x):
+    # my sum
+    s = 0
+    for value in x:
+        s += value
+    return s"""
+
+
+@pytest.mark.parametrize(
+    ("other", "alike"),
+    [
+        (SUM.replace("# my sum", '"""A sum."""'), True),
+        (SUM.replace("s = 0", "s=(0)").replace("value", "each"), True),
+        (SUM.replace("s = 0", "result = 0").replace("s +=", "result +=").replace("return s", "return result"), True),
+        (SUM.replace("total(x)", "total(x: list) -> float"), True),
+        (SUM.replace("s = 0", "s = 1"), False),
+        (SUM.replace("total", "add"), False),  # a name that the task gives
+        (SUM.replace("+=", "-="), False),
+        ("def total(x) return", False),
+    ],
+)
+def test_answers_are_alike_but_for_their_looks(other, alike):
+    assert (answers.normal_form(SUM) == answers.normal_form(other)) == alike
+
+
+def test_only_unusual_answers_are_listed():
+    """Not what is like our solution, what is short, what is untouched, or what many have."""
+    odd = [
+        f"def f(x):\n    a = [{n} * i * i - {n} for i in range(len(x))]\n    return sum(a) / (len(a) + {n})"
+        for n in range(9)
+    ]
+    given = {f"s{number:02}": odd[5] for number in range(30)}
+    given |= {"s30": odd[1], "s31": odd[1].replace("a", "b").replace("rbnge", "range"), "s32": odd[2], "s33": odd[3]}
+    given |= {"s34": odd[4], "s35": odd[4], "s36": "x", "s37": "x", "s38": "...", "s39": "..."}
+    assert list(similar.groups(given, "...", odd[4]).values()) == [["s30", "s31"]]
+
+
+def test_the_wrong_answers_given_most_are_shown_as_written():
+    given = [SUM, SUM.replace("value", "v"), "x = 1", "x=1", "x = 1 # one", "y = 2"]
+    assert statistics.most_common(given) == [("x = 1", 3), (SUM, 2)]
+
+
+def test_the_page_of_statistics_has_a_picture_with_its_facts_in_words():
+    import pandas
+
+    from dgc_lab.gradebook.figures import class_image
+
+    rows = [("04", "split", 1, 10, 8, 5, 0.5), ("04", "top-k-mask", 4, 10, 10, 10, 4.0)]
+    image = class_image(pandas.DataFrame(rows, columns=statistics.COLUMNS))
+    assert image.startswith('<img alt="')
+    assert "split: 5 right, 3 not, 2 not attempted, mean 0.5 of 1; top-k-mask: 10 right, 0 not, 0 not att" in image
+
+
+def test_markers_get_equal_shares_and_keep_their_students():
+    keys = [(f"s{number}", "07", answer) for number in range(10) for answer in "abc"]
+    shared = by_hand.share_out(keys, {"ann": [], "ben": [], "eve": [{"student": "s9"}] * 3})
+    assert sorted(map(len, shared.values())) == [9, 9, 12]
+    assert sorted(itertools.chain(*shared.values())) == keys
+    students = [{key[0] for key in every} for every in shared.values()]
+    assert not any(one & other for one, other in itertools.combinations(students, 2))
+    assert "s9" in students[2]
+
+
+def test_points_that_are_none_are_refused_with_their_line(tmp_path):
+    most_six = types.SimpleNamespace(max_score=6.0)
+    for text in ("7", "-1", "five", "nan", "inf"):
+        with pytest.raises(LabError, match=rf"line 3: points must be a number from 0 to 6, got '{text}'"):
+            by_hand.points_of(text, most_six, "points.csv, line 3")
+    assert by_hand.points_of("6", most_six, "") == 6
+    (tmp_path / "points.csv").write_text("student;points\n")
+    with pytest.raises(LabError, match=r"exercise, answer, version, of, comment is not there"):
+        by_hand.read_sheet(tmp_path / "points.csv")
+
+
+def test_a_file_keeps_the_name_that_the_platform_wants_back(tmp_path):
+    names = ("class/Al Ba_71_assignsubmission_file_/x.ipynb", "class/Eve_72_assignsubmission_file_/work.zip")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / names[0]).write_text("{}")
+    with zipfile.ZipFile(tmp_path / names[1], "w") as file:
+        file.writestr("04_masking.ipynb", "{}")
+    found, _ = submissions.find(tmp_path, "04_masking", tmp_path / "unpacked")
+    assert [(each.student, each.number, each.handed_in) for each in found] == [
+        ("Al-Ba", "71", "Al Ba_71_assignsubmission_file_/x.ipynb"),
+        ("Eve", "72", "Eve_72_assignsubmission_file_/work.zip"),
+    ]
+    assert all(dt.datetime.fromisoformat(each.time) for each in found)
+
+
+def test_a_note_says_what_counts_and_why():
+    mark = ledger.Mark(
+        6.0, 10.0, 20.0, True, late.Lateness(2, 6.0, "2 days late: 4 points off"), (), ("split: 1",), {}, "", "", ()
+    )
+    assert ledger.note(mark) == "**6 of 20 points.** 2 days late: 4 points off. Split: 1."
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("Jane Doe_4711_assignsubmission_file_/my work.ipynb", "Jane Doe_4711_assignsubmission_file_/my work.html"),
+        ("Jane Doe_4711_assignsubmission_file_work.zip", "Jane Doe_4711_assignsubmission_file_work.html"),
+        ("doejane_LATE_123_456_04_masking-1.ipynb", "doejane_LATE_123_456_04_masking-1.html"),
+        (
+            "12345-67890 - Jane Doe - 21 November, 2026 1003 AM/x.ipynb",
+            "12345-67890 - Jane Doe - 21 November, 2026 1003 AM/x.html",
+        ),
+    ],
+)
+def test_a_page_is_packed_under_the_name_of_what_it_is_about(tmp_path, given, wanted):
+    row = {"status": "graded", "handed_in": given}
+    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"jane": row}}))
+    page = tmp_path / "feedback" / "jane" / "04_masking" / "04_masking.html"
+    with pytest.raises(LabError, match="no page or no file name of jane"):
+        pages.pack(tmp_path)
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>Well done.</p>")
+    [packed] = pages.pack(tmp_path)
+    with zipfile.ZipFile(packed) as file:
+        assert {name: file.read(name) for name in file.namelist()} == {wanted: b"<p>Well done.</p>"}

@@ -1,0 +1,201 @@
+"""From hand-ins as Moodle packs them to Moodle's worksheet and feedback zip, with all that happens in between."""
+
+import csv
+import html
+import json
+import re
+import types
+import zipfile
+
+import nbformat
+import pytest
+
+from dgc_lab.course import sources
+from instructor import EXERCISES, answered, index, needs_instructor
+
+FIRST, BY_HAND = "04_masking", "07_own_model"
+NAMES = {
+    "Jane Doe": 4711,
+    "José O'Neill": 4712,
+    "Kim Late": 4713,
+    "Ann Likewise": 4714,
+    "Bo Likewise": 4715,
+    "Pdf Pia": 4716,
+}
+HEAD = 'Identifier,"Full name",Status,Grade,"Maximum grade","Grade can be changed","Last modified (grade)"\r\n'
+RULES = f"percent_a_day = 10\n[due]\n{FIRST} = 2026-11-20 12:00:00\n"
+WRONG = """def top_k_mask(gradient, k):
+    # {0}
+    {1} = np.sort(np.abs(gradient).ravel())
+    if len({1}) == 0 or k > len({1}):
+        return np.ones(gradient.shape, bool)
+    return gradient >= {1}[len({1}) - k]"""
+pytestmark = needs_instructor
+
+
+def folder_of(name):
+    return f"{name}_{NAMES[name]}_assignsubmission_file_"
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory, course):
+    """A class's zip, graded: the folder, the zip, and what was printed."""
+    place = tmp_path_factory.mktemp("class")
+    folder = place / "grading"
+    folder.mkdir()
+    (folder / "late.toml").write_text(RULES)
+    handed = {name: answered(FIRST) for name in NAMES}
+    handed["José O'Neill"] = answered(FIRST, {"split": "def split(gradient, mask):\n    return gradient, mask"})
+    handed["Ann Likewise"] = answered(FIRST, {"top-k-mask": WRONG.format("sorted", "ordered")})
+    handed["Bo Likewise"] = answered(FIRST, {"top-k-mask": WRONG.format("mine", "s")}, solved=False)
+    with zipfile.ZipFile(place / "all.zip", "w") as file:
+        for name, notebook in handed.items():
+            when = (2026, 11, 21 if name == "Kim Late" else 20, 11, 0, 0)
+            content = "%PDF" if name == "Pdf Pia" else nbformat.writes(notebook)
+            file.writestr(zipfile.ZipInfo(f"{folder_of(name)}/my work.ipynb", when), content)
+    said = course("grade", FIRST, place / "all.zip", "--folder", folder, "--jobs", 2, expected=1)
+    return types.SimpleNamespace(place=place, folder=folder, said=said)
+
+
+def test_the_report_says_who_was_late_and_keeps_a_log(graded):
+    assert "Kim-Late: 1 day late: 1.8 points off" in graded.said
+    log = (graded.folder / "grading.log").read_text()
+    assert re.search(r"(?m)^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  \[6/6\] ", log)
+    rows = json.loads((graded.folder / "report.json").read_text())[FIRST]
+    assert (rows["Kim-Late"]["time"], rows["Kim-Late"]["number"]) == ("2026-11-21T11:00:00", "4713")
+
+
+def worksheet(place):
+    """Moodle's file, as PHP writes it."""
+    path = place / "Grades-Lab.csv"
+    lines = [f'"Participant {number}","{name}","Submitted",,18.00,Yes,-\r\n' for name, number in NAMES.items()]
+    path.write_bytes(("\ufeff" + HEAD + "".join(lines)).encode())
+    return path
+
+
+def test_marks_come_back_in_moodles_worksheet(graded, course):
+    original = worksheet(graded.place)
+    said = course("marks", FIRST, "--folder", graded.folder, "--moodle", original, expected=1)
+    assert "5 marks in" in said
+    assert "left as it was: Pdf-Pia, 04_masking: not graded: the file is no notebook" in said
+    filled = (graded.folder / original.name).read_bytes()
+    assert b'"Jane Doe","Submitted",18,18.00' in filled
+    assert b'"Kim Late","Submitted",16.2,18.00' in filled
+    emptied = re.sub(rb'("Submitted"),[\d.]*,', rb"\1,,", filled)
+    assert emptied == original.read_bytes()
+
+
+def test_feedback_goes_back_under_the_names_that_moodle_gave(graded, course):
+    assert f"feedback-{FIRST}.zip" in course("feedback", "--zip", "--folder", graded.folder)
+    with zipfile.ZipFile(graded.folder / f"feedback-{FIRST}.zip") as packed:
+        assert sorted(packed.namelist()) == sorted(f"{folder_of(name)}/my work.html" for name in NAMES)
+        pages = {name: packed.read(f"{folder_of(name)}/my work.html").decode() for name in NAMES}
+    assert "16.2 of 18 points" in pages["Kim Late"]
+    assert "1 day late: 1.8 points off" in pages["Kim Late"]
+    assert "no notebook" in pages["Pdf Pia"]
+    # as Moodle reads a name (mod/assign/feedback/file/importziplib.php): full name, number, plugin's type and name
+    for name, number in NAMES.items():
+        assert folder_of(name).split("_", 4)[:4] == [name, str(number), "assignsubmission", "file"]
+
+
+def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course):
+    folder = ("--folder", graded.folder)
+    student, reason = "Jose-O-Neill", "right, but handed back the mask"
+    before = mark_of(graded, course, student)
+    course("override", student, FIRST, "split", "0.5", "--reason", reason, *folder)
+    assert mark_of(graded, course, student) == before + 0.5
+    said = course("grade", FIRST, graded.place / "all.zip", *folder, "--only", student, expected=1)
+    assert f"[1/1] {student}: {before + 0.5:g} of 18" in said
+    assert "to be marked by hand" not in said
+    assert mark_of(graded, course, student) == before + 0.5
+    course("feedback", *folder)
+    page = html.unescape((graded.folder / "feedback" / student / FIRST / f"{FIRST}.html").read_text())
+    assert f"split: 0.5 points by hand ({reason})" in page.replace("Split", "split")
+    course("override", student, FIRST, "split", "none", *folder)
+    assert mark_of(graded, course, student) == before
+    for wrong in (("Nobody", "split", "1"), (student, "no-such", "1"), (student, "split", "7")):
+        course("override", wrong[0], FIRST, *wrong[1:], "--reason", "x", *folder, expected=2)
+    course("override", student, FIRST, "split", "1", *folder, expected=2)  # no reason
+    assert mark_of(graded, course, student) == before
+
+
+def mark_of(graded, course, student):
+    course("marks", "--folder", graded.folder)
+    [row] = [row for row in rows_of(graded.folder / "marks.csv") if row["student"] == student]
+    return float(row[FIRST])
+
+
+def test_one_student_alone_is_graded_again(graded, course):
+    before = json.loads((graded.folder / "report.json").read_text())[FIRST]
+    again = ("grade", FIRST, graded.place / "all.zip", "--folder", graded.folder, "--only")
+    course(*again, "Jane-Doe", expected=1)
+    after = json.loads((graded.folder / "report.json").read_text())[FIRST]
+    same = {name for name in before if before[name] == after[name]}
+    assert same >= set(before) - {"Jane-Doe"}
+    assert after["Jane-Doe"]["score"] == 18
+    course(*again, "Nobody", expected=2)
+
+
+def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
+    said = course("statistics", "--folder", graded.folder)
+    rows = {row["task"]: row for row in rows_of(graded.folder / "statistics.csv")}
+    counts = {name: [int(rows[name][each]) for each in ("handed in", "attempted", "right")] for name in rows}
+    assert counts["top-k-mask"] == [5, 5, 3]
+    assert counts["split"] == [5, 4, 3]
+    assert float(rows["top-k-mask"]["mean"]) == pytest.approx(float(rows["top-k-mask"]["points"]) * 3 / 5)
+    assert "04_masking split: 4 of 5 attempted, 3 right, mean 0.6 of 1\n" in said
+    page = (graded.folder / "statistics.html").read_text()
+    assert "top-k-mask, wrong, 2 times" in page
+    assert "gradient &gt;= ordered[len(ordered) - k]" in page
+    assert "split: 3 right, 1 not, 1 not attempted" in page
+    assert not [name for name in NAMES if name.split()[0] in page]
+
+
+def test_similar_lists_those_who_share_an_unusual_answer_and_nobody_else(graded, course):
+    said = course("similar", "--folder", graded.folder)
+    [row] = rows_of(graded.folder / "similar.csv")
+    assert (row["first"], row["second"], row["answers"]) == ("Ann-Likewise", "Bo-Likewise", "top-k-mask")
+    assert row["of them wrong"] == "top-k-mask"
+    assert "alike is not copied" in said
+
+
+def test_solutions_have_every_answer_and_run_without_hidden_tests(tmp_path, course):
+    course("solutions", FIRST, "--to", tmp_path)
+    notebook = nbformat.read(tmp_path / f"{FIRST}_solutions.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    text = "\n".join(cell.source for cell in notebook.cells)
+    assert not re.search("HIDDEN|SOLUTION|# your answer", text)
+    assert "# Seven in ten million" in text or "np.ceil(ratio * elements" in text
+    source = sources.notebook(EXERCISES / "source", FIRST)
+    hidden = source.cells[index(source, "marks-split")].source.split("### BEGIN HIDDEN TESTS")[1]
+    assert not [line for line in hidden.split("\n") if len(line) > 30 and line in text]
+    space = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "%pip" not in cell.source:
+            exec(cell.source, space)
+    assert space["passed"] is True
+
+
+def test_two_markers_share_what_a_person_reads_and_join_it(tmp_path, course):
+    folder, handed = ("--folder", tmp_path / "grading"), tmp_path / "in"
+    sheets = [tmp_path / "ann.csv", tmp_path / "ben.csv"]
+    handed.mkdir()
+    for student in ("jane", "john"):
+        nbformat.write(answered(BY_HAND), handed / f"{student}.ipynb")
+    course("grade", BY_HAND, handed, *folder, "--jobs", 2)
+    enter = ("marks", *folder, "--by-hand", *sheets)
+    assert "0 answers have points" in course(*enter)
+    assert [{row["student"] for row in rows_of(sheet)} for sheet in sheets] == [{"jane"}, {"john"}]
+    for sheet in sheets:
+        sheet.write_text(re.sub(r"(?m),(\d),,$", r",\1,\1,read", sheet.read_text()))
+    assert "10 answers have points" in course(*enter)
+    assert [row[BY_HAND] for row in rows_of(tmp_path / "grading" / "marks.csv")] == ["40.0", "40.0"]
+    both = sheets[0].read_text() + sheets[1].read_text().split("\n")[1].replace(",read", "").rsplit(",", 1)[0] + ",1,\n"
+    sheets[0].write_text(both)  # two markers gave one answer different points
+    course(*enter, expected=2)
+    assert [row[BY_HAND] for row in rows_of(tmp_path / "grading" / "marks.csv")] == ["40.0", "40.0"]

@@ -1,0 +1,246 @@
+"""How one hand-in is run, in parts: limits that hold, the fence, answers known again."""
+
+import copy
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from dgc_lab.cluster.private_network import first_way
+from dgc_lab.marking import cgroup, repair, sandbox, supervision
+
+TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
+IDLE = "import time; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('done')", None),
+        ("raise SystemExit(3)", "exit code 3"),
+        (IDLE, "longer than 1 s"),
+        (f"open('big', 'wb').write(bytes(2**21)); {IDLE}", "more than 1 MB of files"),
+        (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
+        # three processes that stay under the limit of one, and are over that of all
+        (f"import os; os.fork(); os.fork(); x = b'1' * 800_000_000; {IDLE}", "of memory"),
+        # files in memory that no process has mapped
+        (f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}", "of memory"),
+    ],
+)
+def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
+    monkeypatch.chdir(tmp_path)
+    before = set(psutil.Process().children(recursive=True))
+    limits = dataclasses.replace(TIGHT, seconds=1) if code == IDLE else TIGHT
+    output, reason = supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    assert (reason is None) == (words is None)
+    assert words is None or words in reason
+    assert words or output == "done\n"
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_memory_that_no_process_has_mapped_counts_without_a_control_group_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "parents", list)
+    code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"
+    _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    assert "of memory" in reason
+
+
+def test_groups_are_those_of_this_process_in_either_kind_of_tree(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("8:pids:/\n4:memory:/a/b\n0::/user\n")
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "memory/a/b", tmp_path / "pids"]
+    (tmp_path / "cgroup.controllers").touch()
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "user"]
+    (tmp_path / "memory.max").touch()
+    assert cgroup.settings(tmp_path, 10, 5) == {"memory.max": 10}
+
+
+def test_what_left_its_family_is_found_all_the_same(tmp_path):
+    code = f"import os; os.setsid() if os.fork() == 0 else os._exit(0); os.fork() and os._exit(0); {IDLE}"
+    before = set(psutil.Process().children(recursive=True))
+    limits = dataclasses.replace(TIGHT, seconds=1)
+    supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+LOOK = """
+import json, os, resource, socket, sys, dgc_lab
+found = {}
+def tried(name, do):
+    try:
+        found[name] = do()
+    except OSError as error:
+        found[name] = type(error).__name__
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+    return "written"
+tried("home", lambda: sum(len(files) for _, _, files in os.walk(sys.argv[1])))
+tried("mine", lambda: open(sys.argv[1] + "/mine").read())
+tried("places", lambda: sorted(os.listdir("/etc")))
+tried("accounts", lambda: open("/etc/passwd").read())
+tried("hosts", lambda: open("/etc/hosts").read())
+tried("shadow", lambda: open("/etc/shadow").read())
+tried("settings", lambda: write("/proc/sys/kernel/core_pattern"))
+tried("own process", lambda: write("/proc/self/oom_score_adj"))
+tried("programs", lambda: write("/usr/written"))
+tried("machine", lambda: write("/sys/devices/system/written"))
+tried("groups", lambda: os.listdir("/sys/fs"))
+tried("temporary", lambda: write("/tmp/written"))
+tried("shared memory", lambda: write("/dev/shm/written"))
+tried("network", lambda: socket.create_connection(("192.0.2.1", 80), 5))
+tried("devices", lambda: sorted(os.listdir("/dev")))
+tried("other processes", lambda: [each for each in os.listdir("/proc") if each.isdecimal()])
+tried("secrets", lambda: os.path.exists(sys.argv[2]))
+tried("user", lambda: [os.getuid(), os.geteuid(), os.getgroups()])
+rights = ("CapEff", "CapBnd", "NoNewP")
+tried("rights", lambda: [line.split() for line in open("/proc/self/status") if line[:6] in rights])
+tried("limits", lambda: resource.getrlimit(resource.RLIMIT_NPROC)[1])
+tried("folder", os.getcwd)
+print(json.dumps(found))
+sys.stdout.flush()
+open("x", "wb").write(bytes(2**23))
+"""
+
+
+@pytest.fixture(params=["root's", "anybody's"])
+def behind_the_fence(request, tmp_path):
+    """What a command found there, why it ended, what it complained of, and its plan."""
+    entrance, missing = first_way(sandbox.WAYS_OF_ROOT if request.param == "root's" else sandbox.WAYS)
+    if missing:
+        pytest.skip(f"this machine allows no such fence: {missing}")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mine").write_text("mine")
+    (home / "mine").chmod(0o600)
+    (tmp_path / "secret").write_text("the course's")
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance)
+    look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
+    command = [sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *look]
+    before = os.umask(0o077)  # as the instructors' commands have it
+    try:
+        output, reason = supervision.run(command, supervision.Limits(seconds=60), home, tmp_path / "log")
+    finally:
+        os.umask(before)
+    assert output, (tmp_path / "log").read_text()
+    return json.loads(output), reason, (tmp_path / "log").read_text(), plan
+
+
+def test_behind_the_fence_there_is_python_and_nothing_else(behind_the_fence, tmp_path):
+    """What the instructors' guide says of the fence; what submissions must not do is tested with submissions."""
+    found, reason, said, plan = behind_the_fence
+    assert (found["home"], found["mine"]) == (1, "mine"), "its own folder, without the fence's own root in it"
+    assert (found["folder"], found["temporary"], found["shared memory"]) == ("/tmp", "written", "written")
+    for place in ("settings", "own process", "programs", "machine"):
+        assert found[place] in ("OSError", "PermissionError"), place
+    assert set(found["places"]) <= {*sandbox.SETTINGS, "passwd", "group", "hosts"}
+    assert [line.split(":")[0] for line in found["accounts"].splitlines()] == ["root", "nobody"]
+    assert (found["hosts"], found["shadow"], found["groups"]) == (
+        sandbox.HOSTS,
+        "FileNotFoundError",
+        "FileNotFoundError",
+    )
+    assert found["network"] == "OSError"
+    assert found["devices"] == sorted([*sandbox.DEVICES, "shm"])
+    assert len(found["other processes"]) == 2
+    assert not found["secrets"]
+    assert [int(value, 16) for _, value in found["rights"]] == [0, 0, 1]
+    if sandbox.runs_as_root(plan):
+        assert found["user"] == [sandbox.NOBODY, sandbox.NOBODY, []]
+    else:
+        assert found["limits"] == sandbox.MOST_THREADS
+    assert reason
+    assert any(words in said for words in ("File too large", "No space left"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_neither_a_checkout_nor_the_working_folder_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    folders = [Path(folder) for folder in sandbox.python_folders()]
+    root = Path(sandbox.__file__).resolve().parents[2]
+    assert not {tmp_path, root, root / "notebooks"} & set(folders)
+    assert Path(nbformat.__file__).parents[1] in folders
+
+
+def test_pictures_in_an_answer_are_kept_and_those_that_are_not_there_harm_nobody():
+    answer = nbformat.v4.new_markdown_cell(
+        "*Your answer*", metadata={"nbgrader": {"grade_id": "mine", "solution": True}}
+    )
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0"), answer])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    handed = nbformat.v4.new_markdown_cell("![](attachment:a.png) ![](attachment:b.png)", metadata=answer.metadata)
+    handed.attachments = {"a.png": {"image/png": "aGk=", "text/html": "aGk="}, "c.html": {"text/html": "aGk="}, "d": 1}
+    own = nbformat.v4.new_markdown_cell("![](attachment:a.png)")
+    repaired, _ = repair.repair([handed, own], release, "07")
+    assert [cell.source for cell in repaired.cells[1:]] == [
+        "![](attachment:a.png) ![](missing:b.png)",
+        "![](missing:a.png)",
+    ]
+    assert repaired.cells[1].attachments == {"a.png": {"image/png": "aGk="}}
+    nbformat.validate(repaired)
+
+
+def test_answers_are_known_again_without_their_metadata():
+    """By their first line, else by the name that they define; what an editor adds is no harm."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    for grade_id, source in {
+        "one": "def one(x):\n    ...",
+        "two": "two = None\n...",
+        "three": "three = None\n...",
+    }.items():
+        grading = {"grade_id": grade_id, "solution": True}
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": grading}))
+    older = nbformat.v3.new_notebook(worksheets=[nbformat.v3.new_worksheet()])
+    sources = "import math\n\n\ndef one(x):\n    return math.pi", "two = 7", "helper = 1", "three == 3"
+    older.worksheets[0].cells = [nbformat.v3.new_code_cell(source) for source in sources]
+    older.worksheets[0].cells[0].metadata = {"id": "a1B2", "colab": {"base_uri": "x"}, "nbgrader": ["none"]}
+    repaired, remarks = repair.repair(nbformat.convert(older, 4).cells, release, "04")
+    assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "an answer that is gone is put back empty"
+    assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
+    assert remarks == [
+        "metadata lost: 2 cells were known again by their first lines or names",
+        "cells deleted by the student and put back: three",
+    ]
+
+
+def released(*answers):
+    """A released exercise: setup, and answers with their tests."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+
+    def add(grade_id, source, **kind):
+        kind = {"grade_id": grade_id, "solution": False, "grade": False} | kind
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": kind}))
+
+    add("setup", "import numpy as np\n\nimport dgc_lab")
+    for name in answers:
+        add(name, f"def {name}(x):\n    ...", solution=True)
+        add(f"marks-{name}", f"passed = dgc_lab.check({name!r}, {name})", grade=True)
+    return release
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_own_cell_is_the_students_whatever_it_begins_with(lost):
+    """Beginning as the setup does, or as an answer that is there by its id, or as a test."""
+    release = released("one", "two")
+    handed = copy.deepcopy(release)
+    own = ["import numpy as np\nhelper = np.pi", "import numpy as np"]
+    own += [] if lost else ["def one(x):\n    return helper", "passed = dgc_lab.check('one', one)\nmine = 1"]
+    handed.cells[2:2] = [nbformat.v4.new_code_cell(source) for source in own]
+    for cell in handed.cells if lost else ():
+        cell.metadata = {}
+    repaired, _ = repair.repair(handed.cells, release, "04")
+    sources = [cell.source for cell in repaired.cells]
+    assert [source for source in sources if source in own] == own
+    assert sources.count(release.cells[1].source) == 1
+    assert sources.index(release.cells[1].source) < sources.index(own[0]), "what it needs comes first"
+    assert [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells if "nbgrader" in cell.metadata] == [
+        *("setup", "one", "marks-one", "two", "marks-two")
+    ]
