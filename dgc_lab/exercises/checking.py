@@ -85,7 +85,7 @@ TASKS = {
     "with_feedback": "other_compressors",
     "my_memory": "other_compressors",
     "packed_bytes": "other_compressors",
-    "my_bytes": "other_compressors",
+    "my_message": "other_compressors",
     "powersgd_step": "other_compressors",
     "my_share": "other_compressors",
     "mended_mean": "other_compressors",

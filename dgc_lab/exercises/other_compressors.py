@@ -121,7 +121,7 @@ def packed_bytes(answer, variant: Variant) -> str:
     return "right."
 
 
-def my_bytes(answer, variant: Variant) -> str:
+def my_message(answer, variant: Variant) -> str:
     found, (sizes, values) = number(answer, "as your bytes"), my_tensors(variant)
     expect(found == _packed(sizes, values), f"for your tensors it is not {found:g}.")
     return "right."

@@ -34,7 +34,7 @@ def with_feedback(gradient, memory, compress):
 my_memory = np.linalg.norm(gradients[-1] - scaled_signs(gradients[-1]))
 
 
-# %% packed-bytes costs packed-bytes, my-bytes
+# %% packed-bytes costs packed-bytes, my-message
 def packed_bytes(sizes, values):
     bits = next(bits for bits in (1, 2, 4, 8) if 2**bits >= values)
     return -(-sum(sizes) * bits // 8) + 4
@@ -46,8 +46,8 @@ def packed_bytes(sizes, values):
     return sum(-(-size * bits // 8) + 4 for size in sizes)
 
 
-# %% my-bytes costs my-bytes
-my_bytes = sum(sizes)
+# %% my-message costs my-message
+my_message = sum(sizes)
 
 
 # %% powersgd-step costs powersgd-step
