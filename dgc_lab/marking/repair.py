@@ -60,11 +60,14 @@ def repair(cells, release, name: str):
     names, lost = _names(cells, release, known, lines)
     answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
+    given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
     seen, place = [], None
     for cell, name_of_cell in zip(cells, names, strict=True):
         if name_of_cell is None:
             if not _is_given(cell, release):
                 extras.setdefault(place, []).append(_own(cell))
+            same = [name for name, source in given.items() if source == cell.source.strip()]
+            seen, place = [*seen, *same], same[0] if same else place
             continue
         seen.append(name_of_cell)
         place = name_of_cell

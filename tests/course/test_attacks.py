@@ -14,7 +14,8 @@ from instructor import EXERCISES, answered, needs_instructor, write
 
 NAME = "04_masking"
 A_FILE = 5  # own cells in a hand-in: those that end a process stand in the last
-ENDING = ("another kernel", "everybody is killed", "no end of a copy", "no copies of the process")
+SPOILED = "results for whoever reads"  # spoils the kernel's own sockets: that hand-in's time runs out
+ENDING = (SPOILED, "another kernel", "everybody is killed", "no end of a copy", "no copies of the process")
 # A function writes down what it is asked, wherever it can; later cells and checks show whatever they find.
 NOTES = """import atexit, glob, os, threading
 asked = []
@@ -67,7 +68,7 @@ def attacked(tmp_path_factory, course):
     spy.cells.append(nbformat.v4.new_code_cell(LATER))
     write(spy, place / "in" / "spy.ipynb")
     folder = ("--folder", place / "grading")
-    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20)
+    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 2.5, expected=1)
     course("feedback", *folder)
     rows = json.loads((place / "grading" / "report.json").read_text())[NAME]
     pages = {
@@ -83,7 +84,9 @@ def test_there_are_as_many_attacks_as_we_say():
 def test_none_of_them_gets_a_point(attacked):
     reached = {student: row["score"] for student, row in attacked.rows.items() if row["score"] and student != "spy"}
     assert reached == {}
-    assert {row["status"] for row in attacked.rows.values()} == {"graded"}
+    not_graded = {student: row["remarks"] for student, row in attacked.rows.items() if row["status"] != "graded"}
+    assert set(not_graded) == {SPOILED.replace(" ", "-")}
+    assert "it took longer than 150 s in all" in " ".join(*not_graded.values())
 
 
 def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):

@@ -169,6 +169,7 @@ def test_a_students_error_is_shown_with_the_students_line():
     ("end", "words"),
     [
         ("import os; os._exit(3)", "ended its process"),
+        ("import os; os._exit(0)", "ended its process"),
         ("raise SystemExit", "raised SystemExit"),
         ("import signal, os; os.kill(0, signal.SIGKILL)", "ended its process"),
         ("import ctypes; ctypes.string_at(0)", "ended its process"),

@@ -240,6 +240,7 @@ def test_an_own_cell_is_the_students_whatever_it_begins_with(lost):
     sources = [cell.source for cell in repaired.cells]
     assert [source for source in sources if source in own] == own
     assert sources.count(release.cells[1].source) == 1
+    assert sources.index(release.cells[1].source) < sources.index(own[0]), "what it needs comes first"
     assert [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells if "nbgrader" in cell.metadata] == [
         *("setup", "one", "marks-one", "two", "marks-two")
     ]
