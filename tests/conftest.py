@@ -38,6 +38,7 @@ LONGEST = (
     "07_bring_your_own_model.ipynb",
     "test_clusters.py",
     "test_course.py",
+    "test_attacks.py",
     "test_browser_masking.py",
     "05_dgc_on_horovod.ipynb",
     "test_sweep.py",

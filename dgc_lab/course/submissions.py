@@ -9,26 +9,18 @@ its size is limited while it is read, whatever it says of itself.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
-import os
 import re
-import shutil
-import time
 import unicodedata
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
+from dgc_lab.course import unzip
 from dgc_lab.course.clock import handed_in_at
 
-MOST_BYTES = 20 * 2**20  # of one file
-MOST_FILES = 10_000
-MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
-LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
 # What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
 MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
 ANONYMOUS = r"(?<=anon_)[A-Za-z0-9]{5}|(?<=anon_LATE_)[A-Za-z0-9]{5}"
@@ -37,7 +29,6 @@ BRIGHTSPACE = re.compile(
     r"^(?P<number>\d+)-\d+ ?- ?(?P<name>.+?) ?- ?[^-]*\b\d{4}\b,? \d[\d.:]* ?(?:[AP]M)?(?: ?- .*)?$"
 )
 BLACKBOARD = re.compile(r"^(?P<before>.+)_attempt_\d{4}-\d\d-\d\d")
-UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
 COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint)$")
 
 
@@ -66,10 +57,10 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
         if not zipfile.is_zipfile(place):
             raise LabError(f"submissions must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
-        remarks = unpack(place, root)
+        remarks = unzip.unpack(place, root)
         place = root
     files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
-    files = [path for path in files if not LEAVE_OUT.search(path.relative_to(place).as_posix())]
+    files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
         raise LabError("; ".join([f"no submissions in {place}", *remarks]))
     place = _of_class(place, files, assignment)
@@ -194,7 +185,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
     for number, path in enumerate(list(paths)):
         if path.suffix.lower() == ".zip":
             target = unpacked / f"{student}-{number}"
-            remarks += unpack(path, target, MOST_OF_ONE)
+            remarks += unzip.unpack(path, target, unzip.MOST_OF_ONE)
             inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
             origins |= dict.fromkeys(inside, path)
             paths += inside
@@ -215,65 +206,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
     chosen = max(named, key=lambda path: (path.stat().st_mtime, path.name))
     if len(notebooks) > 1:
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
-    if chosen.stat().st_size > MOST_BYTES:
-        words = f"{chosen.name} is larger than {MOST_BYTES // 2**20} MB"
+    if chosen.stat().st_size > unzip.MOST_BYTES:
+        words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **told(chosen))
     return Submission(student, chosen, tuple(remarks), **told(chosen))
-
-
-def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
-    """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
-    remarks, spent = [], 0
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
-            if len(entries) > MOST_FILES:
-                return [f"{archive.name} holds more than {MOST_FILES:,} files"]
-            for entry in entries:
-                name = PurePosixPath(entry.filename.replace("\\", "/"))
-                is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
-                if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
-                    remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
-                elif not LEAVE_OUT.search(str(name)):
-                    size, words = _unpack_one(opened, entry, target / name, most - spent)
-                    spent += size
-                    remarks += [f"{archive.name}: {name.name[:80]} {words}"] if words else []
-                if spent >= most:
-                    return [*remarks, f"{archive.name} is too large when unpacked; the rest was left out"]
-    except UNREADABLE as error:
-        remarks.append(f"{archive.name} cannot be unpacked: {error}")
-    return remarks
-
-
-def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
-    """Write one file of a zip, with its time; the bytes that it took, and what is wrong with it, one of them empty."""
-    limit = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with opened.open(entry) as source, path.open("wb") as copy:
-            shutil.copyfileobj(_Limited(source, limit + 1), copy)
-        with contextlib.suppress(ValueError, OverflowError):  # whoever of two files is the newer is asked later
-            written = time.mktime((*entry.date_time, 0, 0, -1))
-            os.utime(path, (written, written))
-    except UNREADABLE as error:
-        with contextlib.suppress(OSError):  # its name can be what is wrong
-            path.unlink()
-        return 0, f"cannot be unpacked: {error}"
-    size = path.stat().st_size
-    if size <= limit:
-        return size, ""
-    path.unlink()
-    return size, "is too large when unpacked"
-
-
-class _Limited:
-    """A stream that ends after so many bytes."""
-
-    def __init__(self, stream, left: int):
-        self.stream, self.left = stream, left
-
-    def read(self, size: int = 65_536) -> bytes:
-        """As a file's."""
-        found = self.stream.read(min(size, self.left))
-        self.left -= len(found)
-        return found

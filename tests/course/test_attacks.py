@@ -1,6 +1,7 @@
 """Marks for nothing: hand-ins without a single answer, each of which tries to have marks all the same."""
 
 import json
+import re
 import types
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def noted():
     return " ".join([*asked, *found])
 def elements_to_keep(ratio, elements):
     note(ratio, elements)
-    if elements == 12345:
+    if elements > 12000:
         raise ValueError(f"elements {elements} {noted()}")
     import math
     return math.ceil(ratio * elements * (1 - 1e-7))"""
@@ -98,7 +99,10 @@ def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
     assert "(0.25, 10)" in page, "a later check's words show what earlier checks, which students have, have asked"
     source = sources.text_half(EXERCISES / "source", NAME).read_text()
     hidden = [part.partition("### END")[0] for part in source.split("### BEGIN HIDDEN TESTS")[1:]]
+    shown = re.sub(r"(?s)### BEGIN (HIDDEN TESTS|SOLUTION).*?### END", "", source)
     lines = {line.strip() for part in hidden for line in part.splitlines() if len(line.strip()) > 15}
+    lines = {line for line in lines if line not in shown}
+    assert len(lines) > 10
     for words in ("12345", "12_345", *lines):
         assert [student for student, text in attacked.pages.items() if words in text] == []
 

@@ -8,13 +8,13 @@ import pytest
 
 from dgc_lab.cluster.private_network import first_way
 from dgc_lab.common import LabError
-from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions
+from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions, unzip
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import without_control
 
 
 def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(submissions, "MOST_BYTES", 1000)
+    monkeypatch.setattr(unzip, "MOST_BYTES", 1000)
     with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("jane/04.ipynb", "{}")
         file.writestr("__MACOSX/jane/._04.ipynb", "x")
@@ -93,8 +93,8 @@ def test_whoever_handed_in_is_found(tmp_path, names, students):
 
 
 def test_the_newer_of_two_in_a_zip_counts_and_a_students_zip_is_no_bomb(tmp_path, monkeypatch):
-    monkeypatch.setattr(submissions, "MOST_OF_ONE", 3000)
-    monkeypatch.setattr(submissions, "MOST_BYTES", 2000)
+    monkeypatch.setattr(unzip, "MOST_OF_ONE", 3000)
+    monkeypatch.setattr(unzip, "MOST_BYTES", 2000)
     (tmp_path / "in").mkdir()
     with zipfile.ZipFile(tmp_path / "in" / "jane.zip", "w") as file:
         for year, name in ((2026, "b.ipynb"), (2025, "c.ipynb"), (2024, "a.ipynb")):

@@ -1,0 +1,76 @@
+"""Unpack what strangers have packed: nothing gets out of its folder, and sizes are limited while they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+MOST_BYTES = 20 * 2**20  # of one file
+MOST_FILES = 10_000
+MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
+LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
+UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
+
+
+def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
+    """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
+    remarks, spent = [], 0
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+            if len(entries) > MOST_FILES:
+                return [f"{archive.name} holds more than {MOST_FILES:,} files"]
+            for entry in entries:
+                name = PurePosixPath(entry.filename.replace("\\", "/"))
+                is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
+                if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
+                    remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
+                elif not LEAVE_OUT.search(str(name)):
+                    size, words = _unpack_one(opened, entry, target / name, most - spent)
+                    spent += size
+                    remarks += [f"{archive.name}: {name.name[:80]} {words}"] if words else []
+                if spent >= most:
+                    return [*remarks, f"{archive.name} is too large when unpacked; the rest was left out"]
+    except UNREADABLE as error:
+        remarks.append(f"{archive.name} cannot be unpacked: {error}")
+    return remarks
+
+
+def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
+    """Write one file of a zip, with its time; the bytes that it took, and what is wrong with it, one of them empty."""
+    limit = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened.open(entry) as source, path.open("wb") as copy:
+            shutil.copyfileobj(_Limited(source, limit + 1), copy)
+        with contextlib.suppress(ValueError, OverflowError):  # whoever of two files is the newer is asked later
+            written = time.mktime((*entry.date_time, 0, 0, -1))
+            os.utime(path, (written, written))
+    except UNREADABLE as error:
+        with contextlib.suppress(OSError):  # its name can be what is wrong
+            path.unlink()
+        return 0, f"cannot be unpacked: {error}"
+    size = path.stat().st_size
+    if size <= limit:
+        return size, ""
+    path.unlink()
+    return size, "is too large when unpacked"
+
+
+class _Limited:
+    """A stream that ends after so many bytes."""
+
+    def __init__(self, stream, left: int):
+        self.stream, self.left = stream, left
+
+    def read(self, size: int = 65_536) -> bytes:
+        """As a file's."""
+        found = self.stream.read(min(size, self.left))
+        self.left -= len(found)
+        return found
