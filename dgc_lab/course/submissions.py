@@ -9,8 +9,6 @@ its size is limited while it is read, whatever it says of itself.
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import hashlib
 import itertools
 import re
@@ -21,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
 from dgc_lab.course import unzip
+from dgc_lab.course.clock import handed_in_at
 
 # What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
 MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
@@ -42,7 +41,7 @@ class Submission:
     remarks: tuple[str, ...] = ()  # what the instructor should know about it
     handed_in: str = ""  # the file's path as the platform has made it, by which it takes feedback back
     number: str = ""  # what the platform calls the student in it, "" for nothing
-    time: str | None = None  # of handing in, see `handed_in_at`
+    time: str | None = None  # of handing in, see `dgc_lab.course.clock`
 
 
 def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission], list[str]]:
@@ -194,7 +193,8 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
     def told(path: Path) -> dict:
         """What the platform's name for a file says."""
         given = origins[path].relative_to(place)
-        time = handed_in_at(given, origins[path].stat().st_mtime)
+        canvas = len(given.parts) == 1 and bool(CANVAS.match(given.stem))
+        time = handed_in_at(given, origins[path].stat().st_mtime, canvas)
         return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
 
     notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
@@ -210,29 +210,3 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **told(chosen))
     return Submission(student, chosen, tuple(remarks), **told(chosen))
-
-
-def handed_in_at(path: PurePosixPath | Path, modified: float) -> str | None:
-    """When a file was handed in, by the platform's clock, in ISO's form: from its name, else from its own time.
-
-    Canvas writes the time of downloading into its zips; of its files it is only known whether they are ``"late"``.
-
-    Example:
-        >>> from pathlib import PurePosixPath as P
-        >>> handed_in_at(P("Masking_jdoe_attempt_2026-11-21-10-05-00_x.ipynb"), 0)
-        '2026-11-21T10:05:00'
-        >>> handed_in_at(P("12-34 - Jane Doe - Nov 21, 2026 105 PM/x.ipynb"), 0)
-        '2026-11-21T13:05:00'
-        >>> handed_in_at(P("doejane_LATE_123_456_x.ipynb"), 0), handed_in_at(P("doejane_123_456_x.ipynb"), 0)
-        ('late', None)
-    """
-    if found := re.search(r"_attempt_(\d{4}-\d\d-\d\d)-(\d\d)-(\d\d)-(\d\d)", path.name):
-        return f"{found[1]}T{found[2]}:{found[3]}:{found[4]}"
-    if len(path.parts) == 1 and CANVAS.match(path.stem):
-        return "late" if re.search("(^|_)LATE_", path.stem) else None
-    told = path.parts[0].rpartition(" - ")[2].replace(":", "")  # Brightspace's folders end in it
-    told = re.sub(r"\b(\d\d\d) (?=[AP]M$)", r"0\1 ", told)
-    for form in ("%b %d, %Y %I%M %p", "%B %d, %Y %I%M %p", "%d %B, %Y %I%M %p"):
-        with contextlib.suppress(ValueError):
-            return datetime.datetime.strptime(told, form).isoformat()
-    return datetime.datetime.fromtimestamp(modified).isoformat(timespec="seconds")
