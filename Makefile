@@ -20,7 +20,7 @@ ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .PHONY: lab course test test-colab lint notebooks exercises docs html bench binder-replay requirements clean
 
-lab: $(VENV)/.horovod
+lab: $(VENV)/.horovod $(VENV)/.fused
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
 
 course: $(COURSE)/.installed
@@ -31,7 +31,7 @@ course: $(COURSE)/.installed
 WORKERS ?= 2
 ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM)))
 FINE = $(if $(ROOM),0|5,0)
-test: $(VENV)/.horovod $(COURSE)/.installed lint
+test: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed lint
 	@[ -z "$(ROOM)" ] || [ -n "$(ROOM_TESTS)" ] || { echo "No room $(ROOM): see ls dgc_lab tests"; exit 1; }; \
 	trap 'exit 130' INT; failed=0; \
 	part() { $(BIN)/python -m pytest "$$@" $(ROOM_TESTS); case $$? in $(FINE)) ;; *) failed=1 ;; esac; }; \
@@ -50,7 +50,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 
 # Run every lesson from its text pair, and store its output.
-notebooks: $(VENV)/.horovod
+notebooks: $(VENV)/.horovod $(VENV)/.fused
 	$(BIN)/python tools/store_lessons.py
 
 # Make the students' versions of the exercises from their sources.
@@ -67,7 +67,7 @@ html: $(VENV)/.installed
 	$(BIN)/python tools/build_site.py
 
 # Measure everything anew; benchmarks/README.md then shows it.
-bench: $(VENV)/.horovod
+bench: $(VENV)/.horovod $(VENV)/.fused
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
 
@@ -77,6 +77,11 @@ binder-replay: $(VENV)/.installed
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/install/build_horovod.py
 	$(BIN)/python -m dgc_lab build-horovod
+	touch $@
+
+# Kept outside of .venv, and compiled at first need where it is not there; a compiler is needed, or it is left out.
+$(VENV)/.fused: $(VENV)/.installed dgc_lab/dgc/fused.cc
+	$(BIN)/python -m dgc_lab build-fused || true
 	touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json

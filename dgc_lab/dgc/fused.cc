@@ -41,7 +41,7 @@ void InParallel(OpKernelContext* ctx, int64_t total, int64_t cycles_each, Work w
   ctx->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(total, cycles_each, work);
 }
 
-// u' = m u + g and v' = v + u'; with Nesterov u' = m (u + g) and v' = v + (u' + g); without a velocity v' = v + g.
+// u' = m u + g and v' = v + u'; with Nesterov u' = m (u + g) and v' = v + g + u'; without a velocity v' = v + g.
 // Of each block the largest |v'|: as integers magnitudes have the same order, and NaN is above all, so that it shows.
 template <bool kVelocity, bool kNesterov>
 inline __attribute__((always_inline)) void AccumulateBlock(const float* __restrict g, const float* __restrict u,
@@ -49,12 +49,11 @@ inline __attribute__((always_inline)) void AccumulateBlock(const float* __restri
                                                            float* __restrict new_v, float* maximum, int64_t size) {
   int32_t largest = 0;
   for (int64_t i = 0; i < size; ++i) {
-    float added = g[i];
+    float sum = kVelocity && !kNesterov ? v[i] : v[i] + g[i];
     if (kVelocity) {
       new_u[i] = kNesterov ? m * (u[i] + g[i]) : m * u[i] + g[i];
-      added = kNesterov ? new_u[i] + g[i] : new_u[i];
+      sum += new_u[i];
     }
-    const float sum = v[i] + added;
     new_v[i] = sum;
     int32_t bits;
     std::memcpy(&bits, &sum, sizeof bits);
@@ -253,7 +252,8 @@ class Keep : public OpKernel {
     OP_REQUIRES_OK(ctx, LookupResource(ctx, HandleFromInput(ctx, 1), &spare));
     mutex_lock lock(*variable->mu());
     mutex_lock other(*spare->mu());
-    OP_REQUIRES(ctx, spare->tensor()->SharesBufferWith(ctx->input(2)), absl::InternalError("the spare holds another value"));
+    OP_REQUIRES(ctx, spare->tensor()->SharesBufferWith(ctx->input(2)),
+                absl::InternalError("the spare holds another value"));
     std::swap(*variable->tensor(), *spare->tensor());
   }
 };
