@@ -48,11 +48,12 @@ def shapes_by_model():
     return {**{model: shapes() for model, shapes in SHAPES.items()}, "one tensor of 25 M": [(25_000_000,)]}
 
 
-def compression(shapes, values, indices, weights=None):
+def compression(shapes, values, indices, weights=None, fused=True):
     """A traced step of one worker's compressor, as a function without arguments.
 
     ``weights`` says how they change: None, not at all; ``"update"``, the update is taken off them, as optimizers do it;
-    ``"entries"``, the entries that came are, as this lab's own loops do (`Compressor.train`).
+    ``"entries"``, the entries that came are, as this lab's own loops do (`Compressor.train`). Not ``fused``, the
+    algorithm runs as it is written.
     """
     import tensorflow as tf
 
@@ -64,6 +65,8 @@ def compression(shapes, values, indices, weights=None):
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
     gradients = [tf.random.stateless_normal(shape, (1, i)) for i, shape in enumerate(shapes)]
     compressor = Compressor(config, variables, OneWorker())
+    if not fused:
+        compressor.fused = ()
 
     @tf.function(autograph=False)
     def step(gradients):
