@@ -44,8 +44,7 @@ class Compressor(tf.Module):
     Attributes:
         velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` of its shape per trained
             variable, or None where the config needs none.
-        fused: for each worker in this process, its step in one pass (`dgc_lab.dgc.fused`); empty where that cannot be,
-            or is not wanted: the algorithm then runs as it is written.
+        fused: each worker's step in one pass (`dgc_lab.dgc.fused`); emptied, the algorithm runs as it is written.
         step: int64 ``tf.Variable``, the number of updates so far.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
         kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent since it was made; a mean

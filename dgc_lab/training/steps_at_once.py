@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 SECONDS = 0.05  # that a call is to take: Stop, progress and live points wait no longer

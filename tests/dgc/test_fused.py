@@ -129,7 +129,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_on_any_worker(bad, traced
     spoilt[1][2] = tf.tensor_scatter_nd_update(spoilt[1][2], [[12, 3]], [bad])
     train = tf.function(compressor.train, autograph=False) if traced else compressor.train
     for _ in range(2):
-        with pytest.raises(tf.errors.InvalidArgumentError, match='gradient of "c" on worker 1 holds NaN or infinity'):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="on worker 1 holds NaN or infinity"):
             train(spoilt, 0.05)
         for variable, value in zip((*weights, *compressor.state), before, strict=True):
             np.testing.assert_array_equal(variable, value)
