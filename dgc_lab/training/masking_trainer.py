@@ -163,7 +163,9 @@ class Trainer:
             gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
             kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
         momentum, learning_rate = float(settings.momentum), float(settings.learning_rate)
+        changed = []
         for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
             velocity.assign(momentum * velocity + gradient)
-            weight.assign_sub(learning_rate * velocity)
-        return tf.concat([tf.cast(loss, tf.float64)[None], tf.cast(kept, tf.float64)], 0)
+            changed.append(weight.assign_sub(learning_rate * velocity))
+        with tf.control_dependencies(changed):  # a step whose gradient is not finite tells nothing
+            return tf.concat([tf.cast(loss, tf.float64)[None], tf.cast(kept, tf.float64)], 0)

@@ -18,7 +18,7 @@ class StepsAtOnce:
     Args:
         step: a function of the step's number (int32, 0 for the first), its ratio (float64) and a wish (float32): how
             many steps the next call had better have, 0 to stop. It returns what the step tells, float64 ``(numbers,)``,
-            and the smallest wish of all workers. It is traced once.
+            and the smallest wish of all workers; both after all that can fail. It is traced once.
         numbers: how many numbers a step tells.
 
     Attributes:
