@@ -142,7 +142,7 @@ def run_train(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done
     with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
-        for event in trainer.run(options.ratio, stopping.is_set, go_on):
+        for event in trainer.run(options.ratio, stopping.is_set, go_on, options.save_every):
             if isinstance(event, DistributedStep):
                 step, sent = event.step, event.bytes_sent
                 bar.update()

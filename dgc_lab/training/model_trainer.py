@@ -132,6 +132,7 @@ class ModelTrainer:
         evaluate: Callable | None = None,
         evaluations: int = 10,
         stop: Callable[[], bool] = bool,
+        look_every: int | None = None,
     ) -> Iterator[DistributedStep | Evaluation]:
         """Train from the first weights on.
 
@@ -142,11 +143,13 @@ class ModelTrainer:
             evaluations: how often, at even distances; the last time is after the last step.
             stop: asked before every call of TensorFlow, which takes some steps; when it says True on any rank, all end
                 after the same step.
+            look_every: for a caller that looks at the trainer, saves it, or times what happens between two events: at
+                multiples of this many steps, no more has happened than the events say.
 
         Yields:
             A `DistributedStep` after every update, and an `Evaluation` now and then. Before one and at the end, batch
             normalization's statistics are averaged over the workers. Several steps run at once, so the weights can be
-            some steps ahead of a `DistributedStep`; at an `Evaluation` they are not.
+            some steps ahead of a `DistributedStep`; at an `Evaluation`, and where ``look_every`` says so, they are not.
 
         Raises:
             ValueError: an argument is not as said above.
@@ -159,7 +162,7 @@ class ModelTrainer:
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         self.reset()
         self.communicator.broadcast([*self.weights, *self.statistics])
-        yield from self._train(config, steps, evaluate, evaluations, stop)
+        yield from self._train(config, steps, evaluate, evaluations, stop, look_every)
 
     def reset(self) -> None:
         """Back to the first weights and an empty state."""
@@ -172,15 +175,19 @@ class ModelTrainer:
         """Updates since the first weights."""
         return int(self.compressor.step)
 
-    def _train(self, config, steps, evaluate, evaluations, stop):
+    def _train(self, config, steps, evaluate, evaluations, stop, look_every):
         """The loop, from the present state to that after ``steps`` updates."""
+        if look_every is not None:
+            check_whole("look_every", look_every, 1)
         if not self.traces:
             self._warm_up(config)
         step, seconds, dense_bytes, workers = self.steps_done, 0.0, 4 * int(self.sizes.sum()), self.communicator.size
         self._calls.begin()
         while step < steps:
             due = next_evaluation(step, steps, evaluations)
-            ratios = [config.ratio_at(number) for number in range(step, min(step + self._calls.size, due))]
+            looked_at = step + look_every - step % look_every if look_every else due
+            end = min(step + self._calls.size, due, looked_at)
+            ratios = [config.ratio_at(number) for number in range(step, end)]
             told, each, error = self._calls(step, ratios, stop())
             stopping = error is None and self._calls.size == 0
             if (stopping or step + len(told) == due) and self.communicator.local < workers:

@@ -87,3 +87,13 @@ def test_a_trainer_stops_soon_and_goes_on(digits):
     assert len(events) == trainer.steps_done
     again = [event.step for event in trainer.run(ratio, go_on=True) if not isinstance(event, Evaluation)]
     assert again == list(range(len(events) + 1, 41))
+
+
+def test_where_the_caller_looks_no_more_has_happened(digits, monkeypatch):
+    monkeypatch.setattr(steps_at_once, "SECONDS", 1e9)
+    trainer, ratio = distributed(digits)
+    steps = [event.step for event in trainer.run(ratio, look_every=7) if event.step == trainer.steps_done]
+    assert {7, 14, 20, 21, 28, 35, 40} <= set(steps), "and at both evaluations"
+    assert len(set(steps)) < 40, "not everywhere"
+    with pytest.raises(ValueError, match="look_every must be a whole number of at least 1, got 0"):
+        next(trainer.run(ratio, look_every=0))
