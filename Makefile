@@ -33,7 +33,7 @@ ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench release \
 	binder-replay requirements clean
 
-lab: $(VENV)/.horovod
+lab: $(VENV)/.horovod $(VENV)/.fused
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
 
 course: $(COURSE)/.installed
@@ -60,7 +60,7 @@ WORKERS ?= 2
 ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM)))
 FINE = $(if $(ROOM),0|5,0)
 test: SHORT = and not long
-test test-long: $(VENV)/.horovod $(COURSE)/.installed lint
+test test-long: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed lint
 	@[ -z "$(ROOM)" ] || [ -n "$(ROOM_TESTS)" ] || { echo "No room $(ROOM): see ls dgc_lab tests"; exit 1; }; \
 	trap 'exit 130' INT; failed=0; \
 	part() { $(BIN)/python -m pytest "$$@" $(ROOM_TESTS); case $$? in $(FINE)) ;; *) failed=1 ;; esac; }; \
@@ -80,7 +80,7 @@ lint: $(VENV)/.installed
 
 # Run every lesson from its text pair and store its output; then use each widget in a browser and store its picture.
 # NAMES="04_dgc_masking" for some lessons alone.
-notebooks: $(VENV)/.horovod
+notebooks: $(VENV)/.horovod $(VENV)/.fused
 	$(BIN)/python tools/store_lessons.py $(NAMES)
 	PYTHONPATH=tests $(BIN)/python tools/picture_widgets.py $(NAMES)
 
@@ -100,7 +100,7 @@ site: $(VENV)/.installed
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
 
 # Measure everything anew; benchmarks/README.md then shows it.
-bench: $(VENV)/.horovod
+bench: $(VENV)/.horovod $(VENV)/.fused
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
 
@@ -119,6 +119,11 @@ binder-replay: $(VENV)/.installed
 
 $(VENV)/.horovod: $(VENV)/.installed dgc_lab/install/build_horovod.py
 	$(BIN)/python -m dgc_lab build-horovod
+	touch $@
+
+# Kept outside of .venv, and compiled at first need where it is not there; a compiler is needed, or it is left out.
+$(VENV)/.fused: $(VENV)/.installed dgc_lab/dgc/fused.cc
+	$(BIN)/python -m dgc_lab build-fused || true
 	touch $@
 
 $(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json

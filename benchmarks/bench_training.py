@@ -33,6 +33,24 @@ def masking(settings, data, block, rounds):
     return {rule: block * rounds / taken[rule] for rule in rules}
 
 
+def calling(settings, data, rounds):
+    """Steps a second with one step in a call of TensorFlow and with several, in runs that take turns."""
+    from dgc_lab.training import steps_at_once
+    from dgc_lab.training.masking_trainer import Trainer
+
+    trainer, usual = Trainer(settings, data), steps_at_once.SECONDS
+    list(trainer.run(0.001))
+    taken = {"one step a call": 0.0, "several": 0.0}
+    for _ in range(rounds):
+        for name, seconds in zip(taken, (0.0, usual), strict=True):
+            steps_at_once.SECONDS = seconds
+            start = time.perf_counter()
+            list(trainer.run(0.001))
+            taken[name] += time.perf_counter() - start
+    steps_at_once.SECONDS = usual
+    return {name: rounds * settings.steps / seconds for name, seconds in taken.items()}
+
+
 def sweeping(settings, data, ratios):
     """Steps a second of a sweep and of one run with as many steps and as many evaluations, loading left out."""
     import dataclasses
@@ -71,6 +89,14 @@ def main():
             rows.append({"what": what, "model": settings.model, "steps/s": speed, "ratio": speed / speeds["off"]})
         if settings.dataset == "mnist":
             goals["throughput masked (sampled), times without"] = speeds["sampled"] / speeds["off"], 0.9
+    speeds = calling(MaskingConfig(steps=1000, evaluations=1), digits, 5)
+    for what, speed in speeds.items():
+        row = {"what": f"training, masked at 0.1 %, sampled, {what}", "model": "digits_cnn", "steps/s": speed}
+        rows.append(row | {"ratio": speed / speeds["one step a call"]})
+    goals["steps a second with several in a call, times one by one"] = (
+        speeds["several"] / speeds["one step a call"],
+        1.35,
+    )
     speeds = sweeping(MaskingConfig(steps=300, evaluations=1), digits, list(SINGLE_NODE))
     for what, speed in speeds.items():
         name = f"{what}, {12 * 300} steps"

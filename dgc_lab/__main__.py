@@ -1,4 +1,4 @@
-"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod``."""
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod | build-fused``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def parser() -> argparse.ArgumentParser:
     horovod = commands.add_parser("build-horovod", help="build Horovod for the TensorFlow that is installed")
     horovod.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
     horovod.set_defaults(command=run_build_horovod)
+
+    fused = commands.add_parser("build-fused", help="compile the fused step for the TensorFlow that is installed")
+    fused.set_defaults(command=run_build_fused)
 
     sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
     add_training(sweep)
@@ -106,6 +109,13 @@ def run_build_horovod(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_build_fused(options: argparse.Namespace) -> int:
+    from dgc_lab.dgc.fused_build import build
+
+    print(build())
+    return 0
+
+
 TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "seed", "evaluations")
 
 
@@ -136,7 +146,7 @@ def run_train(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done
     with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
-        for event in trainer.run(options.ratio, stopping.is_set, go_on):
+        for event in trainer.run(options.ratio, stopping.is_set, go_on, options.save_every):
             if isinstance(event, DistributedStep):
                 step, sent = event.step, event.bytes_sent
                 bar.update()

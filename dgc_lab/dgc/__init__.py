@@ -2,7 +2,7 @@
 
 Lessons 4 and 5. Read `algorithm` first: it is the paper's Algorithm 1, line by line, and what every trainer and
 optimizer runs. `thresholding` and `selection` find the elements that are sent, `config` holds every switch, `exchange`
-carries what was taken in the `wire_format`, `compressor` keeps the state.
+carries what was taken in the `wire_format`, `compressor` keeps the state. `fused` is the algorithm in one pass, in C++.
 """
 
 from dgc_lab.common import hand_on

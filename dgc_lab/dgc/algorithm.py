@@ -105,10 +105,13 @@ def accumulate(gradients, state: State, config: DGCConfig) -> State:
     """The state with a step's gradients in it, before anything is taken out."""
     velocities, residuals = [], []
     for gradient, velocity, residual in zip(gradients, *state, strict=True):
+        added = [gradient]
         if config.corrects_momentum:
-            velocity, gradient = correct_momentum(gradient, velocity, config.momentum, config.nesterov)
+            velocity, _ = correct_momentum(gradient, velocity, config.momentum, config.nesterov)
+            added = [gradient, velocity] if config.nesterov else [velocity]
         velocities.append(velocity)
-        residuals.append(residual + gradient if config.accumulate else gradient)
+        # As one operation: a graph adds three tensors in another order than they are written in.
+        residuals.append(tf.add_n([residual, *added]) if config.accumulate else gradient)
     return State(velocities, residuals)
 
 

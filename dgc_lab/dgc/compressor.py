@@ -12,6 +12,7 @@ import tensorflow as tf
 from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.exchange import ExchangeResult, GradientExchange, Kinds, WorkerPayload, fail_if_bad, first_non_finite
+from dgc_lab.dgc.fused import FusedStep, Weights, suits
 from dgc_lab.dgc.wire_format import scatter_add
 
 
@@ -43,6 +44,7 @@ class Compressor(tf.Module):
     Attributes:
         velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` of its shape per trained
             variable, or None where the config needs none.
+        fused: each worker's step in one pass (`dgc_lab.dgc.fused`); emptied, the algorithm runs as it is written.
         step: int64 ``tf.Variable``, the number of updates so far.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
         kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent since it was made; a mean
@@ -74,6 +76,9 @@ class Compressor(tf.Module):
         has_residual = [config.accumulate and not dense for dense in self.dense]
         self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
+        self.fused = ()
+        if suits(config, self.trained):
+            self.fused = tuple(FusedStep(self.kept_by(worker)) for worker in workers)
         self._exchange = None  # that of the last step; those of one training are all the same
         self._agreed = set()  # what all ranks were found to have in common
 
@@ -148,13 +153,17 @@ class Compressor(tf.Module):
         # Momentum after the exchange wants the update itself.
         applies = learning_rate is not None and (self.config.corrects_momentum or not self.config.momentum)
         applies &= all(self.trained[i].dtype == tf.float32 for i in kinds.sparse)
-        flat = self._sparse(received, exchange, by_allreduce, learning_rate if applies else None)
-        for i, new in zip(kinds.sparse, flat, strict=True):
-            new = self._shaped(i, new)
-            if applies:
-                changes.append((self.trained[i], new))
-            else:
-                updates[i] = new if self.config.corrects_momentum else self.momentum_after(i, new, changes)
+        if applies and kinds.sparse and self.fused:
+            weights = Weights([self.trained[i] for i in kinds.sparse], by_allreduce, learning_rate)
+            changes.append((weights, received))
+        else:
+            flat = self._sparse(received, exchange, by_allreduce, learning_rate if applies else None)
+            for i, new in zip(kinds.sparse, flat, strict=True):
+                new = self._shaped(i, new)
+                if applies:
+                    changes.append((self.trained[i], new))
+                else:
+                    updates[i] = new if self.config.corrects_momentum else self.momentum_after(i, new, changes)
         for i, mean in zip(kinds.dense, received.dense, strict=True):
             updates[i] = self.momentum_after(i, mean, changes)
         for i, (values, rows) in zip(kinds.rows, received.rows, strict=True):
@@ -199,9 +208,11 @@ class Compressor(tf.Module):
         """What a worker here sends, first in its metadata the number of a bad gradient; and its state."""
         seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32)])
         flat = [tf.reshape(clipped[i], [self.trained[i].shape.num_elements()]) for i in kinds.sparse]
-        velocities = self.velocities[worker] if self.config.corrects_momentum else [None] * len(self.trained)
-        state = State(*(self._flat(kept, kinds.sparse) for kept in (velocities, self.residuals[worker])))
-        selection, state, maxima = local_step(flat, state, ratio, self.config, seed, by_allreduce)
+        kept = State(*([own[i] for i in kinds.sparse] for own in self.kept_by(worker)))
+        step = self.fused[worker].local_step if self.fused and kinds.sparse else local_step
+        if step is local_step:
+            kept = State(*map(self._flat, kept))
+        selection, state, maxima = step(flat, kept, ratio, self.config, seed, by_allreduce)
         # What is not finite makes its block's maximum, and any sum with it, not finite either.
         witnesses = [*maxima, *(getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows))]
         bad = first_non_finite(gradients, witnesses, clipped)
@@ -213,18 +224,23 @@ class Compressor(tf.Module):
         return WorkerPayload(selection, dense, rows, tf.concat([bad[None], metadata], 0)), state
 
     @staticmethod
-    def _flat(kept, numbers):
-        return [None if kept[i] is None else tf.reshape(kept[i], [-1]) for i in numbers]
+    def _flat(variables):
+        return [None if variable is None else tf.reshape(variable, [-1]) for variable in variables]
+
+    def kept_by(self, worker) -> State:
+        """What keeps a worker's velocities and residuals: variables, or where its step is fused those with spares."""
+        if self.fused:
+            return self.fused[worker].kept
+        velocities = self.velocities[worker] if self.config.corrects_momentum else [None] * len(self.trained)
+        return State(velocities, self.residuals[worker])
 
     def kept_changes(self, sparse, states) -> list:
-        """Pairs of variable and new value: what stays with each worker here."""
+        """Pairs of what keeps a value and the new one: what stays with each worker here."""
         changes = []
-        for velocities, residuals, state in zip(self.velocities, self.residuals, states, strict=True):
-            for i, velocity, residual in zip(sparse, *state, strict=True):
-                if self.config.corrects_momentum:
-                    changes.append((velocities[i], self._shaped(i, velocity)))
-                if self.config.accumulate:
-                    changes.append((residuals[i], self._shaped(i, residual)))
+        for worker, state in enumerate(states):
+            for kept, new in zip(self.kept_by(worker), state, strict=True):
+                pairs = zip([kept[i] for i in sparse], sparse, new, strict=True)
+                changes += [(own, self._shaped(i, value)) for own, i, value in pairs if own is not None]
         return changes
 
     def _sparse(self, received: ExchangeResult, exchange: GradientExchange, by_allreduce, learning_rate):
@@ -232,7 +248,7 @@ class Compressor(tf.Module):
         if learning_rate is None:
             ways = (lambda: received.masked, lambda: scatter_add(received.entries, exchange.sizes))
         else:
-            weights = self._flat(self.trained, exchange.kinds.sparse)
+            weights = self._flat([self.trained[i] for i in exchange.kinds.sparse])
             ways = (
                 lambda: [old - learning_rate * mean for old, mean in zip(weights, received.masked, strict=True)],
                 lambda: scatter_add([(i, -learning_rate * v) for i, v in received.entries], exchange.sizes, weights),
@@ -272,7 +288,7 @@ class Compressor(tf.Module):
         """Change the state and let the updates out, after the checks."""
         counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "kept": report.kept, "counted": 1}
         with tf.control_dependencies(checks):
-            assigned = [variable.assign(value) for variable, value in changes]
+            assigned = [done for kept, value in changes if (done := kept.assign(value)) is not None]
             assigned += [getattr(self, name).assign_add(more) for name, more in counts.items()]
         return after(updates, [] if tf.executing_eagerly() else [*checks, *assigned])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, packages, Horovod, GPUs, cores, memory and data. Starts TensorFlow to ask it for GPUs.
+    """Look at Python, packages, Horovod, compiler, GPUs, cores, memory and data. Starts TensorFlow to ask it for GPUs.
 
     Example:
         >>> examine()[0].name
@@ -49,7 +50,7 @@ def examine() -> list[Finding]:
     cores = Finding("processor cores", str(os.cpu_count()), needed=False)
     packages = [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
     findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding(), *packages]
-    return [*findings, horovod_finding(), gpu_finding(), cores, memory_finding(), mnist_finding()]
+    return [*findings, horovod_finding(), compiler_finding(), gpu_finding(), cores, memory_finding(), mnist_finding()]
 
 
 def report(findings: list[Finding]) -> str:
@@ -101,6 +102,13 @@ def horovod_finding() -> Finding:
         return Finding("horovod", "not built", remedy, needed=False)
     found = f"{version} for TensorFlow {built_for or 'unknown'}"
     return Finding("horovod", found, "" if (version, built_for) == (HOROVOD_VERSION, tensorflow) else remedy, False)
+
+
+def compiler_finding() -> Finding:
+    """What compiles Horovod and the fused step."""
+    compiler = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
+    remedy = "" if compiler else "apt-get install g++ (for Horovod, and compression in half the time)"
+    return Finding("C++ compiler", compiler or "none", remedy, needed=False)
 
 
 def gpu_finding() -> Finding:

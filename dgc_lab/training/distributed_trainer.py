@@ -140,8 +140,10 @@ class DistributedTrainer(ModelTrainer):
             raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
         self.communicator.assert_same_on_all_ranks(str(settings))
 
-    def run(self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False) -> Iterator:
-        """Train at one ratio; ``stop`` and what it yields are those of `ModelTrainer.run`.
+    def run(
+        self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False, look_every: int | None = None
+    ) -> Iterator:
+        """Train at one ratio; ``stop``, ``look_every`` and what it yields are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
@@ -161,7 +163,7 @@ class DistributedTrainer(ModelTrainer):
         if not go_on:
             self.files = None
             self.reset()
-        yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop)
+        yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop, look_every)
 
     def save(self, folder) -> None:
         """Keep weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""

@@ -77,6 +77,16 @@ def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
     return step * evaluations // steps > (step - 1) * evaluations // steps
 
 
+def next_evaluation(step: int, steps: int, evaluations: int) -> int:
+    """The first step after this one that `is_evaluated`; ``step`` is below ``steps``, whose last one is.
+
+    Example:
+        >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)
+        (30, 60, 300)
+    """
+    return next(later for later in range(step + 1, steps + 1) if is_evaluated(later, steps, evaluations))
+
+
 def readable_error(error) -> str:
     """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
     for line in str(error.message).splitlines():

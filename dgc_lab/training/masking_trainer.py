@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,8 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
-from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, is_evaluated, readable_error
+from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, next_evaluation, readable_error
+from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
 from dgc_lab.workloads.data import Dataset, load
 from dgc_lab.workloads.models import MODELS
@@ -121,6 +121,7 @@ class Trainer:
         self.traces = 0
         # Only masks of the caller can have a Python branch on a tensor.
         self.train_step = tf.function(self._train_step, autograph=self.own_masks)
+        self.calls = StepsAtOnce(lambda step, ratio, wish: (self.train_step(step, ratio), wish), 1 + len(self.weights))
         self.evaluate = functools.partial(make_evaluator(self.data.x_test, self.data.y_test), self.model)
 
     def reset(self) -> None:
@@ -134,7 +135,8 @@ class Trainer:
         """Train from the first weights on, keeping the share ``ratio``, in [0, 1], of each step's gradients.
 
         Yields:
-            A `Step` after every update and an `Evaluation` now and then, the last one after the last step.
+            A `Step` after every update and an `Evaluation` now and then, the last one after the last step. Several
+            steps run at once, so the weights can be some steps ahead of a `Step`; at an `Evaluation` they are not.
 
         Raises:
             ValueError: ratio outside [0, 1], or other than 1 with rule "off".
@@ -143,27 +145,23 @@ class Trainer:
         settings = self.settings
         settings.check_ratios([ratio])
         if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
-            self._update(1, ratio)
+            self.calls(0, [ratio])
         self.reset()
-        seconds = 0.0
-        for step in range(1, settings.steps + 1):
-            start = time.perf_counter()
-            loss, kept = self._update(step, ratio)
-            seconds += time.perf_counter() - start
-            yield Step(step, loss, kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
-            if is_evaluated(step, settings.steps, settings.evaluations):
+        self.calls.begin()
+        step, seconds = 0, 0.0
+        while step < settings.steps:
+            due = next_evaluation(step, settings.steps, settings.evaluations)
+            told, each, error = self.calls(step, [ratio] * min(self.calls.size, due - step))
+            for loss, *kept in told:
+                step, seconds, kept = step + 1, seconds + each, np.array(kept)
+                yield Step(step, float(loss), kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
+            if error:
+                raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {readable_error(error)}") from error
+            if step == due:
                 yield Evaluation(step, *self.evaluate())
 
-    def _update(self, step, ratio):
-        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
-        try:
-            loss, kept = self.train_step(tf.constant(step - 1), tf.constant(ratio, tf.float64))
-            return float(loss), kept.numpy()
-        except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step}, ratio {ratio:g}: {readable_error(error)}") from error
-
     def _train_step(self, step, ratio):
-        """One update: gradient, mask, momentum. Returns the batch's loss and the number of elements kept per tensor."""
+        """One update: gradient, mask, momentum. The batch's loss and the elements kept of each tensor, float64."""
         self.traces += 1  # Python runs only while TensorFlow traces
         settings = self.settings
         images, labels = pick_batch(*self.train, step, settings.batch, settings.seed)
@@ -178,7 +176,9 @@ class Trainer:
             gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
             kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
         momentum, learning_rate = float(settings.momentum), float(settings.learning_rate)
+        changed = []
         for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
             velocity.assign(momentum * velocity + gradient)
-            weight.assign_sub(learning_rate * velocity)
-        return loss, tf.cast(kept, tf.int64)
+            changed.append(weight.assign_sub(learning_rate * velocity))
+        with tf.control_dependencies(changed):  # a step whose gradient is not finite tells nothing
+            return tf.concat([tf.cast(loss, tf.float64)[None], tf.cast(kept, tf.float64)], 0)

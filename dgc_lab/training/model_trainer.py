@@ -7,7 +7,6 @@ inside, and for several workers in one process.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 
 import keras
@@ -20,7 +19,8 @@ from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_
 from dgc_lab.distributed.communicators import OneWorker
 from dgc_lab.schemes.compressor import SchemeCompressor, compressor_of
 from dgc_lab.schemes.scheme import Scheme
-from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, is_evaluated, readable_error
+from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
+from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import pick_batch
 
 
@@ -131,7 +131,7 @@ class ModelTrainer:
         self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
         self.traces = 0
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
-        self._step = tf.function(self._train_step, autograph=False)  # it has no Python branch on a tensor
+        self._calls = StepsAtOnce(self._train_step, self.communicator.size + len(self.weights) + 1)
 
     @property
     def sent_whole(self) -> list[str]:
@@ -145,6 +145,7 @@ class ModelTrainer:
         evaluate: Callable | None = None,
         evaluations: int = 10,
         stop: Callable[[], bool] = bool,
+        look_every: int | None = None,
     ) -> Iterator[DistributedStep | Evaluation]:
         """Train from the first weights on.
 
@@ -154,11 +155,15 @@ class ModelTrainer:
                 has its own.
             evaluate: a function of the model to (accuracy, loss), called on the first worker.
             evaluations: how often, at even distances; the last time is after the last step.
-            stop: asked before every step; when it says True on any rank, all end after the same step.
+            stop: asked before every call of TensorFlow, which takes some steps; when it says True on any rank, all end
+                after the same step.
+            look_every: for a caller that looks at the trainer, saves it, or times what happens between two events: at
+                multiples of this many steps, no more has happened than the events say.
 
         Yields:
             A `DistributedStep` after every update, and an `Evaluation` now and then. Before one and at the end, batch
-            normalization's statistics are averaged over the workers.
+            normalization's statistics are averaged over the workers. Several steps run at once, so the weights can be
+            some steps ahead of a `DistributedStep`; at an `Evaluation`, and where ``look_every`` says so, they are not.
 
         Raises:
             ValueError: an argument is not as said above.
@@ -173,7 +178,7 @@ class ModelTrainer:
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         self.reset()
         self.communicator.broadcast([*self.weights, *self.statistics])
-        yield from self._train(config, steps, evaluate, evaluations, stop)
+        yield from self._train(config, steps, evaluate, evaluations, stop, look_every)
 
     def reset(self) -> None:
         """Back to the first weights and an empty state."""
@@ -186,44 +191,44 @@ class ModelTrainer:
         """Updates since the first weights."""
         return int(self.compressor.step)
 
-    def _train(self, config, steps, evaluate, evaluations, stop):
+    def _train(self, config, steps, evaluate, evaluations, stop, look_every):
         """The loop, from the present state to that after ``steps`` updates."""
+        if look_every is not None:
+            check_whole("look_every", look_every, 1)
         if not self.traces:
             self._warm_up(config)
-        seconds, dense_bytes = 0.0, 4 * int(self.sizes.sum())
-        for step in range(self.steps_done + 1, steps + 1):
-            start = time.perf_counter()
-            ratio = config.ratio_at(step - 1)
-            loss, stopping, report = self._update(step, config, ratio, stop())
-            seconds += time.perf_counter() - start
-            due = is_evaluated(step, steps, evaluations)
-            if (due or stopping) and self.communicator.local < self.communicator.size:
+        step, seconds, dense_bytes, workers = self.steps_done, 0.0, 4 * int(self.sizes.sum()), self.communicator.size
+        self._calls.begin()
+        while step < steps:
+            due = next_evaluation(step, steps, evaluations)
+            looked_at = step + look_every - step % look_every if look_every else due
+            end = min(step + self._calls.size, due, looked_at)
+            ratios = [config.ratio_at(number) for number in range(step, end)]
+            told, each, error = self._calls(step, ratios, stop())
+            stopping = error is None and self._calls.size == 0
+            if (stopping or step + len(told) == due) and self.communicator.local < workers:
                 average_statistics(self.model, self.communicator)  # simulated workers share theirs anyway
-            kept, sent = report.kept.numpy(), int(report.allreduce_bytes + report.allgather_bytes)
-            overall = float(kept.sum() / self.sizes.sum())
-            yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
+            for ratio, row in zip(ratios, told, strict=False):
+                losses, kept, sent = row[:workers].astype(np.float32), row[workers:-1], int(row[-1])
+                step, seconds, overall = step + 1, seconds + each, float(kept.sum() / self.sizes.sum())
+                loss = float(losses.mean())
+                yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
+            if error:
+                raise TrainingDiverged(f"step {step + 1}, ratio {config.ratio:g}: {readable_error(error)}") from error
             if stopping:
                 return
-            if due and evaluate is not None and self.communicator.first == 0:
+            if step == due and evaluate is not None and self.communicator.first == 0:
                 yield Evaluation(step, *map(float, evaluate(self.model)))
 
     def _warm_up(self, config):
         """Trace the step and run it once, which is no part of a run's time, and undo what it did."""
         variables = [*self.weights, *self.statistics, *self.compressor.state]
         before = [variable.numpy() for variable in variables]
-        self._update(1, config, 1.0, stopping=False)
+        *_, error = self._calls(0, [1.0])
+        if error:
+            raise TrainingDiverged(f"step 1, ratio {config.ratio:g}: {readable_error(error)}") from error
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-
-    def _update(self, step, config, ratio, stopping):
-        """Run the traced step; a gradient that is not finite becomes a TrainingDiverged."""
-        try:
-            # As tensors, so that no value of them makes TensorFlow trace anew.
-            report = self._step(tf.constant(step - 1), tf.constant(ratio, tf.float64), tf.constant(float(stopping)))
-        except tf.errors.InvalidArgumentError as error:
-            raise TrainingDiverged(f"step {step}, ratio {config.ratio:g}: {readable_error(error)}") from error
-        losses, stops = report.metadata.numpy().T
-        return float(losses.mean()), bool(stops.any()), report
 
     def _own(self, turn, statistics, drift):
         """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones.
@@ -247,8 +252,8 @@ class ModelTrainer:
             weight.assign(value)
         return loss, gradients, [tf.identity(variable) for variable in self.statistics]
 
-    def _train_step(self, step, ratio, stopping):
-        """One update of all workers. Returns the compressor's report; each worker's metadata are (loss, stopping)."""
+    def _train_step(self, step, ratio, wish):
+        """One update of all workers: their losses, what was kept of each tensor, bytes sent; and the smallest wish."""
         self.traces += 1  # Python runs only while TensorFlow traces
         communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
@@ -257,7 +262,7 @@ class ModelTrainer:
         drifts = [[tf.convert_to_tensor(drift) for drift in own] for own in drifts]
         every = [self._of_worker(turn, before, drift) for turn, drift in zip(turns, drifts, strict=True)]
         losses, gradients, moved = zip(*every, strict=True)
-        metadata = [tf.stack([tf.cast(loss, tf.float32), stopping]) for loss in losses]
+        metadata = [tf.stack([tf.cast(loss, tf.float32), wish]) for loss in losses]
         # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
             variable.assign(mean(values))
@@ -266,4 +271,8 @@ class ModelTrainer:
         for weight in self.model.trainable_weights:
             if weight.constraint is not None:
                 weight.assign(weight.constraint(weight))
-        return report
+        losses, wishes = tf.unstack(report.metadata, axis=1)
+        sent = report.allreduce_bytes + report.allgather_bytes
+        with tf.control_dependencies([self.compressor.step.read_value()]):  # only a step that was made tells of itself
+            told = [tf.cast(part, tf.float64) for part in (losses, report.kept, sent[None])]
+            return tf.concat(told, 0), tf.reduce_min(wishes)

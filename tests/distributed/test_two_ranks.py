@@ -161,7 +161,7 @@ def test_nan_on_one_rank_is_told_on_all(two_ranks):
 def train_digits(settings, ratio, folder=None, interrupt=False):
     trainer = DistributedTrainer(settings, HorovodWorkers())
     if interrupt:
-        for event in trainer.run(ratio):
+        for event in trainer.run(ratio, look_every=5):
             if isinstance(event, DistributedStep) and event.step == 5:
                 break
         trainer.save(folder)

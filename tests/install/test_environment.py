@@ -49,7 +49,7 @@ def test_doctor_reports_what_is_here():
     import keras
 
     assert re.search(rf"^ok +keras +{re.escape(keras.__version__)} *$", done.stdout, re.MULTILINE)
-    for name in ("python", "tensorflow", "horovod", "GPUs", "processor cores", "memory", "MNIST"):
+    for name in ("python", "tensorflow", "horovod", "C\\+\\+ compiler", "GPUs", "processor cores", "memory", "MNIST"):
         assert re.search(rf"^\S+ +{name}", done.stdout, re.MULTILINE), f"no line on {name}"
 
 

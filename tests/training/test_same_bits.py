@@ -74,7 +74,8 @@ def norms(weights) -> list[float]:
 
 def train(switches, communicator) -> dict:
     """50 steps at 1 %: a hash of all weights, the norm of each, and the bytes that a worker sent."""
-    settings = DistributedConfig(steps=50, evaluations=1, learning_rate=0.05, **switches)
+    # Weights are those of an event at an evaluation.
+    settings = DistributedConfig(steps=50, evaluations=5, learning_rate=0.05, **switches)
     trainer, found, sent = DistributedTrainer(settings, communicator), {}, 0
     for event in trainer.run(0.01):
         if isinstance(event, DistributedStep):

@@ -1,0 +1,99 @@
+"""Several steps in one call: the same as one by one, whatever ends them."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.distributed import SimulatedWorkers
+from dgc_lab.training import (
+    DistributedConfig,
+    DistributedTrainer,
+    Evaluation,
+    MaskingConfig,
+    Trainer,
+    TrainingDiverged,
+    steps_at_once,
+)
+from dgc_lab.training.steps_at_once import StepsAtOnce
+
+
+def masked(digits, **settings):
+    return Trainer(MaskingConfig(steps=40, batch=16, evaluations=2, **settings), digits), 0.01
+
+
+def distributed(digits, **settings):
+    config = DistributedConfig(steps=40, batch=16, evaluations=2, warm_up="geometric", warm_up_steps=3, **settings)
+    return DistributedTrainer(config, SimulatedWorkers(2), digits), 0.01
+
+
+def told(event):
+    """All of an event but how long it took."""
+    return {name: np.asarray(value).tolist() for name, value in vars(event).items() if name != "seconds"}
+
+
+@pytest.mark.parametrize("make", [masked, distributed])
+def test_steps_at_once_are_the_steps_one_by_one(digits, make, monkeypatch):
+    runs = {}
+    for seconds in (0.0, 1e9):  # one step a call; as many as there may be
+        monkeypatch.setattr(steps_at_once, "SECONDS", seconds)
+        trainer, ratio = make(digits)
+        sizes, calls = [], getattr(trainer, "calls", None) or trainer._calls
+        usual = calls._call
+        monkeypatch.setattr(
+            calls, "_call", lambda *given, usual=usual, sizes=sizes: sizes.append(len(given[1])) or usual(*given)
+        )
+        events = list(trainer.run(ratio))
+        runs[seconds] = [told(event) for event in events], [weight.numpy() for weight in trainer.weights]
+        assert max(sizes) == 1 if seconds == 0 else max(sizes) > 9
+        times = [event.seconds for event in events if not isinstance(event, Evaluation)]
+        assert all(later > earlier for earlier, later in itertools.pairwise(times))
+    assert runs[0.0][0] == runs[1e9][0]
+    for one, other in zip(runs[0.0][1], runs[1e9][1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("make", [masked, distributed])
+def test_steps_before_one_that_fails_are_told(digits, make, monkeypatch):
+    """Its number is in the message, and the event before it is the last."""
+    found = {}
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(steps_at_once, "SECONDS", seconds)
+        trainer, ratio = make(digits, learning_rate=1e9)
+        events = []
+        with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 0.01: gradient of") as error:
+            events.extend(map(told, trainer.run(ratio)))
+        assert f"step {len(events) + 1}," in str(error.value)
+        found[seconds] = events
+    assert found[0.0] == found[1e9]
+    assert found[0.0]
+
+
+def test_a_worker_that_wants_to_stop_stops_all_after_one_step():
+    calls = StepsAtOnce(lambda step, ratio, wish: (tf.cast(step, tf.float64)[None], wish), 1)
+    rows, _, _ = calls(0, [1.0] * 5)
+    assert rows.ravel().tolist() == [0, 1, 2, 3, 4]
+    rows, _, error = calls(5, [1.0] * 5, stop=True)
+    assert rows.ravel().tolist() == [5]
+    assert (calls.size, error) == (0, None)
+
+
+def test_a_trainer_stops_soon_and_goes_on(digits):
+    trainer, ratio = distributed(digits)
+    asked = []
+    events = list(trainer.run(ratio, stop=lambda: asked.append(None) or len(asked) == 3))
+    assert len(asked) == 3
+    assert len(events) == trainer.steps_done
+    again = [event.step for event in trainer.run(ratio, go_on=True) if not isinstance(event, Evaluation)]
+    assert again == list(range(len(events) + 1, 41))
+
+
+def test_where_the_caller_looks_no_more_has_happened(digits, monkeypatch):
+    monkeypatch.setattr(steps_at_once, "SECONDS", 1e9)
+    trainer, ratio = distributed(digits)
+    steps = [event.step for event in trainer.run(ratio, look_every=7) if event.step == trainer.steps_done]
+    assert {7, 14, 20, 21, 28, 35, 40} <= set(steps), "and at both evaluations"
+    assert len(set(steps)) < 40, "not everywhere"
+    with pytest.raises(ValueError, match="look_every must be a whole number of at least 1, got 0"):
+        next(trainer.run(ratio, look_every=0))
