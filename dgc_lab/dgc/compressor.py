@@ -5,31 +5,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.exchange import ExchangeResult, GradientExchange, Kinds, WorkerPayload, fail_if_bad, first_non_finite
+from dgc_lab.dgc.exchange import (
+    ExchangeResult,
+    GradientExchange,
+    Kinds,
+    Report,
+    WorkerPayload,
+    fail_if_bad,
+    first_non_finite,
+)
 from dgc_lab.dgc.fused import FusedStep, Weights, suits
 from dgc_lab.dgc.wire_format import scatter_add
-
-
-class Report(NamedTuple):
-    """What one step handed to the collectives; mean over the workers in this process, so per rank under Horovod.
-
-    Attributes:
-        allreduce_bytes: int64 scalar, what was handed to allreduce.
-        allgather_bytes: int64 scalar, what was handed to allgather.
-        kept: int64 (variables,), elements that were sent of each gradient.
-        metadata: float32 (workers, numbers), what each worker told all others.
-    """
-
-    allreduce_bytes: tf.Tensor
-    allgather_bytes: tf.Tensor
-    kept: tf.Tensor
-    metadata: tf.Tensor
 
 
 class Compressor(tf.Module):

@@ -55,6 +55,22 @@ class ExchangeResult(NamedTuple):
     handed: tf.Tensor
 
 
+class Report(NamedTuple):
+    """What one step handed to the collectives; mean over the workers in this process, so per rank under Horovod.
+
+    Attributes:
+        allreduce_bytes: int64 scalar, what was handed to allreduce.
+        allgather_bytes: int64 scalar, what was handed to allgather.
+        kept: int64 (variables,), elements that were sent of each gradient.
+        metadata: float32 (workers, numbers), what each worker told all others.
+    """
+
+    allreduce_bytes: tf.Tensor
+    allgather_bytes: tf.Tensor
+    kept: tf.Tensor
+    metadata: tf.Tensor
+
+
 class GradientExchange:
     """The exchange of gradients of all variables' shapes, the same in every step, with ``numbers`` of metadata each."""
 

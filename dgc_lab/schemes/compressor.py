@@ -6,9 +6,9 @@ import dataclasses
 
 import tensorflow as tf
 
-from dgc_lab.dgc.compressor import Compressor, Report
+from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.exchange import fail_if_bad, first_non_finite
+from dgc_lab.dgc.exchange import Report, fail_if_bad, first_non_finite
 from dgc_lab.schemes.checks import described, watched
 from dgc_lab.schemes.memory import with_momentum
 from dgc_lab.schemes.quantised import dense
