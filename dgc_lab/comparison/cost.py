@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.scaling.named_shapes import SHAPES
-from dgc_lab.scaling.network import Link, allgather, ring
+from dgc_lab.scaling.network import GBIT, Link, allgather, ring
 
 
 def message(scheme, model: str) -> tuple[int, int]:
     """Bytes that a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
 
-    A step is really made, of random gradients whose sizes differ widely. Models are those of
-    `dgc_lab.scaling.SHAPES`; a ValueError names them for another one.
+    A step is really made, of random gradients whose sizes differ widely.
+
+    Args:
+        scheme: a `dgc_lab.schemes.Scheme`.
+        model: one of `dgc_lab.scaling.SHAPES`, by name; a ValueError names them for another one.
 
     Example:
         >>> from dgc_lab.schemes import dense, sign
@@ -36,12 +39,12 @@ def message(scheme, model: str) -> tuple[int, int]:
     return int(report.allreduce_bytes), int(report.allgather_bytes)
 
 
-def exchange_table(messages: dict[str, tuple[int, int]], link: Link, workers=(2, 32, 1024)) -> pd.DataFrame:
+def exchange_table(messages: dict[str, tuple[int, int]], gbit: float, workers=(2, 32, 1024)) -> pd.DataFrame:
     """How long the exchange of a step takes, by the model of the network, for each number of workers.
 
     Args:
         messages: bytes for allreduce and for allgather (`message`), by scheme.
-        link: what workers are connected by.
+        gbit: bandwidth of each worker's link in Gbit/s; a hop takes `Link.latency` to begin.
         workers: numbers of them, each at least 1.
 
     Returns:
@@ -49,19 +52,18 @@ def exchange_table(messages: dict[str, tuple[int, int]], link: Link, workers=(2,
         carries, and for each number of workers the milliseconds.
 
     Raises:
-        ValueError: a number of workers is no whole number of at least 1.
+        ValueError: a number of workers is no whole number of at least 1, or the bandwidth is not above 0.
 
     Source: arXiv:2103.00543, section 2, on which schemes an allreduce can carry.
 
     Example:
-        >>> from dgc_lab.scaling import GBIT
-        >>> table = exchange_table({"summed": (10**6, 0), "gathered": (0, 10**6)}, Link(GBIT, latency=0), (2, 100))
+        >>> table = exchange_table({"summed": (10**6, 0), "gathered": (0, 10**6)}, 1, (2, 100))
         >>> table.round(1).values.tolist()
-        [['summed', 1000.0, 1.0, 8.0, 15.8], ['gathered', 1000.0, 0.0, 8.0, 792.0]]
+        [['summed', 1000.0, 1.0, 8.1, 25.7], ['gathered', 1000.0, 0.0, 8.0, 797.0]]
     """
     for number in workers:
         check_whole("workers", number, 1)
-    lines = []
+    link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
     for scheme, (reduced, gathered) in messages.items():
         line = {"scheme": scheme, "kB": (reduced + gathered) / 1000, "allreduce": reduced / (reduced + gathered)}
         for number in workers:

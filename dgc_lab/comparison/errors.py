@@ -23,6 +23,8 @@ def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
     Raises:
         ValueError: ``draws`` is no whole number of at least 2.
 
+    Source: arXiv:1610.02132, section 2 (unbiased, with bounded variance).
+
     Example:
         >>> import tensorflow as tf
         >>> from dgc_lab.schemes import qsgd, sign

@@ -114,7 +114,14 @@ def best_rates(rows: list[dict]) -> dict[str, float]:
 
 
 def scheme_rows(dataset: str = "digits") -> list[dict]:
-    """The rows as they were made for this lab, from ``results/schemes.jsonl``, those of the searches among them."""
+    """The rows as they were made for this lab, from ``results/schemes.jsonl``, those of the searches among them.
+
+    ``dataset`` is ``"digits"`` or ``"mnist"``; a ValueError for another one.
+
+    Example:
+        >>> {row["workers"] for row in scheme_rows("digits")}
+        {4}
+    """
     from dgc_lab.training.published_tables import results_file
 
     return read_rows(results_file("schemes.jsonl"), {"dataset": check_choice("dataset", dataset, SCHEMES)})
@@ -123,7 +130,12 @@ def scheme_rows(dataset: str = "digits") -> list[dict]:
 def scheme_table(rows: list[dict]) -> pd.DataFrame:
     """A line for each scheme, most bytes first: mean, least and greatest accuracy of its seeds, kB and ms a step.
 
-    Rows of a search for a learning rate are left out; kB are those that a worker hands to the collectives.
+    ``rows`` are such as `scheme_rows` gives; those of a search for a learning rate are left out. kB are those that a
+    worker hands to the collectives.
+
+    Example:
+        >>> scheme_table(scheme_rows("digits"))["scheme"][0]
+        'dense'
     """
     import pandas as pd
 

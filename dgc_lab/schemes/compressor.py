@@ -1,4 +1,4 @@
-"""A scheme in the place of Deep Gradient Compression: the same calls as `dgc_lab.dgc.compressor.Compressor`."""
+"""A scheme (lesson 8) in the place of Deep Gradient Compression: the calls of `dgc_lab.dgc.compressor.Compressor`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,24 @@ class SchemeCompressor(Compressor):
 
 
 def compressor_of(how: DGCConfig | Scheme, variables, communicator, names=None, switches=None) -> Compressor:
-    """The compressor for a config of Deep Gradient Compression, or for another scheme with the config ``switches``."""
+    """The compressor for a config of Deep Gradient Compression, or for another scheme with the config ``switches``.
+
+    Args:
+        how: a `DGCConfig`, or a `Scheme`.
+        variables, communicator, names: as in `Compressor`.
+        switches: as ``config`` in `SchemeCompressor`.
+
+    Raises:
+        ValueError: there are switches beside a config.
+
+    Source: arXiv:1712.01887 for the one, `dgc_lab.schemes` for the others.
+
+    Example:
+        >>> from dgc_lab.distributed import OneWorker
+        >>> from dgc_lab.schemes import dense
+        >>> type(compressor_of(dense(), [tf.Variable([1.0])], OneWorker())).__name__
+        'SchemeCompressor'
+    """
     if isinstance(how, Scheme):
         return SchemeCompressor(how, variables, communicator, names, switches)
     if switches is not None:

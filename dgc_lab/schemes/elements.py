@@ -1,4 +1,4 @@
-"""What the schemes of the gallery are made of: elements that pass, numbers in few bits, rounding by chance."""
+"""What the schemes of lesson 8 are made of: elements that pass, numbers in few bits, rounding by chance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dgc_lab.schemes.scheme import Mean, Scheme, Turn
 
 
 def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
-    """What one worker's message stands for, of a gradient of any shape and the scheme's first state; float32.
+    """What one worker's message stands for, float32, of a gradient of any shape and the scheme's first state.
 
-    With nobody else there, the answer to each question is what was asked.
+    With nobody else there, the answer to each question is what was asked. ``seed`` and ``own_seed`` are numbers, for
+    what all workers draw and for what this one does.
 
     Example:
         >>> from dgc_lab.schemes import int8
@@ -33,36 +34,74 @@ def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
 
 
 def largest(x, ratio, seed):
-    """The share ``ratio`` of the elements that is largest in magnitude, by a sampled threshold: indices and values."""
+    """The share ``ratio`` of the elements of ``x`` that is largest in magnitude: int32 indices, and values.
+
+    By a sampled threshold (`dgc_lab.dgc.sampled_threshold`), drawn with ``seed``, int32 (2,).
+
+    Source: arXiv:1712.01887, section 3.
+
+    Example:
+        >>> indices, values = largest(tf.constant([0.25, -0.5, 0.0, 0.1]), 0.25, (0, 0))
+        >>> indices.numpy().tolist(), values.numpy().tolist()
+        ([1], [-0.5])
+    """
     flat = tf.reshape(x, [-1])
     indices, values, _ = select(flat, sampled_threshold(flat, ratio, seed=seed))
     return indices, values
 
 
 def in_places(indices, values, shape):
-    """Zeros of a shape, with the values at the flat int32 indices, none of which comes twice."""
+    """Zeros of a shape, a ``tf.TensorShape``, with ``values`` at the flat int32 ``indices``, none of which is twice.
+
+    Example:
+        >>> in_places(tf.constant([2]), tf.constant([5.0]), tf.TensorShape([2, 2])).numpy().tolist()
+        [[0.0, 0.0], [5.0, 0.0]]
+    """
     return tf.reshape(tf.scatter_nd(indices[:, None], values, [shape.num_elements()]), shape)
 
 
 def mean_of_entries(everyone, shape):
-    """The mean of what all workers sent, each as (indices, values)."""
+    """The mean of what all workers sent, a tensor of that shape; ``everyone`` has (indices, values) of each.
+
+    Example:
+        >>> sent = [(tf.constant([0]), tf.constant([4.0])), (tf.constant([1]), tf.constant([2.0]))]
+        >>> mean_of_entries(sent, tf.TensorShape([3])).numpy().tolist()
+        [2.0, 1.0, 0.0]
+    """
     entries = [(indices, values / len(everyone)) for indices, values in everyone]
     [total] = scatter_add(entries, [shape.num_elements()])
     return tf.reshape(total, shape)
 
 
 def mean_of(tensors):
-    """The mean of a list of tensors, added up in the order of the workers."""
+    """The mean of a list of tensors, added up in the order of the workers.
+
+    Example:
+        >>> float(mean_of([tf.constant(1.0), tf.constant(2.0)]))
+        1.5
+    """
     return tf.add_n(tensors) / len(tensors)
 
 
 def chance(x, seed):
-    """Uniform random numbers in [0, 1), one for each element."""
+    """Uniform random numbers in [0, 1), one for each element of ``x``, drawn with ``seed``, int32 (2,).
+
+    Example:
+        >>> chance(tf.zeros([2, 3]), (0, 1)).shape
+        TensorShape([2, 3])
+    """
     return tf.random.stateless_uniform(x.shape, seed)
 
 
 def round_by_chance(x, seed):
-    """Each number rounded up or down to a whole one, the nearer one the likelier: right in the mean."""
+    """Each number of ``x`` rounded up or down to a whole one, the nearer one the likelier: right in the mean.
+
+    ``seed`` is int32 (2,). Source: arXiv:1610.02132, section 3.1.
+
+    Example:
+        >>> round_by_chance(tf.constant([3.0, -2.0]), (0, 1)).numpy().tolist()
+        [3.0, -2.0]
+    """
     return tf.floor(x + chance(x, seed))
 
 
@@ -81,7 +120,12 @@ def pack_bits(numbers, bits: int):
 
 
 def unpack_bits(packed, bits: int, shape):
-    """The opposite: an int32 tensor of that shape."""
+    """The opposite of `pack_bits`: from ``packed``, with ``bits`` for each number, an int32 tensor of that shape.
+
+    Example:
+        >>> unpack_bits(tf.constant([5], tf.uint8), 1, [3]).numpy().tolist()
+        [1, 0, 1]
+    """
     shifted = tf.bitwise.right_shift(tf.cast(packed, tf.int32)[:, None], bits * tf.range(8 // bits))
     flat = tf.reshape(shifted & (2**bits - 1), [-1])
     return tf.reshape(flat[: tf.TensorShape(shape).num_elements()], shape)

@@ -22,6 +22,7 @@ from dgc_lab.schemes.quantised import (
 )
 from dgc_lab.schemes.sparse import dgc, masking, random_k, threshold, top_k
 
+#: What makes each published scheme, by its name.
 SCHEMES = {
     make.__name__: make
     for make in (

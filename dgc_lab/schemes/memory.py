@@ -11,7 +11,12 @@ from dgc_lab.schemes.scheme import Scheme
 def with_memory(scheme: Scheme) -> Scheme:
     """Error feedback: what of a gradient was not sent is added to the next one.
 
-    Invariant: own + memory = gradient + the memory before.
+    Invariant: own + memory = gradient + the memory before. ``scheme`` is any that is no such wrapper already.
+
+    Example:
+        >>> from dgc_lab.schemes import masking
+        >>> with_memory(masking(0.5)).name
+        'masking:ratio=0.5, with memory'
 
     Source: Seide et al. 2014 (1-bit SGD); arXiv:1809.07599 (Mem-SGD), Algorithm 1; arXiv:1901.09847.
     """
@@ -29,7 +34,17 @@ def with_memory(scheme: Scheme) -> Scheme:
 
 
 def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
-    """Momentum SGD on what all workers have in common after the exchange; every worker keeps the same velocity."""
+    """Momentum SGD on what all workers have in common after the exchange; every worker keeps the same velocity.
+
+    ``scheme`` has no momentum of its own; ``momentum`` is at least 0 and below 1.
+
+    Example:
+        >>> from dgc_lab.schemes import qsgd
+        >>> with_momentum(qsgd(), 0.5).momentum
+        0.5
+
+    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
+    """
 
     def init(gradient):
         return tf.zeros_like(gradient), scheme.init(gradient)
@@ -47,7 +62,8 @@ def local(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
     """Local SGD: each worker moves alone, and after ``every`` steps the way it has gone is exchanged by the scheme.
 
     All then go on from the same weights. With ``since`` it is post-local SGD: so many steps come first in which all is
-    exchanged. `dgc_lab.training.ModelTrainer` can do it, `DistributedOptimizer` cannot.
+    exchanged. `dgc_lab.training.ModelTrainer` can do it, `DistributedOptimizer` cannot. A ValueError unless ``every``
+    is at least 2 and ``since`` at least 0.
 
     Source: arXiv:1805.09767, Algorithm 1; arXiv:1808.07217 (post-local).
 

@@ -1,4 +1,4 @@
-"""Schemes that send every element in fewer bits: shorter floats, whole numbers, signs, rounding by chance."""
+"""Schemes that send every element in fewer bits: shorter floats, whole numbers, signs, rounding by chance. Lesson 8."""
 
 from __future__ import annotations
 

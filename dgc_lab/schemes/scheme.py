@@ -16,7 +16,12 @@ from dgc_lab.dgc.wire_format import Reader, as_bytes, nbytes
 
 
 class Mean(NamedTuple):
-    """Ask for the mean of a tensor over all workers: floating point, of one shape on all. An allreduce carries it."""
+    """Ask for the mean of a tensor over all workers: floating point, of one shape on all. An allreduce carries it.
+
+    Example:
+        >>> Mean(tf.constant([1.0])).tensor.shape
+        TensorShape([1])
+    """
 
     tensor: tf.Tensor
 
@@ -25,6 +30,10 @@ class All(NamedTuple):
     """Ask for the tensors of all workers: a list, by worker, of tuples like this one. An allgather carries them.
 
     A tensor's first dimension may differ from worker to worker.
+
+    Example:
+        >>> len(All((tf.constant([1]), tf.constant([0.5]))).tensors)
+        2
     """
 
     tensors: tuple
@@ -37,6 +46,10 @@ class Turn(NamedTuple):
         seed: int32 (2,), for random numbers that are the same on all workers; another one for each step and tensor.
         own_seed: int32 (2,), for random numbers of this worker alone.
         workers: number of them.
+
+    Example:
+        >>> Turn(tf.constant([0, 1]), tf.constant([0, 2]), workers=4).workers
+        4
     """
 
     seed: tf.Tensor

@@ -21,6 +21,8 @@ def masking(ratio=0.01):
 
     sent = g where |g| is at least the threshold, else 0. An allgather of 8 bytes for an element that passes.
 
+    ``ratio`` is the share that is sent, in [0, 1].
+
     Source: arXiv:1704.05021, without its residuals.
 
     Example:
@@ -43,6 +45,8 @@ def top_k(ratio=0.01):
 
     sent = top_k(g + e); e' = g + e - sent. An allgather of 8 bytes for an element that passes.
 
+    ``ratio`` is the share that is sent, in [0, 1].
+
     Source: arXiv:1809.07599, Algorithm 1.
 
     Example:
@@ -58,6 +62,8 @@ def random_k(ratio=0.01):
     """Elements at random, the same places on all workers, so that no index travels; the rest waits in the memory.
 
     sent = g + e in the places drawn, else 0; e' = g + e - sent. An allreduce of 4 bytes for each of them.
+
+    ``ratio`` is the share that is sent, in [0, 1].
 
     Source: arXiv:1809.07599, definition 2.2 (rand-k).
 
@@ -111,6 +117,8 @@ def dgc(ratio=0.01, momentum=0.9):
 
     u' = m u + g; v' = v + u'; sent = v' where |v'| is at least the threshold; there both are cleared. An allgather of
     8 bytes for an element that passes.
+
+    ``ratio`` is the share that is sent, in [0, 1]; ``momentum`` at least 0 and below 1.
 
     Source: arXiv:1712.01887, Algorithm 1 and equations 4 and 5.
 
