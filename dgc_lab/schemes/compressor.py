@@ -187,4 +187,4 @@ def variable_of(first):
 def tell(metadata):
     """What a worker tells all others, as one more step beside the schemes'; a table with a row for each."""
     everyone = yield All((metadata,))
-    return tf.stack([own for (own,) in everyone])
+    return tf.stack([tf.reshape(own, metadata.shape) for (own,) in everyone])  # as many numbers from each
