@@ -76,12 +76,12 @@ class DistributedConfig(Switches, MaskingConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.compression(1.0)
         if self.rule == "off":
             raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
         check_choice("warm_up", self.warm_up, WARM_UPS)
         check_whole("workers", self.workers, 1)
         self.config(1.0)
+        self.compression(1.0)
 
     def facts(self) -> dict:
         return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else identity(self.scheme)}

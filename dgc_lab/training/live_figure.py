@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from dgc_lab.ui.charts import GREY, MARKERS
 from dgc_lab.ui.live_figure import LiveFigure
@@ -27,6 +28,9 @@ class Curves(LiveFigure):
         self.sent, self.sent_axes, self.points = sent, third[0] if third else None, []
         if sent:
             self.sent_axes.set(xlabel=sent, ylabel="test accuracy", xscale="log", xlim=(1e-3, 1), ylim=(0, 1.02))
+            self.sent_axes.xaxis.set_major_locator(LogLocator())
+            self.sent_axes.xaxis.set_major_formatter("{x:g}")
+            self.sent_axes.xaxis.set_minor_formatter(NullFormatter())
         for axes in self.figure.axes:
             axes.grid(alpha=0.3)
         # Laying out costs as much as drawing and comes out the same every time: do it once.
@@ -55,7 +59,8 @@ class Curves(LiveFigure):
         again = label in [run["label"] for run in self.runs[:-1]]
         name = "_again" if again else textwrap.fill(label, LONGEST_LINE)
         self.runs[-1]["lines"]["accuracy"].set_label(name)
-        self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=1 + len(self.runs) // 7, framealpha=0.8)
+        columns = 1 + len({run["label"] for run in self.runs}) // 7
+        self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=columns, framealpha=0.8)
 
     def add_loss(self, step: int, loss: float) -> None:
         """One more point of the current run's loss."""
@@ -73,7 +78,9 @@ class Curves(LiveFigure):
         [point] = self.sent_axes.plot([sent], [accuracy], linestyle="", **looks)
         self.points.append((self.runs[-1]["label"], sent, accuracy, point))
         least, most = self._bounds()
-        self.sent_axes.set_xlim(least / LEFT_END / 1.3, most * 2)
+        self.sent_axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 10 * least else (1,)))
+        lowest = min(accuracy for _, _, accuracy, _ in self.points)
+        self.sent_axes.set(xlim=(least / LEFT_END / 1.3, most * 2), ylim=(max(0, lowest // 0.1 / 10 - 0.1), 1.02))
         for _, own, _, drawn in self.points:
             drawn.set_xdata([own or least / LEFT_END])
         self.background = None
