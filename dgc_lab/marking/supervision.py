@@ -54,18 +54,21 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
 
 def _watch(process, limits, home, before, group) -> str | None:
     """Wait for a process; why it must be ended, None when it has ended."""
-    deadline = time.monotonic() + limits.seconds
+    deadline, too_much = (
+        time.monotonic() + limits.seconds,
+        f"it took more than {limits.memory / 2**30:.1f} GB of memory",
+    )
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_BETWEEN_LOOKS)
-            return None
+            return too_much if group.overrun() else None  # it may be the one that the machine has killed
         if time.monotonic() > deadline:
             return f"it took longer than {limits.seconds} s in all"
         family = set(psutil.Process().children(recursive=True)) - before
         if len(family) > MOST_PROCESSES:
             return f"it started more than {MOST_PROCESSES} processes"
         if group.overrun() or memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
-            return f"it took more than {limits.memory / 2**30:.1f} GB of memory"
+            return too_much
         if size_of(home, limits.disk) > limits.disk:
             return f"it wrote more than {limits.disk // 2**20} MB of files"
 
