@@ -179,6 +179,11 @@ def run_all(page, restart=False, seconds=300):
     wait_until_run(page, seconds)
 
 
+# Where a run has begun, what has not run yet has no number.
+ALL_HAVE_RUN = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
+    .every(cell => cell.cell_type !== "code" || !cell.source.length || cell.execution_count !== null)"""
+
+
 def wait_until_run(page, seconds=300):
     """Wait until all cells that were told to run have done so."""
     # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment. The prompts
@@ -190,6 +195,8 @@ def wait_until_run(page, seconds=300):
         time.sleep(0.2)
         busy = page.locator(".jp-InputPrompt", has_text="[*]").count() or not idle.count()
         calm = 0 if busy else calm + 1
+        if calm == 10 and not page.evaluate(ALL_HAVE_RUN):  # a slow machine takes its time between two cells
+            calm = 0
 
 
 def run_cell(page, words):
@@ -210,7 +217,8 @@ def errors_of_all_cells(page):
     """What the errors of a lesson say; its cells have run once, in their order, in the kernel that is there now."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
     code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    counts = [cell["execution_count"] for cell in code]
+    assert counts == list(range(1, len(code) + 1)), counts
     assert kernel_says(page, "len(In) - 1") == str(len(code))
     return [output["evalue"] for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
 
