@@ -579,13 +579,15 @@ def own_cluster(horovod, tmp_path_factory):
     import ipyparallel
 
     folder = tmp_path_factory.mktemp("own")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
-        client = cluster.start_and_connect_sync()
-    yield client
-    client.close()
-    cluster.stop_cluster_sync()
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
+    try:  # its controller is there before its engines, which may not come
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            client = cluster.start_and_connect_sync()
+        yield client
+        client.close()
+    finally:
+        cluster.stop_cluster_sync()
 
 
 def test_engines_that_run_already_join_and_are_left_running(own_cluster):

@@ -239,6 +239,8 @@ def check_one_line(printed, message):
         (["sweep", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
         (["sweep", "--dataset", "mnist", "--data", "/nowhere"], "no MNIST file /nowhere"),
         (["table", "single-node", "--data", "/nowhere"], "no MNIST file /nowhere"),
+        (["table", "two-node", "--method", "all", "--steps", "5"], "steps must be a multiple of 2"),
+        (["table", "two-node", "--method", "both"], "masking, masking_per_tensor, dgc, got 'both'"),
         (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),
     ],
 )
