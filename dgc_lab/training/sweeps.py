@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from dgc_lab.cluster.processes import interrupt_held_back
 from dgc_lab.common import check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
 from dgc_lab.workloads.data import Dataset, load
@@ -163,9 +164,10 @@ def _train_each(runs, same, finished, trainer_of, out, more):
             yield RowFailed(number, ratio, str(error))
             continue
         row = {**row, **own, **more(trainer)}
-        if out is not None:
-            append_row(out, row)
-        yield RowEnded(number, row, from_file=False)
+        with interrupt_held_back():  # a row in the file has been told
+            if out is not None:
+                append_row(out, row)
+            yield RowEnded(number, row, from_file=False)
 
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:

@@ -271,6 +271,20 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):
     assert f"1 of 2 rows finished, kept in {out}" in errors
 
 
+def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, capsys):
+    def interrupted(file, row):
+        append_row(file, row)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("dgc_lab.training.sweeps.append_row", interrupted)
+    out = tmp_path / "rows.jsonl"
+    assert main(["sweep", "--ratios", "1,0.1", "--steps", "2", "--out", str(out)]) == 130
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1].split()[0] == "1.0"
+    assert "1 of 2 rows finished" in printed.err
+    assert [row["ratio"] for row in read_rows(out, {})] == [1]
+
+
 def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
     out = tmp_path / "rows.jsonl"
     done = cli("table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out))
