@@ -252,6 +252,6 @@ def _packed(sizes, values: int) -> int:
 
 
 def _low_rank(gradients, right):
-    left, _ = np.linalg.qr(np.mean([gradient @ right for gradient in gradients], axis=0))
-    right = np.mean([gradient.T @ left for gradient in gradients], axis=0)
-    return left @ right.T, right
+    whole = np.mean(gradients, axis=0)
+    basis, _ = np.linalg.qr(whole @ right)
+    return basis @ basis.T @ whole, whole.T @ basis
