@@ -69,6 +69,12 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
 
     Returns, Raises: as `exact_threshold`; also a ValueError for a sample outside (0, 1].
 
+    Example:
+        >>> import numpy as np
+        >>> x = tf.constant(np.random.default_rng(0).permutation(100_000), tf.float32)
+        >>> float(exact_threshold(x, 0.01)), float(sampled_threshold(x, 0.01))  # keep 1000 and 907 of them
+        (99000.0, 99093.0)
+
     Source: arXiv:1712.01887, section 3 ("sampling 0.1 % to 1 % of the gradients").
     """
     return _each("sampled", [x], ratio, sample, [seed])[0]
@@ -81,14 +87,23 @@ def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     off the sample is doubled until enough do. Ties can still exceed the band, and a tensor with fewer than 0.8 k
     non-zero elements stays below it.
 
-    Args, Returns, Raises: as `sampled_threshold`.
+    Args, Returns, Raises: as `sampled_threshold`, of x, ratio, sample and seed.
+
+    Example:
+        >>> import numpy as np
+        >>> x = tf.constant(np.random.default_rng(0).permutation(100_000), tf.float32)
+        >>> rules = sampled_threshold, hierarchical_threshold  # the first keeps 574, where 1000 are wanted
+        >>> [float(rule(x, 0.01, seed=(0, 16))) for rule in rules]
+        [99426.0, 99000.0]
 
     Source: arXiv:1712.01887, section 3 (hierarchical threshold selection).
     """
     return _each("hierarchical", [x], ratio, sample, [seed])[0]
 
 
+#: Functions of (x, ratio, sample, seed) that find a threshold, by name; a `DGCConfig` and `thresholds` take the name.
 RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
+#: Whose threshold holds for a tensor: its own, one over the elements of all tensors, or the first tensor's.
 SCOPES = ("tensor", "global", "first")
 
 
@@ -128,7 +143,15 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
 
 
 def keep_masks(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
-    """One boolean tensor per gradient, True for what is kept at its threshold; arguments as `thresholds`."""
+    """One boolean tensor per gradient, True for what is kept at its threshold.
+
+    Args, Raises: gradients, ratio, rule, scope, sample and seed are those of `thresholds`.
+
+    Example:
+        >>> small, large = tf.constant([1.0, -2.0]), tf.constant([30.0, 40.0])
+        >>> [mask.numpy().tolist() for mask in keep_masks([small, large], 0.5, scope="global")]
+        [[False, False], [True, True]]
+    """
     limits = thresholds(gradients, ratio, rule, scope, sample, seed)
     return [keep_mask(gradient, limit) for gradient, limit in zip(gradients, limits, strict=True)]
 
@@ -144,7 +167,7 @@ def keep_mask(x, threshold):
 
 
 def split(x, threshold):
-    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, both of x's shape and dtype.
+    """Part x by the ``threshold`` into what is sent and what is not: ``kept + dropped == x`` exactly, each like x.
 
     Example:
         >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)
