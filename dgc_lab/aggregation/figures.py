@@ -65,7 +65,7 @@ def sum_graphs(graphs: dict) -> Picture:
     Example:
         >>> from dgc_lab.aggregation import gradient_graph, sum_nodes
         >>> methods = {"all at once": "ADD_N", "in pairs": "EXPERIMENTAL_TREE"}
-        >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[26:]
+        >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[25:]
         'all at once: 1 AddN with 4 inputs, 1 in a row; in pairs: 3 AddN with 2 inputs, 3 in a row.'
     """
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)

@@ -18,8 +18,8 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
 
     Example:
         >>> from dgc_lab.replicas import AssignmentResult
-        >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[:76]
-        'MEAN. The replicas gave 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5.'
+        >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
+        'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
