@@ -1,4 +1,6 @@
 """Every public name says what it is for, what goes in and out, what it refuses, how it is used, and where it is from.
+
+Run as a program, this file lists what is missing.
 """
 
 import ast
@@ -77,3 +79,8 @@ def missing(room, name, thing):
 def test_public_names_say_all_that_is_needed(room):
     found = {name: missing(room, name, thing) for name, thing in public(room)}
     assert {name: parts for name, parts in found.items() if parts} == {}
+
+
+if __name__ == "__main__":
+    every = [(room, name, missing(room, name, thing)) for room in ROOMS for name, thing in public(room)]
+    print(*(f"{room}.{name}: {', '.join(parts)}" for room, name, parts in every if parts), sep="\n")
