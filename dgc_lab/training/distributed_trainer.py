@@ -23,7 +23,8 @@ from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
-from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
 
 LENGTHS = ("steps", "evaluations")  # what a run that goes on may change
