@@ -173,7 +173,9 @@ def test_an_answer_may_be_given_a_function_to_call():
     results, said = judged({"applied": prying}, exercise=WITH_A_FUNCTION)
     assert not passed(results)
     assert "secret" not in said
-    results, said = judged({"applied": "def applied(function, x):\n    return function(1000)"}, exercise=WITH_A_FUNCTION)
+    results, said = judged(
+        {"applied": "def applied(function, x):\n    return function(1000)"}, exercise=WITH_A_FUNCTION
+    )
     assert not passed(results)
     assert "the function that you called raised ValueError" in said
     assert "secret of the test" not in said
