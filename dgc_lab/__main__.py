@@ -56,7 +56,9 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--indices", default="int32", help="how it is told where they stand: int32 or run_lengths")
     train.add_argument("--checkpoint", metavar="FOLDER", help="keep each rank's state here, and go on from it")
     train.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="how often; at the end in any case")
-    train.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
+    train.add_argument(
+        "--data", metavar="PATH", help="folder of MNIST's, Fashion-MNIST's or CIFAR-10's files, or mnist.npz"
+    )
     train.set_defaults(command=run_train)
 
     table = commands.add_parser("table", help="a table of the lessons, made again here")
@@ -79,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
 def add_training(command: argparse.ArgumentParser) -> None:
     """What fixes a training on one worker as on many."""
-    command.add_argument("--dataset", default="digits", help="digits (default) or mnist")
+    command.add_argument("--dataset", default="digits", help="digits (default), mnist, fashion_mnist or cifar10")
     command.add_argument("--steps", type=int, default=300, help="updates (per ratio)")
     command.add_argument("--batch", type=int, default=64, help="examples per update (and worker)")
     command.add_argument("--learning-rate", type=float, default=0.05)
@@ -91,7 +93,9 @@ def add_training(command: argparse.ArgumentParser) -> None:
 def add_files(command: argparse.ArgumentParser) -> None:
     """The two options that every training command has."""
     command.add_argument("--out", metavar="FILE", help="keep finished rows here, and go on from them")
-    command.add_argument("--data", metavar="PATH", help="MNIST as mnist.npz, or the folder that holds it")
+    command.add_argument(
+        "--data", metavar="PATH", help="folder of MNIST's, Fashion-MNIST's or CIFAR-10's files, or mnist.npz"
+    )
 
 
 def run_doctor(options: argparse.Namespace) -> int:

@@ -152,8 +152,15 @@ def formula(translator, node, block=False) -> None:
     raise nodes.SkipNode
 
 
+def keep_bars(app, what, name, thing, options, lines: list[str]) -> None:
+    """A bar in a docstring's words is that of |x|, and names no text to be put in its place."""
+    words = next((number for number, line in enumerate(lines) if ">>>" in line), len(lines))
+    lines[:words] = [line.replace("|", r"\|") for line in lines[:words]]
+
+
 def setup(app) -> dict:
     """Tell Sphinx of all this."""
+    app.connect("autodoc-process-docstring", keep_bars)
     app.connect("builder-inited", write_reference)
     app.connect("source-read", read_text)
     app.connect("html-page-context", name_folded_cells)

@@ -22,6 +22,12 @@ def training_step(step) -> Picture:
 
     ``step`` is a ``pandas.DataFrame`` of numbers: a row for each worker and up to four columns, which are what it
     holds before the step and after computing, exchanging and updating.
+
+    Example:
+        >>> import pandas as pd
+        >>> step = pd.DataFrame({"weight": [1, 1], "gradient": [2, 4], "mean": [3, 3]}, index=["worker 0", "worker 1"])
+        >>> training_step(step).alt.split(". ")[1]
+        'worker 0: weight 1, gradient 2, mean 3; worker 1: weight 1, gradient 4, mean 3'
     """
     workers, columns = step.shape
     figure, [axes] = charts.grid(1, 1, 8, 1.3 + 0.55 * workers)
@@ -55,6 +61,12 @@ def sum_graphs(graphs: dict) -> Picture:
     """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
 
     ``graphs``: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
+
+    Example:
+        >>> from dgc_lab.aggregation import gradient_graph, sum_nodes
+        >>> methods = {"all at once": "ADD_N", "in pairs": "EXPERIMENTAL_TREE"}
+        >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[25:]
+        'all at once: 1 AddN with 4 inputs, 1 in a row; in pairs: 3 AddN with 2 inputs, 3 in a row.'
     """
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
@@ -81,9 +93,14 @@ def sum_graphs(graphs: dict) -> Picture:
 
 
 def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) -> Picture:
-    """Lines on two logarithmic axes: by label, ``(x, y)`` points; ``dashed`` are points of a bound, by the same labels.
+    """Lines on two logarithmic axes, named ``xlabel`` and ``ylabel``.
 
-    Points where y is not finite or 0 are left out of the line, and named in the words.
+    ``tables`` are lists of ``(x, y)`` by label, ``dashed`` those of a bound, by the same labels. Points where y is not
+    finite or 0 are left out of the line, and named in the words.
+
+    Example:
+        >>> lines({"pairwise": [(8, 0.0), (64, 1e-7)]}, "addends", "relative error").alt
+        'relative error by addends. pairwise: 8 gives 0, 64 gives 1e-07.'
     """
     curves = {label: _drawable(points) for label, points in tables.items()}
     said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
@@ -102,7 +119,16 @@ def _drawable(points):
 
 
 def timeline(traces: dict) -> Picture:
-    """Two rows per `dgc_lab.aggregation.profiling.Trace`, by title: operations as bars over time, and memory held."""
+    """For each trace a row of two panels: its operations as bars over time, and the memory that it held.
+
+    ``traces`` are `dgc_lab.aggregation.profiling.Trace` by title.
+
+    Example:
+        >>> from dgc_lab.aggregation.profiling import make_trace
+        >>> trace = make_trace([("MatMul", 0.0, 0.002), ("AddN", 0.002, 0.003)], [(0.0, 4e6), (0.003, -4e6)])
+        >>> timeline({"a sum of two": trace}).alt
+        'Operations over time and memory held. a sum of two: 1 AddN, 3.00 ms, peak 4.00 MB.'
+    """
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
     highest = max(trace.peak_bytes for trace in traces.values()) / 1e6
@@ -136,7 +162,13 @@ def _lanes(operations):
 def links(exchanges: dict, workers: int) -> Picture:
     """Who sends how many bytes to whom: workers on a circle, an arrow per link, its bytes in all beside it.
 
-    ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title.
+    ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title, all of so many ``workers``.
+
+    Example:
+        >>> from dgc_lab.aggregation import exchange
+        >>> _, messages = exchange([np.ones(100, np.float32)] * 4, "ring")
+        >>> links({"ring": messages}, workers=4).alt.split("ring: ")[1]
+        '4 links in use, at most 600 bytes on one, 1200 bytes in and out of the busiest worker.'
     """
     figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
@@ -165,7 +197,15 @@ def links(exchanges: dict, workers: int) -> Picture:
 
 
 def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
-    """Relative error, on a logarithmic axis, and ms of each row of `rounding_error.measure`; one method in colour."""
+    """Relative error, on a logarithmic axis, and ms of each method; the ``chosen`` one in colour.
+
+    ``rows`` are of `dgc_lab.aggregation.measure`, at least one.
+
+    Example:
+        >>> kahan = {"method": "kahan", "error": 0.0, "seconds": 0.02}
+        >>> error_and_time_bars([{"method": "add_n", "error": 2e-7, "seconds": 0.001}, kahan], chosen="kahan").alt
+        'Relative error (left) and time (right) by method. add_n: error 2.0e-07, 1 ms; kahan: error exact, 20 ms.'
+    """
     figure, (error_axes, time_axes) = charts.grid(2, 2, 4.5, 2.7)
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20

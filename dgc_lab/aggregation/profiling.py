@@ -172,7 +172,20 @@ def wait_for(result) -> None:
 def recurrent_gradient(uses: int, method: str):
     """A ``tf.function`` of (weight, start): the gradient of `recurrent_loss`, added up by ``tf.gradients``.
 
-    A ValueError for what is not one of `AGGREGATION_METHODS`, and for uses that are no whole number from 1 to 4 096.
+    Args:
+        uses: how often the weight is used, 1 to 4 096; each use is one contribution to its gradient.
+        method: one of `AGGREGATION_METHODS`.
+
+    Returns:
+        A function of float32 tensors (width, width) and (batch, width), which gives one like the first.
+
+    Raises:
+        ValueError: an argument is outside what is said above.
+
+    Example:
+        >>> gradient = recurrent_gradient(uses=1, method="ADD_N")
+        >>> gradient(tf.zeros([1, 1]), tf.constant([[3.0]])).numpy().tolist()
+        [[3.0]]
     """
     chosen = aggregation_method(method)
     check_whole("uses", uses, 1, 4096)
@@ -189,6 +202,12 @@ def without_grappler():
     """Inside the block TensorFlow runs the graphs that it traces as they are written.
 
     Functions that ran before the block keep the form they ran in.
+
+    Example:
+        >>> with without_grappler():
+        ...     trace = profiler_trace(recurrent_gradient(4, "EXPERIMENTAL_TREE"), tf.ones([8, 8]), tf.ones([2, 8]))
+        >>> trace.count("AddN")
+        3
     """
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -22,9 +22,13 @@ def set_threads(inter: int, intra: int) -> None:
 
 
 def serve(inter: int, intra: int) -> None:
-    """Start the server that ``TF_CONFIG`` tells of, a parameter server or a worker, with threads as in `set_threads`.
+    """Start the server that ``TF_CONFIG`` tells of, a parameter server or a worker; it lives as long as the process.
 
-    With no more operations at a time than workers, servers on few cores wait for ever.
+    It runs ``inter`` operations at a time, each on ``intra`` threads. With no more of the former than workers, servers
+    on few cores wait for ever.
+
+    Example, in a process of its own:
+        >>> serve(inter=4, intra=1)  # doctest: +SKIP
     """
     import tensorflow as tf
 

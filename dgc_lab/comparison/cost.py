@@ -5,17 +5,22 @@ The network is that of lesson 6 (`dgc_lab.scaling.network`): a model. The bytes 
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, allgather, ring
 
+TOLD = 8  # bytes that a worker gathers once a step: whether its gradient is finite
+
 
 def message(scheme, model: str) -> tuple[int, int]:
     """Bytes that a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
 
-    A step is really made, of random gradients whose sizes differ widely.
+    A step is really made for each shape, of a random gradient whose elements' sizes differ widely; a step of all
+    tensors at once hands over as much, and takes a gigabyte for a large model.
 
     Args:
         scheme: a `dgc_lab.schemes.Scheme`.
@@ -31,12 +36,13 @@ def message(scheme, model: str) -> tuple[int, int]:
     from dgc_lab.distributed import OneWorker
     from dgc_lab.schemes import SchemeCompressor
 
-    shapes = SHAPES[check_choice("model", model, SHAPES)]()
-    variables = [tf.Variable(tf.zeros(shape), name="weight") for shape in shapes]
-    compressor = SchemeCompressor(scheme, variables, OneWorker())
-    gradients = [tf.random.stateless_normal(shape, (0, i)) ** 3 for i, shape in enumerate(shapes)]
-    _, report = compressor([gradients])
-    return int(report.allreduce_bytes), int(report.allgather_bytes)
+    reduced, gathered = 0, TOLD
+    for shape, times in Counter(SHAPES[check_choice("model", model, SHAPES)]()).items():
+        compressor = SchemeCompressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], OneWorker())
+        _, report = compressor([[tf.random.stateless_normal(shape, (0, 0)) ** 3]])
+        reduced += times * int(report.allreduce_bytes)
+        gathered += times * (int(report.allgather_bytes) - TOLD)
+    return reduced, gathered
 
 
 def exchange_table(messages: dict[str, tuple[int, int]], gbit: float, workers=(2, 32, 1024)) -> pd.DataFrame:

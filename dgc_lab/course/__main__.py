@@ -12,7 +12,8 @@ from dgc_lab.course.roster import read_roster, read_secret, variant_number
 from dgc_lab.gradebook import commands as after
 
 EXERCISES = Path("notebooks") / "exercises"
-PRIVATE = ("grade", "feedback", "marks", "override", "statistics", "similar")  # what they write is nobody else's
+# What these write is nobody else's.
+PRIVATE = ("grade", "feedback", "marks", "override", "statistics", "similar", "contest")
 
 
 def parser() -> argparse.ArgumentParser:

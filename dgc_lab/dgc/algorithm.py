@@ -175,8 +175,8 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
 def correct_momentum(gradient, velocity, momentum, nesterov=False):
     """The new velocity, and what is added to the residual in place of the gradient, as ``(velocity, addend)``.
 
-    Vanilla: ``u = m u + g``, add u. Nesterov: ``u = m (u + g)``, add ``u + g``. Gradient g and velocity u are tensors
-    of one shape, momentum m is in [0, 1).
+    Vanilla: ``u = m u + g``, add u. With ``nesterov``: ``u = m (u + g)``, add ``u + g``. The ``gradient`` g and the
+    ``velocity`` u are tensors of one shape, ``momentum`` m is in [0, 1).
 
     Example:
         >>> velocity, addend = correct_momentum(tf.constant([1.0]), tf.constant([2.0]), 0.5)

@@ -50,6 +50,8 @@ class Compressor(tf.Module):
         ([[0.0, -0.5]], [[0.25, 0.0]])
         >>> report.kept.numpy().tolist()
         [1]
+
+    Source: arXiv:1712.01887, Algorithm 1; `dgc_lab.dgc.algorithm` has it line by line.
     """
 
     def __init__(self, config: DGCConfig, variables, communicator, names=None):

@@ -17,7 +17,8 @@ from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter
 from dgc_lab.dgc.thresholding import RULES, SCOPES
 from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
 
-PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)  # sparsity 75, 93.75, 98.4375, 99.6 %, a stage each; then 99.9 %
+#: The paper's ratios while it warms up, a stage each: sparsity 75, 93.75, 98.4375 and 99.6 %; after them 99.9 %.
+PAPER_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
 REDUCTIONS = ("average", "sum")
 # What is off in masking alone (lesson 4): it drops what is not sent, has momentum after the exchange, and knows no
 # tensor that is sent whole.
@@ -152,6 +153,9 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
         ratio: where the warm-up leads, in (0, 1).
         stages: number of stages before that, at least 1.
 
+    Raises:
+        ValueError: an argument is outside what is said above.
+
     Example:
         >>> [round(stage, 4) for stage in geometric_warm_up(0.001, stages=2)]
         [0.1, 0.01]
@@ -183,6 +187,8 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1) -> tuple[int, int
         (1208, 40400)
         >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01, values="float16", indices="run_lengths"))
         (808, 40400)
+
+    Source: arXiv:1712.01887, section 3 (values of 32 bits, run lengths of zeros of 16).
     """
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)

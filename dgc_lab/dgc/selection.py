@@ -57,6 +57,8 @@ def select(residual, threshold, values="float32", maxima=None):
         >>> indices, sent, left = select(tf.constant([0.1, -3.0, 2.0]), 1.0)
         >>> indices.numpy().tolist(), sent.numpy().tolist()
         ([1, 2], [-3.0, 2.0])
+
+    Source: arXiv:1712.01887, Algorithm 1 (``v * mask``, of which only what is not zero is looked at).
     """
     if values == "float16":  # what would be rounded to zero waits
         threshold = tf.maximum(threshold, SMALLEST_HALF)

@@ -25,22 +25,18 @@ import tensorflow as tf
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
 MINIMUM_KEPT_IN_SAMPLE = 32
-# Elements up to which a tensor is looked at whole: sampling it would cost more than it spares.
-SMALL_TENSOR = 10_000
+SMALL_TENSOR = 10_000  # elements up to which a tensor is looked at whole: a sample would cost more than it spares
 # The paper's hierarchical selection repairs a sampled threshold outside this band of the wanted number.
 TOO_FEW, TOO_MANY = 0.8, 1.3
 
 
 def exact_threshold(x, ratio, sample=None, seed=None):
-    """Threshold that keeps the k = ceil(ratio * n) elements of largest absolute value (and what ties with the k-th).
+    """Threshold that keeps the k = ceil(ratio * n) largest magnitudes and ties with the k-th: a scalar of x's dtype.
 
     Args:
         x: floating-point tensor of any shape, n elements.
         ratio: share to keep in [0, 1], number or scalar tensor.
         sample, seed: not used; here so that the three rules are called alike.
-
-    Returns:
-        Scalar tensor of x's dtype.
 
     Raises:
         ValueError, tf.errors.InvalidArgumentError: ratio outside [0, 1] (the latter for a tensor inside a graph).
@@ -67,7 +63,12 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
         sample: share of x to look at, in (0, 1]; the paper takes 0.001 to 0.01.
         seed: two integers or an integer tensor of shape (2,); the same seed draws the same start.
 
-    Returns, Raises: as `exact_threshold`; also a ValueError for a sample outside (0, 1].
+    Raises: as `exact_threshold`; also a ValueError for a sample outside (0, 1].
+
+    Example:
+        >>> x = tf.random.experimental.stateless_shuffle(tf.range(100_000.0), (0, 0))
+        >>> float(exact_threshold(x, 0.01)), float(sampled_threshold(x, 0.01))  # keep 1000 and 1310 of them
+        (99000.0, 98690.0)
 
     Source: arXiv:1712.01887, section 3 ("sampling 0.1 % to 1 % of the gradients").
     """
@@ -81,19 +82,26 @@ def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     off the sample is doubled until enough do. Ties can still exceed the band, and a tensor with fewer than 0.8 k
     non-zero elements stays below it.
 
-    Args, Returns, Raises: as `sampled_threshold`.
+    Args, Raises: x, ratio, sample and seed are as in `sampled_threshold`.
+
+    Example:
+        >>> x = tf.random.experimental.stateless_shuffle(tf.range(100_000.0), (0, 0))
+        >>> float(sampled_threshold(x, 0.01)), float(hierarchical_threshold(x, 0.01))  # keep 1310 and 1000 of them
+        (98690.0, 99000.0)
 
     Source: arXiv:1712.01887, section 3 (hierarchical threshold selection).
     """
     return _each("hierarchical", [x], ratio, sample, [seed])[0]
 
 
+#: Functions of (x, ratio, sample, seed) that find a threshold, by name; a `DGCConfig` and `thresholds` take the name.
 RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
+#: Whose threshold holds for a tensor: its own, one over the elements of all tensors, or the first tensor's.
 SCOPES = ("tensor", "global", "first")
 
 
 def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
-    """One threshold per gradient tensor.
+    """One threshold per gradient tensor: a list of scalar tensors, as long as ``gradients``.
 
     Args:
         gradients: list of floating-point tensors, any shapes.
@@ -101,9 +109,6 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
         rule: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
         scope: ``"tensor"``, each tensor its own threshold; ``"global"``, one over the elements of all;
             ``"first"``, the first tensor's threshold for all, which is what the published masking code does.
-
-    Returns:
-        List of scalar tensors, as long as ``gradients``.
 
     Raises:
         ValueError: rule, scope, sample or ratio is not one of those allowed.
@@ -128,7 +133,14 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
 
 
 def keep_masks(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
-    """One boolean tensor per gradient, True for what is kept at its threshold; arguments as `thresholds`."""
+    """One boolean tensor per gradient, True for what is kept at its threshold.
+
+    Args, Raises: gradients, ratio, rule, scope, sample and seed are as in `thresholds`.
+
+    Example:
+        >>> [mask.numpy().tolist() for mask in keep_masks([tf.constant([1.0, -2.0]), tf.constant([3.0, 4.0])], 0.5)]
+        [[False, True], [False, True]]
+    """
     limits = thresholds(gradients, ratio, rule, scope, sample, seed)
     return [keep_mask(gradient, limit) for gradient, limit in zip(gradients, limits, strict=True)]
 
@@ -144,7 +156,7 @@ def keep_mask(x, threshold):
 
 
 def split(x, threshold):
-    """Part x into what is sent and what is not: ``kept + dropped == x`` exactly, both of x's shape and dtype.
+    """Part x by the ``threshold`` into what is sent and what is not: ``kept + dropped == x`` exactly, each like x.
 
     Example:
         >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)

@@ -30,7 +30,9 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice
 
+#: What sparse values can travel as.
 VALUE_TYPES = ("float32", "float16")
+#: How it can be told where they stand, and the type of each number: places, or the elements between one and the next.
 INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
 LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
 
@@ -68,7 +70,9 @@ def run_lengths(indices, values):
 
 
 def places(runs):
-    """Where the entries of `run_lengths` stand, those put in among them: ascending, int32 (m,) from uint16 (m,).
+    """Where entries stand, from their ``runs``, uint16 (m,), as of `run_lengths`: int32 (m,), ascending.
+
+    Those that were put in are among them.
 
     Example:
         >>> places(tf.constant([3, 0, 65535, 4459], tf.uint16)).numpy().tolist()

@@ -37,7 +37,16 @@ def mean(values):
 def average_statistics(model, communicator=None) -> None:
     """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
 
-    ``communicator`` is as in `dgc_lab.distributed.DistributedOptimizer`.
+    Args:
+        model: this worker's Keras model.
+        communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
+
+    Example, on each of two ranks:
+        >>> layer = model.get_layer("batch_normalization")  # doctest: +SKIP
+        >>> layer.moving_mean.assign([hvd.rank()])  # doctest: +SKIP
+        >>> average_statistics(model)  # doctest: +SKIP
+        >>> layer.moving_mean.numpy().tolist()  # doctest: +SKIP
+        [0.5]
     """
     communicator = (communicator or default_communicator()).each_rank
     variables = statistics_of(model)

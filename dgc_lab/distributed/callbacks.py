@@ -25,6 +25,12 @@ class AverageMetrics(keras.callbacks.Callback):
         RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs. Of a ``tf.data``
             pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
         ValueError: at the start: nobody can tell how many steps an epoch has, as with a generator.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        >>> model.compile("sgd", "mse")
+        >>> model.fit(tf.ones([8, 3]), tf.ones([8, 1]), verbose=0, callbacks=[AverageMetrics()]).history["loss"]
+        [1.0]
     """
 
     def __init__(self, communicator=None):
@@ -52,7 +58,7 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class WriteCompression(keras.callbacks.Callback):
-    """Writes for TensorBoard, after every epoch, what share was sent: the mean of all steps so far.
+    """Writes for TensorBoard into ``folder``, after every epoch, what share was sent: the mean of all steps so far.
 
     Scalars ``compression/NAME`` are of each tensor's elements, ``compression/bytes`` of the bytes. On several ranks,
     give it to one: ``on_first_rank(WriteCompression("logs"))``, and ``tensorboard --logdir logs`` shows them.
@@ -60,6 +66,19 @@ class WriteCompression(keras.callbacks.Callback):
 
     Raises:
         ValueError: at the start, the model's optimizer is not a `dgc_lab.distributed.DistributedOptimizer`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from dgc_lab.dgc import DGCConfig
+        >>> from dgc_lab.distributed import DistributedOptimizer
+        >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, use_bias=False)], name="net")
+        >>> model.compile(DistributedOptimizer(keras.optimizers.SGD(), DGCConfig(ratio=0.25, dense_below=0)), "mse")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     history = model.fit(tf.eye(8), tf.range(8.0), verbose=0, callbacks=[WriteCompression(folder)])
+        ...     [file] = pathlib.Path(folder).iterdir()
+        ...     written = [event.summary.value for event in tf.compat.v1.train.summary_iterator(str(file))]
+        >>> [tf.make_ndarray(value.tensor).item() for values in written for value in values]  # of elements, of bytes
+        [0.25, 0.75]
 
     Source: https://www.tensorflow.org/api_docs/python/tf/summary/write.
     """

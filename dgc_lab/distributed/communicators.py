@@ -72,7 +72,12 @@ class SimulatedWorkers(Communicator):
 
 
 class OneWorker(SimulatedWorkers):
-    """No exchange: what a worker sends is all there is."""
+    """No exchange: what a worker sends is all there is.
+
+    Example:
+        >>> OneWorker().allreduce([[tf.constant([1.0, 2.0])]])[0].numpy().tolist()
+        [1.0, 2.0]
+    """
 
     def __init__(self):
         super().__init__(1)
@@ -83,6 +88,11 @@ class HorovodWorkers(Communicator):
 
     Raises:
         LabError: Horovod has not been started in this process.
+
+    Example, on each of two ranks:
+        >>> workers = HorovodWorkers()  # doctest: +SKIP
+        >>> workers.allreduce([[tf.constant([1.0 + workers.first])]])[0].numpy().tolist()  # doctest: +SKIP
+        [3.0]
 
     Source: https://horovod.readthedocs.io/en/stable/api.html (allreduce, allgather).
     """
@@ -142,6 +152,10 @@ def default_communicator():
 
     Raises:
         LabError: a launcher has started several ranks, and Horovod was not started: each would train alone.
+
+    Example:
+        >>> default_communicator().size
+        1
     """
     horovod = sys.modules.get("horovod.tensorflow")
     if horovod and horovod.is_initialized():

@@ -69,7 +69,13 @@ def events_in(text: str) -> list[dict]:
 
 
 def by_phase(frame: pd.DataFrame) -> pd.DataFrame:
-    """By phase of what `read` gives: how often it ran, when the first began, when the last ended, and ms in all."""
+    """By phase of a ``frame`` that `read` gives: how often it ran, when the first began, the last ended, and ms in all.
+
+    Example:
+        >>> rows = [("kernel", "ALLREDUCE", 0, 1.0, 0.5), ("bias", "ALLREDUCE", 0, 2.0, 0.25)]
+        >>> by_phase(pd.DataFrame(rows, columns=["tensor", "phase", "depth", "start ms", "ms"])).to_dict("records")
+        [{'depth': 0, 'times': 2, 'begins': 1.0, 'ends': 2.25, 'ms': 0.75}]
+    """
     ends = frame.assign(end=frame["start ms"] + frame["ms"])
     table = ends.groupby("phase", sort=False).agg(
         depth=("depth", "min"), times=("ms", "size"), begins=("start ms", "min"), ends=("end", "max"), ms=("ms", "sum")

@@ -38,6 +38,7 @@ def add(command, sources, names, graded) -> None:
         ("similar", "list pairs of students with like answers that few others have"),
     ):
         command(name, text, graded).add_argument("assignment", nargs="?", help="all if none is named")
+    command("contest", "the table of exercise 8's contest, the best first", graded)
     found = command("solutions", "write notebooks with solutions and without hidden tests", sources)
     found.add_argument("names", nargs="*", help="exercises; all if none is named")
     found.add_argument("--to", type=Path, default=Path("solutions"), help="where to; ./solutions")
@@ -122,6 +123,17 @@ def similar(options) -> int:
     for row in rows[:20]:
         print(f"{row['exercise']} {row['first']} and {row['second']}, {row['bits']} bits: {row['answers']}")
     print(f"{len(rows)} pairs in {path}: look at them; alike is not copied")
+    return 0
+
+
+def contest(options) -> int:
+    """The class's table."""
+    from dgc_lab.gradebook.contest import write_contest
+
+    path, rows = write_contest(options.folder)
+    for row in rows:
+        print("{place}. {student}: accuracy {accuracy:.3f}".format(**row))
+    print(path)
     return 0
 
 

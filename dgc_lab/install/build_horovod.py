@@ -81,7 +81,13 @@ def horovod_state() -> tuple[str | None, str | None]:
 
 
 def require_horovod() -> None:
-    """Make sure that Horovod is here and built for the installed TensorFlow; a LabError with the command if not."""
+    """Make sure that Horovod is here and built for the installed TensorFlow; a LabError with the command if not.
+
+    Example, where it is not here:
+        >>> require_horovod()  # doctest: +SKIP
+        Traceback (most recent call last):
+        dgc_lab.common.LabError: Horovod is not installed. Run: python -m dgc_lab build-horovod
+    """
     version, built_for = horovod_state()
     if version is None:
         raise LabError("Horovod is not installed. Run: python -m dgc_lab build-horovod")

@@ -54,7 +54,12 @@ def examine() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as a table of text; what lessons need and do not have is marked with an exclamation mark."""
+    """The findings as a table of text; what lessons need and do not have is marked with an exclamation mark.
+
+    Example:
+        >>> report([Finding("pandas", "not installed", "pip install pandas")]).splitlines()[1]
+        '!  pandas  not installed  pip install pandas'
+    """
     lines = [("", "what", "found", "remedy")]
     for finding in findings:
         mark = "!" if finding.remedy and finding.needed else "-" if finding.remedy else "ok"

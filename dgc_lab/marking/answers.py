@@ -75,7 +75,9 @@ def _answer(shell, connection, attempt) -> None:
             continue
         signal.setitimer(signal.ITIMER_REAL, question["seconds"])
         try:
-            reply = {"result": names[question["call"]](*question["arguments"], **question["named"])}
+            lent = {name: _reference(connection, name) for name in question["lent"]}
+            arguments = [lent.get(one, one) if isinstance(one, str) else one for one in question["arguments"]]
+            reply = {"result": names[question["call"]](*arguments, **question["named"])}
         except ChannelError:
             return
         except BaseException as error:

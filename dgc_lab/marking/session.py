@@ -53,9 +53,12 @@ class Session:
     def _function(self, name: str):
         def ask(*arguments, **named):
             left = max(0.01, self.until - time.monotonic())
-            reply = self._asked({"call": name, "arguments": list(arguments), "named": named, "seconds": left})
+            lent = {f"{name}'s argument {place}": one for place, one in enumerate(arguments) if callable(one)}
+            plain = [f"{name}'s argument {place}" if callable(one) else one for place, one in enumerate(arguments)]
+            question = {"call": name, "arguments": plain, "lent": list(lent), "named": named, "seconds": left}
+            reply = self._asked(question)
             while "ask" in reply:
-                reply = self._asked(self._referred(reply))
+                reply = self._asked(self._referred(reply, self.references | lent))
             if "error" in reply:
                 raise remade(reply["error"])
             return reply.get("result")
@@ -67,12 +70,12 @@ class Session:
         ask.afresh = afresh  # see `dgc_lab.exercises.checking.afresh`
         return ask
 
-    def _referred(self, question: dict) -> dict:
-        """What a reference answers to a student's function that calls it."""
+    def _referred(self, question: dict, functions: dict) -> dict:
+        """What a reference, or a function that was an argument, answers to a student's function that calls it."""
         try:
-            return {"result": self.references[question["ask"]](*question["arguments"], **question["named"])}
+            return {"result": functions[question["ask"]](*question["arguments"], **question["named"])}
         except Exception as error:
-            return {"error": f"the reference answer raised {type(error).__name__}"}
+            return {"error": f"the function that you called raised {type(error).__name__}"}
 
     def _asked(self, message: dict) -> dict:
         try:

@@ -30,6 +30,12 @@ def train_mirrored(task, config: AsyncConfig) -> Iterator:
 
     Raises:
         ValueError: another mode, or a config that does not fit the number of workers.
+
+    Example:
+        >>> with MultiWorkerMirrored(2) as workers:  # doctest: +SKIP
+        ...     events = list(workers.stream(train_mirrored, task, AsyncConfig(gradients=40)))
+        >>> events[-1].version  # doctest: +SKIP
+        20
     """
     workers, worker = roles.number_of("worker"), roles.own_number()
     config.check(workers)

@@ -45,10 +45,15 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
 
 
 def events_in_order(records: list[GradientEvent]) -> list[tuple]:
-    """Reads and updates in the order of their times, as `count_staleness` takes them; a gradient's name is its place.
+    """Reads and updates of ``records`` in the order of their times, as `count_staleness` takes them.
 
-    Times that are measured where a worker is, not where the variables are, can swap two events that lie closer together
-    than a message takes.
+    A gradient's name is its place. Times that are measured where a worker is, not where the variables are, can swap two
+    events that lie closer together than a message takes.
+
+    Example:
+        >>> moments = {0: (0.0, 0.0, 0.4, 0.5), 1: (0.1, 0.1, 0.7, 0.8)}  # of two workers, both from the first weights
+        >>> events_in_order([GradientEvent(n, n, *own, version=0, update=n, loss=2.3) for n, own in moments.items()])
+        [('read', 0), ('read', 1), ('update', 0), ('update', 1)]
     """
     members = defaultdict(list)
     for place, record in enumerate(records):

@@ -100,17 +100,32 @@ class Schedule:
 
 @dataclass(frozen=True)
 class GradientEvent:
-    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began."""
+    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began.
 
-    worker: int  # number of the worker
-    batch: int  # number of the mini-batch
-    began: float  # when the worker had the batch; it then waits for its turn
-    read: float  # when it began to compute, with the weights that it had read
-    computed: float  # when it had the gradient; a straggler's delay is before it
-    done: float  # when the servers had taken the gradient
-    version: int  # number of updates in the weights that it read
-    update: int  # number, from 0, of the update that the gradient went into; DROPPED where it came too late
-    loss: float  # mean loss of the batch at the weights that it read; NaN in a simulation
+    Attributes:
+        worker, batch: numbers of the worker and of the mini-batch.
+        began: when the worker had the batch; it then waits for its turn.
+        read: when it began to compute, with the weights that it had read.
+        computed: when it had the gradient; a straggler's delay is before it.
+        done: when the servers had taken the gradient.
+        version: number of updates in the weights that it read.
+        update: number, from 0, of the update that the gradient went into; `DROPPED` where it came too late.
+        loss: mean loss of the batch at the weights that it read; NaN in a simulation.
+
+    Example:
+        >>> GradientEvent(1, 7, 0.5, 0.5, 0.8, 0.9, version=4, update=6, loss=0.3).staleness
+        2
+    """
+
+    worker: int
+    batch: int
+    began: float
+    read: float
+    computed: float
+    done: float
+    version: int
+    update: int
+    loss: float
 
     @property
     def staleness(self) -> int:

@@ -229,9 +229,15 @@ def sweep_workers(
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run as a point among others: its schedule's name, workers, some figures of `summary`, and its source.
+    """A run as a point among others: its schedule's name, workers, some figures of its ``records``, and its source.
 
     The source is ``"measured"`` or ``"simulated"``; a ValueError where it is neither, or there is no record.
+
+    Example:
+        >>> run = [GradientEvent(0, n, n, n, n + 0.5, n + 1, version=n, update=n, loss=2.3) for n in range(4)]
+        >>> row = scale_row("asynchronous", run, workers=1, source="measured")
+        >>> row["gradients/s"], row["mean staleness"], row["idle share"]
+        (1.0, 0.0, 0.5)
     """
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})

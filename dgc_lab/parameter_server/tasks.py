@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dgc_lab.common import LabError
-from dgc_lab.workloads.data import Dataset
+from dgc_lab.workloads.dataset import Dataset
 
 
 class Classifier:

@@ -33,6 +33,11 @@ def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> It
         ValueError: the config does not fit the number of workers, or the checkpoint is of another training.
         LabError: a worker died that the schedule cannot do without (told within five seconds), or the model cannot be
             put on servers.
+
+    Example, with started `ParameterServers` and a task, until a score says that it is enough:
+        >>> for event in servers.stream(train, task, AsyncConfig(gradients=400)):  # doctest: +SKIP
+        ...     if isinstance(event, Score) and event.values["accuracy"] > 0.9:
+        ...         break
     """
     from dgc_lab.cluster import tensorflow_roles as roles
     from dgc_lab.parameter_server.coordinator import Dispatcher
@@ -126,6 +131,13 @@ def train_on(cluster, task, config: AsyncConfig, checkpoint: str | Path | None =
         ValueError: the config does not fit the cluster, or there is a checkpoint and no servers.
         FunctionFailed: the training raised; see `train`.
         ProcessDied: a process died that the cluster cannot do without.
+
+    Example:
+        >>> task = Classifier(digits_cnn, load("digits"))  # doctest: +SKIP
+        >>> with ParameterServers(workers=2, ps=1) as servers:  # doctest: +SKIP
+        ...     training = train_on(servers, task, AsyncConfig(Schedule("asynchronous"), gradients=40))
+        >>> len(training.records), training.end.version  # doctest: +SKIP
+        (40, 40)
     """
     from tqdm.auto import tqdm
 

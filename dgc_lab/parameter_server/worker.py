@@ -15,10 +15,16 @@ from dgc_lab.parameter_server.server import ParameterServerModel, sleep
 def worker_step(model: ParameterServerModel, task, seed: int):
     """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
+    ``model`` is on the servers, ``task`` as in `dgc_lab.parameter_server.train`, ``seed`` the config's.
+
     Returns:
         A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
         tensors. It gives float64 (8,): worker, the four times of a `GradientEvent` as seconds since 1970, version,
         update, loss.
+
+    Example:
+        >>> step = worker_step(model, task, seed=0)  # doctest: +SKIP
+        >>> result = coordinator.schedule(step, (tf.constant([7, 0], tf.int64), images, labels))  # doctest: +SKIP
     """
 
     @tf.function

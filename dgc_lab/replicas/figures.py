@@ -9,7 +9,18 @@ from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
 
 
 def copies_before_and_after(outcome, values, title: str) -> Picture:
-    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives."""
+    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
+
+    Args:
+        outcome: a `dgc_lab.replicas.AssignmentResult`.
+        values: what the replicas gave, a number for each.
+        title: stands above.
+
+    Example:
+        >>> from dgc_lab.replicas import AssignmentResult
+        >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
+        'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
+    """
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(values))

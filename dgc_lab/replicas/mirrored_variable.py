@@ -33,13 +33,25 @@ class TooLate(LabError):
 
 @dataclass(frozen=True)
 class AssignmentResult:
-    """What became of a variable that each replica assigned its own value."""
+    """What became of a variable that each replica assigned its own value.
 
-    before: tuple[float, ...]  # the copies' values before, one per replica; empty where it could not be made
-    after: tuple[float, ...]  # the copies' values afterwards; empty where an error came first
-    read: float | None  # what a read outside the replicas gives; None where that is an error
-    stage: str | None = None  # where it failed: "create", "assign" or "read"; None where all went well
-    error: str | None = None  # TensorFlow's own words, first line; None where all went well
+    Attributes:
+        before: the copies' values before, one per replica; empty where it could not be made.
+        after: the copies' values afterwards; empty where an error came first.
+        read: what a read outside the replicas gives; None where that is an error.
+        stage: where it failed: ``"create"``, ``"assign"`` or ``"read"``; None where all went well.
+        error: TensorFlow's own words, first line; None where all went well.
+
+    Example:
+        >>> try_pair(mirrored(2), [1, 2], "MEAN")  # doctest: +SKIP
+        AssignmentResult(before=(0.0, 0.0), after=(1.5, 1.5), read=1.5, stage=None, error=None)
+    """
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    read: float | None
+    stage: str | None = None
+    error: str | None = None
 
 
 def start_devices(count: int = 4) -> list[str]:
@@ -48,10 +60,9 @@ def start_devices(count: int = 4) -> list[str]:
     A second call that asks for no more than are there changes nothing. `TooLate` where TensorFlow has started already,
     with fewer devices; a ValueError for another count.
 
-    Example, in a new kernel::
-
-        from dgc_lab.replicas import start_devices
-        start_devices(2)  # before anything else that uses TensorFlow; gives ["CPU:0", "CPU:1"]
+    Example, in a new kernel, before anything else that uses TensorFlow:
+        >>> start_devices(2)  # doctest: +SKIP
+        ['CPU:0', 'CPU:1']
     """
     check_whole("replicas", count, 2, MOST_REPLICAS)
     grow_gpu_memory()
@@ -85,6 +96,10 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
     Raises:
         TooLate: there are fewer devices, and TensorFlow has started. Without this check TensorFlow would put several
             replicas on one device without a word.
+
+    Example:
+        >>> mirrored(4).num_replicas_in_sync  # doctest: +SKIP
+        4
     """
     check_whole("replicas", replicas, 1, MOST_REPLICAS)
     devices = start_devices(replicas) if replicas > 1 else ["CPU:0"]
@@ -95,7 +110,18 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
 
 
 def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronization="AUTO"):
-    """A float32 ``tf.Variable`` with a copy on each replica; a ValueError for a pair that TensorFlow refuses."""
+    """A float32 ``tf.Variable`` with a copy on each replica; a ValueError for a pair that TensorFlow refuses.
+
+    Args:
+        strategy: of `mirrored`.
+        initial: number or array, the first value of every copy.
+        aggregation, synchronization: one of `AGGREGATIONS` and of `SYNCHRONIZATIONS`.
+
+    Example:
+        >>> strategy = mirrored(2)  # doctest: +SKIP
+        >>> copies(strategy, per_replica_variable(strategy, initial=3.0))  # doctest: +SKIP
+        (3.0, 3.0)
+    """
     check_choice("aggregation", aggregation, AGGREGATIONS)
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     with strategy.scope():
@@ -108,7 +134,15 @@ def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronizat
 
 
 def copies(strategy, variable) -> tuple[float, ...]:
-    """The value of each replica's own copy of a scalar variable, whatever its aggregation."""
+    """The value of each replica's own copy of a scalar ``variable`` of the ``strategy``, whatever its aggregation.
+
+    Example:
+        >>> strategy = mirrored(2)  # doctest: +SKIP
+        >>> own = per_replica_variable(strategy, synchronization="ON_READ", aggregation="SUM")  # doctest: +SKIP
+        >>> assign_on_replicas(strategy, own, [1, 2])  # doctest: +SKIP
+        >>> copies(strategy, own), float(own.read_value())  # doctest: +SKIP
+        ((1.0, 2.0), 3.0)
+    """
     return tuple(float(copy.numpy()) for copy in strategy.experimental_local_results(variable))
 
 
@@ -134,6 +168,13 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
 
     The variable is of `per_replica_variable`, made under the same strategy; values are one number per replica. A
     ValueError for a ``how`` that is none of `ASSIGNMENTS`, a wrong number of values, and what TensorFlow refuses.
+
+    Example:
+        >>> strategy = mirrored(2)  # doctest: +SKIP
+        >>> total = per_replica_variable(strategy, initial=10.0, aggregation="SUM")  # doctest: +SKIP
+        >>> assign_on_replicas(strategy, total, [1, 2], how="assign_add")  # doctest: +SKIP
+        >>> copies(strategy, total)  # doctest: +SKIP
+        (13.0, 13.0)
     """
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
@@ -144,12 +185,13 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
 def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> AssignmentResult:
     """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
 
-    Aggregation, synchronization and how are names from `AGGREGATIONS`, `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown
-    name or a wrong number of values is a ValueError; what TensorFlow refuses is in the `AssignmentResult`.
+    The strategy is of `mirrored`; aggregation, synchronization and how are names from `AGGREGATIONS`,
+    `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown name or a wrong number of values is a ValueError; what TensorFlow
+    refuses is in the `AssignmentResult`.
 
-    Example, which gives ``(2.5, 2.5, 2.5, 2.5)``::
-
-        try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after
+    Example:
+        >>> try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after  # doctest: +SKIP
+        (2.5, 2.5, 2.5, 2.5)
     """
     check_choice("aggregation", aggregation, AGGREGATIONS)
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
@@ -170,7 +212,12 @@ def all_pairs(strategy, values, how="assign") -> list[dict]:
     """`try_pair` for every synchronization with every aggregation: a dict for each pair.
 
     It has ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it failed and
-    why, or an empty string.
+    why, or an empty string. ``strategy``, ``values``, ``how`` and a ValueError are as `try_pair` has them.
+
+    Example:
+        >>> pairs = all_pairs(mirrored(2), [1, 2])  # doctest: +SKIP
+        >>> len(pairs), sum(bool(pair["fails"]) for pair in pairs)  # doctest: +SKIP
+        (16, 5)
     """
     rows = []
     for synchronization, aggregation in itertools.product(SYNCHRONIZATIONS, AGGREGATIONS):
@@ -185,6 +232,10 @@ def all_reduce(strategy, arrays) -> list:
     """Add up one array per replica, by the strategy's ``cross_device_ops``: numpy arrays that the replicas then hold.
 
     The arrays or tensors are of one shape and dtype; a ValueError where they are not one per replica.
+
+    Example:
+        >>> all_reduce(mirrored(2), [np.array([1.0, 2.0]), np.array([10.0, 20.0])])  # doctest: +SKIP
+        [array([11., 22.]), array([11., 22.])]
     """
     replicas = strategy.num_replicas_in_sync
     if len(arrays) != replicas:
@@ -198,10 +249,18 @@ def all_reduce(strategy, arrays) -> list:
 
 
 def through_checkpoint(strategy, variable) -> dict:
-    """Save the variable, overwrite every copy with -1, restore: what of a per-replica variable a checkpoint holds.
+    """Save a ``variable``, overwrite every copy with -1, restore: what of it a checkpoint holds.
 
+    It is of `per_replica_variable`, made under the same ``strategy``.
     Gives the copies ``before``, the number ``saved`` in the file, the copies ``restored``, and an ordinary variable
     restored from the same file, ``elsewhere``. A ValueError where TensorFlow cannot save it (ON_READ with NONE).
+
+    Example:
+        >>> strategy = mirrored(2)  # doctest: +SKIP
+        >>> own = per_replica_variable(strategy, synchronization="ON_READ", aggregation="SUM")  # doctest: +SKIP
+        >>> assign_on_replicas(strategy, own, [1, 2])  # doctest: +SKIP
+        >>> through_checkpoint(strategy, own)  # doctest: +SKIP
+        {'before': (1.0, 2.0), 'saved': 3.0, 'restored': (1.5, 1.5), 'elsewhere': 3.0}
     """
     before = copies(strategy, variable)
     with tempfile.TemporaryDirectory() as folder:

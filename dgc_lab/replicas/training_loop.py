@@ -133,6 +133,17 @@ def train(
             replica's own.
 
     A ValueError for any other argument, and for an ``order`` for another number of replicas.
+
+    Example:
+        >>> from dgc_lab.replicas import mirrored
+        >>> from dgc_lab.workloads.data import load
+        >>> data = load("digits")
+        >>> order = batch_order(len(data.x_train), steps=2, batch=8, replicas=2)
+        >>> for exchange in ("MEAN", "NONE"):  # doctest: +SKIP
+        ...     trained = train(mirrored(2), dense_network, data.x_train, data.y_train, order, exchange=exchange)
+        ...     print(exchange, trained.losses.shape, trained.spread() > 0)
+        MEAN (2, 2) False
+        NONE (2, 2) True
     """
     check_choice("exchange", exchange, EXCHANGES)
     check_choice("divide_by", divide_by, DIVISORS)
@@ -189,7 +200,13 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
     """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
 
     ``weights`` are a list of arrays per replica, such as `Trained.weights`, else a ValueError; the aggregation is
-    ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``.
+    ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``. The ``strategy`` is of `dgc_lab.replicas.mirrored`.
+
+    Example:
+        >>> from dgc_lab.replicas import mirrored
+        >>> weights = [[np.array([1.0], np.float32)], [np.array([2.0], np.float32)]]
+        >>> combined_weights(mirrored(2), weights, "MEAN")  # doctest: +SKIP
+        [array([1.5], dtype=float32)]
     """
     check_choice("aggregation", aggregation, ("MEAN", "SUM", "ONLY_FIRST_REPLICA"))
     if len(weights) != strategy.num_replicas_in_sync:
@@ -204,5 +221,10 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
 
 
 def largest_difference(one, other) -> float:
-    """The largest absolute difference between two lists of arrays."""
+    """The largest absolute difference between ``one`` list of arrays and the ``other``, of the same shapes.
+
+    Example:
+        >>> largest_difference([np.array([1.0, 2.0]), np.array(3.0)], [np.array([1.0, 2.5]), np.array(3.25)])
+        0.5
+    """
     return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))

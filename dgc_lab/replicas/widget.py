@@ -17,9 +17,9 @@ class ReplicaExplorer(Explorer):
     ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, what each replica gives. A ValueError for
     another name, or a value that its control does not take.
 
-    Example, in a kernel in which `dgc_lab.replicas.start_devices` came before anything else of TensorFlow::
-
-        ReplicaExplorer(replicas=4, aggregation="MEAN")
+    Example, in a kernel in which `dgc_lab.replicas.start_devices` came before anything else of TensorFlow:
+        >>> ReplicaExplorer(replicas=4, aggregation="MEAN").frame["after"].tolist()  # doctest: +SKIP
+        [2.5, 2.5, 2.5, 2.5]
     """
 
     def __init__(self, **settings):

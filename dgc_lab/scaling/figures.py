@@ -82,8 +82,15 @@ def _scale_in_words(curves, points, workers) -> str:
 def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
     """Lines of what was modelled and marks of what was measured, on two logarithmic axes.
 
-    ``frame`` has columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``; a
-    ValueError where it is empty or a source is neither. ``break_even`` is where to draw a horizontal line, if anywhere.
+    ``frame`` has columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``, which
+    ``xlabel`` and ``ylabel`` name; a ValueError where it is empty or a source is neither. ``break_even`` is where to
+    draw a horizontal line, if anywhere.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"curve": "dense", "source": ["modelled", "measured"], "x": 10, "y": [40.0, 42.5]})
+        >>> lines_and_marks(frame, "Mbit/s", "ms a step").alt
+        'ms a step by Mbit/s. dense, modelled: 40 at 10; dense, measured: 42.5 at 10.'
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
@@ -111,6 +118,12 @@ def errors_by_workers(frame) -> Picture:
     """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
 
     ``frame`` is of `dgc_lab.scaling.worker_sweep.table`, not empty (a ValueError); seeds are averaged.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"workers": [1, 8], "ratio": 0.01, "clipping": "none", "accuracy": [0.975, 0.9]})
+        >>> errors_by_workers(frame).alt
+        'Test error by number of workers, measured. ratio 0.01, clipping none: 0.025 with 1, 0.100 with 8.'
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
@@ -135,6 +148,11 @@ def age_histograms(rows: list[dict]) -> Picture:
     """How old elements are when they are sent, in classes of age that double: one panel per ratio, a line per N.
 
     ``rows`` are of `dgc_lab.scaling.worker_sweep.train_runs`, with ratios below 1; a ValueError where there are none.
+
+    Example:
+        >>> row = {"ratio": 0.01, "workers": 8, "mean age": 2.3, "sent by age": [[0, 0, 5], [1, 1, 4], [2, 3, 9]]}
+        >>> age_histograms([row]).alt
+        'Ages of what was sent, measured. ratio 0.01, 8 workers: mean age 2.3 steps, most at 2 to 3.'
     """
     if not rows:
         raise ValueError("rows must hold at least one row, got none")

@@ -92,7 +92,11 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
     """The cost model's figures by the rows over all links, or over all but one; those of `link_rows` if None.
 
     The latency of a hop is what two ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the
-    slower rank, little of it the link's.
+    slower rank, little of it the link's. ``left_out`` is the name of the link whose rows are not looked at.
+
+    Example:
+        >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
+        True
     """
     return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])
 
@@ -149,6 +153,12 @@ def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.Dat
     ``rows`` are as `link_rows` gives them, ``fitted`` is what the model takes for all links; if None, each link is
     predicted by what is fitted to the other links alone. A row for each step and source: link, curve (what was sent),
     source, x (Mbit/s; an unlimited link at 10 000) and y (ms).
+
+    Example:
+        >>> frame = steps_over_links(link_rows())
+        >>> slow = frame[(frame["link"] == "10 Mbit/s") & (frame["curve"] == "dense")].set_index("source")["y"]
+        >>> 0.8 < float(slow["modelled"] / slow["measured"]) < 1.25
+        True
     """
     import pandas as pd
 

@@ -124,7 +124,16 @@ def train_runs(runs, steps: int = STEPS, out: str | os.PathLike | None = None) -
 
 
 def watched_trainer(settings, data=None):
-    """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept."""
+    """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept.
+
+    ``settings`` and ``data`` are the trainer's; a ValueError where `WatchedCompressor` cannot tell ages.
+
+    Example:
+        >>> trainer = watched_trainer(Run(workers=2, ratio=0.01).settings(steps=3, learning_rate=0.2))
+        >>> events = list(trainer.run(ratio=0.01))
+        >>> int(trainer.compressor.sent_ages.numpy().sum())  # by both workers in 3 steps
+        2250
+    """
     from dgc_lab.distributed.communicators import SimulatedWorkers
     from dgc_lab.scaling.residual_staleness import WatchedCompressor
     from dgc_lab.training.distributed_trainer import DistributedTrainer

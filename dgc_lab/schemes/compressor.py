@@ -35,7 +35,7 @@ class SchemeCompressor(Compressor):
 
     Attributes:
         schemes: that of each variable; what is sent whole has `dense`, with the scheme's momentum.
-        states: for each worker in this process and each variable, its scheme's state in ``tf.Variable``s.
+        states: for each worker in this process and each variable, its scheme's state, each a ``tf.Variable``.
         drifts: with `local`, for each worker here how far it has moved alone from the weights, a ``tf.Variable`` for
             each variable; else none.
         For the others see `Compressor`. ``kept`` counts all elements: what a scheme spares are bytes.

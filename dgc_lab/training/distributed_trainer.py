@@ -23,7 +23,8 @@ from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
-from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
 
 LENGTHS = ("steps", "evaluations")  # what a run that goes on may change
@@ -51,6 +52,7 @@ class DistributedConfig(Switches, MaskingConfig):
     """Everything that fixes a run of several workers, but for the ratio: `MaskingConfig` and the switches of DGC.
 
     Attributes:
+        dataset, steps, learning_rate, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
         batch: examples per update and worker.
         nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
             switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.DGCConfig`, with its defaults.
@@ -195,6 +197,12 @@ class TrainerOnRanks:
 
     Raises:
         ValueError: there are more or fewer ranks than ``settings.workers``.
+
+    Example:
+        >>> with HorovodRanks(2) as ranks:  # doctest: +SKIP
+        ...     events = list(TrainerOnRanks(ranks, DistributedConfig(steps=300)).run(ratio=0.001))
+        >>> events[-1].accuracy > 0.9  # doctest: +SKIP
+        True
     """
 
     def __init__(self, ranks, settings: DistributedConfig, data: Dataset | None = None, path=None):

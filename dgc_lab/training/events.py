@@ -43,8 +43,9 @@ class Step:
 class DistributedStep(Step):
     """What one update of all workers did; the loss is the mean over them, ``kept`` that over those of this process.
 
+    Its step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`.
+
     Attributes:
-        step, loss, kept, kept_overall, seconds, bytes_sent: as in `Step`.
         dense_bytes: what sending the whole gradient in float32 would have been.
         ratio: the ratio of this step, by the warm-up.
 

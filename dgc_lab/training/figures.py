@@ -57,6 +57,10 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
 
     ``gradients`` are arrays of any shape, ``limits`` their thresholds, or None for no lines. Zeros have no logarithm
     and are counted in the title.
+
+    Example:
+        >>> gradient_histograms({"kernel": [0.5, -1.0, 0.1, 0.0]}, {"kernel": 0.4}).alt.split(". ", 1)[1]
+        'kernel: 4 elements, 25% zero, 50.00% kept (median size 3.0e-01, largest 1.0e+00).'
     """
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
@@ -78,6 +82,10 @@ def accuracy_by_ratio(tables: dict) -> Picture:
     """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
 
     ``tables`` are sequences of ``(ratio, accuracy)``, by label.
+
+    Example:
+        >>> accuracy_by_ratio({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
+        'Test accuracy by the ratio asked for. sampled: 1 gives 0.980, 0.01 gives 0.900, 0 gives 0.100.'
     """
     zero = min(ratio for points in tables.values() for ratio, _ in points if ratio > 0) / 3
     curves, said = {}, {}
@@ -91,7 +99,14 @@ def accuracy_by_ratio(tables: dict) -> Picture:
 
 
 def loss_and_accuracy(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run; ``runs``, and a ValueError, as `comparison` has them."""
+    """Training loss and test accuracy by step, a line per run; ``runs``, and a ValueError, as `comparison` has them.
+
+    Example:
+        >>> from dgc_lab.training import DistributedStep, Evaluation
+        >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
+        >>> loss_and_accuracy({"dense": [step, Evaluation(1, accuracy=0.4, loss=2.1)]}).alt.split(". ", 1)[1]
+        'dense: loss 2.300 at step 1, test accuracy 0.400.'
+    """
     check_runs(runs)
     drawing = Curves(max(step.step for events in runs.values() for step in steps_of(events)))
     for label, events in runs.items():
@@ -110,6 +125,11 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
 
     ``frames`` are what `dgc_lab.distributed.timeline.read` gives, by label. Of many tensors the first ones are drawn,
     and the alternative text says so.
+
+    Example:
+        >>> columns = ["tensor", "phase", "depth", "start ms", "ms"]
+        >>> timelines({"dense": pd.DataFrame([("kernel", "ALLREDUCE", 0, 0.0, 2.5)], columns=columns)}).alt[52:]
+        'dense: 1 tensor, 2.5 ms; longest in all: ALLREDUCE 2.50 ms.'
     """
     titles = {}
     for label, frame in frames.items():

@@ -14,6 +14,7 @@ from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, is_of, pars
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
+from dgc_lab.workloads.models import MODELS
 
 AS_TYPED = "as typed"
 
@@ -40,7 +41,7 @@ class LiveSweep(LiveRun):
 
     def __init__(self, out=None, **settings):
         self.out, self._data = out, None
-        self.dataset = wide(Dropdown, "Data set", options=["digits", "mnist"])
+        self.dataset = wide(Dropdown, "Data set", options=list(MODELS))
         self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])
         self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
         self.momentum = wide(FloatText, "Momentum", value=0.9)
@@ -75,8 +76,8 @@ class LiveSweep(LiveRun):
         if not runs:
             self._say("The table has these rows already. Change a control, or press Clear to make them again.")
             return None
-        mnist = "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)"
-        source = mnist if runs[0][0].dataset == "mnist" else "digits"
+        name = runs[0][0].dataset
+        source = "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)" if name == "mnist" else name
         self._say(f"Starting: loading {source} and tracing the training step.")
         return (runs,)
 

@@ -15,7 +15,8 @@ from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
-from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
 
 
@@ -24,7 +25,7 @@ class MaskingConfig:
     """Everything that fixes a training run, but for the ratio.
 
     Attributes:
-        dataset: ``"digits"`` or ``"mnist"``; the model goes with it (`dgc_lab.workloads.models.MODELS`).
+        dataset: one of `dgc_lab.workloads.load`; the model goes with it (`dgc_lab.workloads.models.MODELS`).
         steps: number of updates, at least 1.
         batch: examples per update, at least 1.
         learning_rate: above 0.

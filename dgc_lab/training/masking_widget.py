@@ -78,6 +78,8 @@ class CompressionSweep(RatioSweep):
 class CompressionTaste(CompressionSweep):
     """`CompressionSweep` with one slider, the ratio, and everything else at its first value: digits, 300 steps.
 
+    ``out``, ``settings`` and a ValueError are those of `CompressionSweep`.
+
     Example:
         >>> CompressionTaste().settings().dataset
         'digits'

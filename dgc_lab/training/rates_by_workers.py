@@ -15,7 +15,8 @@ from dgc_lab.distributed.communicators import SimulatedWorkers
 from dgc_lab.training.events import Evaluation, TrainingDiverged
 from dgc_lab.training.model_trainer import ModelTrainer
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator, pick_batch
-from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import digits_cnn
 
 # Whole gradients with momentum. That each tensor goes whole spares the search for thresholds that let all pass.

@@ -16,6 +16,12 @@ def run_with_progress(run, steps: int, label: str = "") -> list:
     """A run's events as a list, with a progress bar, behind ``label``, while it trains.
 
     ``run`` is what `dgc_lab.training.model_trainer.ModelTrainer.run` gives, ``steps`` how many updates it will make.
+
+    Example:
+        >>> from dgc_lab.training import DistributedConfig, DistributedTrainer
+        >>> trainer = DistributedTrainer(DistributedConfig(steps=4, evaluations=2, workers=1))
+        >>> [type(event).__name__ for event in run_with_progress(trainer.run(ratio=0.01), steps=4)]
+        ['DistributedStep', 'DistributedStep', 'Evaluation', 'DistributedStep', 'DistributedStep', 'Evaluation']
     """
     from tqdm.auto import tqdm
 
@@ -55,6 +61,11 @@ def comparison(runs: dict) -> pd.DataFrame:
 
     Raises:
         ValueError: there are no runs, or one was not evaluated.
+
+    Example:
+        >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
+        >>> comparison({"DGC": [step, Evaluation(1, 0.4, 2.1)]})["times fewer at the end"].to_dict()
+        {'DGC': 100.0}
     """
     check_runs(runs)
     rows = {}

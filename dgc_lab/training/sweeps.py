@@ -20,7 +20,8 @@ import pandas as pd
 from dgc_lab.cluster.processes import interrupt_held_back
 from dgc_lab.common import check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
-from dgc_lab.workloads.data import Dataset, load
+from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Dataset
 
 if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -243,8 +244,7 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
         >>> read_rows("not_there_yet.jsonl", {"steps": 300})
         []
     """
-    file = Path(file)
-    if not file.exists():
+    if not (file := Path(file)).exists():
         return []
     lines, rows = file.read_text(encoding="utf-8").split("\n"), []
     for number, line in enumerate(lines, start=1):

@@ -1,8 +1,8 @@
 """What is trained: data sets, networks, text, batches. All lessons.
 
-`data` has digits and MNIST, `models` their networks. Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` (for
-`cifar10`, where the user has it) and `bert` with its `text` and `masked_words`. A network is a function that returns a
-Keras model, the same for the same seed.
+`data` has digits and MNIST, `given_data` Fashion-MNIST and CIFAR-10 where the user has them, `models` their networks.
+Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` and `bert` with its `text` and `masked_words`. A network is a
+function that returns a Keras model, the same for the same seed.
 """
 
 from dgc_lab.common import hand_on
@@ -12,10 +12,11 @@ __getattr__, __dir__, __all__ = hand_on(
     {
         "batches": "cross_entropy make_evaluator pick_batch",
         "bert": "small_bert",
-        "data": "DataError Dataset load",
+        "data": "load",
+        "dataset": "DataError Dataset",
         "gan": "RingGAN",
         "masked_words": "mask_words masked_batches most_frequent",
-        "models": "digits_cnn mnist_cnn wide_digits_cnn",
+        "models": "cifar10_cnn digits_cnn mnist_cnn wide_digits_cnn",
         "resnet": "resnet20",
         "ring": "quality ring_points",
         "text": "Vocabulary corpus",

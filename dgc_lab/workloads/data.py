@@ -1,18 +1,18 @@
-"""The two data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded.
+"""The data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is looked up or downloaded.
 
-Lessons 4 and 5.
+Lessons 4 and 5. Two more are in `dgc_lab.workloads.given_data`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import LabError
+from dgc_lab.common import check_choice
+from dgc_lab.workloads import given_data
+from dgc_lab.workloads.dataset import DataError, Dataset
 
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
@@ -20,61 +20,30 @@ MNIST_KEYS = ("x_train", "y_train", "x_test", "y_test")
 DIGITS_TEST_EXAMPLES = 360
 
 
-class DataError(LabError):
-    """The data could not be had; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Images and labels, split once and for all; those of the test are never trained on.
-
-    Attributes:
-        name: ``"digits"``, ``"mnist"`` or ``"cifar10"``.
-        x_train, x_test: float32 in [0, 1], (examples, height, width, channels).
-        y_train, y_test: int32 labels 0 to 9, (examples,).
-
-    Example:
-        >>> load("digits").x_test.shape
-        (360, 8, 8, 1)
-    """
-
-    name: str
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-
-    def fingerprint(self) -> str:
-        """Eight hexadecimal digits that differ when the examples differ; rows of a sweep carry them."""
-        digest = hashlib.sha256()
-        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
-            digest.update(str(array.shape).encode())
-            digest.update(np.ascontiguousarray(array))
-        return digest.hexdigest()[:8]
-
-
 def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
     """Load a data set by name.
 
     Args:
-        name: ``"digits"`` (1 437 + 360 images of 8x8, no network) or ``"mnist"`` (60 000 + 10 000 of 28x28).
-        path: for MNIST, an ``mnist.npz`` in Keras's layout or a folder that holds one.
+        name: ``"digits"`` (1 437 + 360 images of 8x8, no network), ``"mnist"`` (60 000 + 10 000 of 28x28), or, where
+            their files are on this machine, ``"fashion_mnist"`` (as MNIST) or ``"cifar10"`` (50 000 + 10 000 of
+            32x32, in colour).
+        path: folder of the files, which holds ``mnist.npz`` in Keras's layout, the four ``.gz`` files of
+            Fashion-MNIST, or the six ``.bin`` files of CIFAR-10; that in ``DGC_LAB_DATA`` if None. MNIST is also
+            found in Keras's cache, or downloaded.
 
     Raises:
-        ValueError: the name is not one of the two, or a path is given for ``digits``.
-        DataError: MNIST is neither on this machine nor to be downloaded.
+        ValueError: the name is not one of them, or a path is given for ``digits``.
+        DataError: the data are not on this machine or not in this form, or MNIST is not to be downloaded.
 
     Example:
         >>> load("digits").x_train.shape
         (1437, 8, 8, 1)
     """
-    if name == "mnist":
-        return mnist(path)
-    if name != "digits":
-        raise ValueError(f"dataset must be 'digits' or 'mnist', got {name!r}")
-    if path is not None:
-        raise ValueError(f"path is for dataset 'mnist' alone; 'digits' comes with scikit-learn, got {path!r}")
-    return digits()
+    if name == "digits" and path is not None:
+        raise ValueError(f"path must be None for dataset 'digits', which comes with scikit-learn, got {path!r}")
+    loaders = {"mnist": mnist, "fashion_mnist": given_data.fashion_mnist, "cifar10": given_data.cifar10}
+    check_choice("dataset", name, ("digits", *loaders))
+    return digits() if name == "digits" else loaders[name](path)
 
 
 def digits() -> Dataset:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgc_lab.common import check_whole
-from dgc_lab.workloads.data import DataError
+from dgc_lab.workloads.dataset import DataError
 
 HELD_OUT = 0.1  # of the paragraphs, for testing
 UNKNOWN, MASK = "[UNK]", "[MASK]"

@@ -59,7 +59,7 @@ def test_the_checkout_is_there_before_what_needs_it(image):
     assert image.commands()[-1] == "./binder/postBuild"
 
 
-def test_students_have_all_groups_but_the_tests():
+def test_students_have_all_groups_but_what_developers_need():
     """One list of packages and one of versions: binder/requirements.txt repeats names alone."""
     heading, wanted = "", {"": set()}
     for line in (ROOT / "requirements.in").read_text().splitlines():
@@ -68,6 +68,7 @@ def test_students_have_all_groups_but_the_tests():
         else:
             wanted.setdefault(heading, set()).add(canonicalize_name(Requirement(line).name))
     assert wanted.pop("# tests") >= {"pytest", "playwright"}
+    assert wanted.pop("# the site") >= {"sphinx"}
     file = ROOT / "binder" / "requirements.txt"
     assert "--constraint ../requirements.txt" in file.read_text().splitlines()
     assert {*names(file), "tensorflow"} == set.union(*wanted.values()), "tensorflow-cpu stands for it"

@@ -79,9 +79,10 @@ def cells_of(text):
     return cells
 
 
-def judged(answers=(), before="", after="", seconds=30, cells=None):
+def judged(answers=(), before="", after="", seconds=30, exercise=EXERCISE):
     """What came of each marks cell, by name, and what the tests' process has said to the instructor."""
-    cells, mine = cells or cells_of(EXERCISE), RIGHT | dict(answers)
+    cells = cells_of(exercise) if isinstance(exercise, str) else exercise
+    mine = RIGHT | dict(answers)
     student = [("own", -1, before)]
     for cell in cells:
         source = cell["source"] if cell["kind"] == "given" else mine.get(cell["name"], "")
@@ -144,6 +145,41 @@ def test_a_reference_stands_in_for_an_earlier_answer_and_this_is_said():
     assert results["quadruple"]["printed"].endswith(f"{results['quadruple']['remark']}\n")
     missing, _ = judged({"double": "double ="})  # the cell is no Python at all
     assert passed(missing) == {"quadruple", "my-sum"}
+
+
+WITH_A_FUNCTION = """
+# given setup
+calls = []
+def add_three(x):
+    calls.append(x)
+    if x > 100:
+        raise ValueError("the secret of the test")
+    return x + 3
+# answer applied
+def applied(function, x):
+    return function(function(x))
+# marks marks-applied
+passed = applied(add_three, 1) == 7
+### BEGIN HIDDEN TESTS
+assert passed and calls == [1, 4] and applied(len, "ab") is None
+### END HIDDEN TESTS
+"""
+
+
+def test_an_answer_may_be_given_a_function_to_call():
+    """It runs in the tests' process: an answer gets what it gives back, and nothing of the function itself."""
+    answer = "def applied(function, x):\n    return None if x == 'ab' else function(function(x))"
+    assert passed(judged({"applied": answer}, exercise=WITH_A_FUNCTION)[0]) == {"applied"}
+    prying = "def applied(function, x):\n    raise ValueError(str(vars(function)) + repr(function.__code__.co_consts))"
+    results, said = judged({"applied": prying}, exercise=WITH_A_FUNCTION)
+    assert not passed(results)
+    assert "secret" not in said
+    results, said = judged(
+        {"applied": "def applied(function, x):\n    return function(1000)"}, exercise=WITH_A_FUNCTION
+    )
+    assert not passed(results)
+    assert "the function that you called raised ValueError" in said
+    assert "secret of the test" not in said
 
 
 def test_a_reference_stands_in_for_nothing_that_is_asked():

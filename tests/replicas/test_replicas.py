@@ -4,7 +4,9 @@ Devices can be made only before TensorFlow starts, and in this process it may ha
 run in one process of their own.
 """
 
+import doctest
 import functools
+import importlib
 import inspect
 import multiprocessing
 import subprocess
@@ -52,6 +54,16 @@ def strategy(replicas):
     from dgc_lab.replicas.mirrored_variable import mirrored
 
     return mirrored(replicas)
+
+
+@pytest.mark.parametrize("file", ["figures", "mirrored_variable", "training_loop", "widget"])
+@on_replicas
+def test_examples(file):
+    """Those in the docstrings that need replicas too, which are skipped elsewhere."""
+    for example in doctest.DocTestFinder().find(importlib.import_module(f"dgc_lab.replicas.{file}")):
+        for line in example.examples:
+            line.options.pop(doctest.SKIP, None)
+        assert doctest.DocTestRunner().run(example).failed == 0, f"{example.name}: the report is above"
 
 
 # Aggregation -------------------------------------------------------------------------------------------------------

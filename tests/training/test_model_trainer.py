@@ -14,10 +14,8 @@ from dgc_lab.training.events import Evaluation, TrainingDiverged
 from dgc_lab.training.figures import loss_and_accuracy
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense
 from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
-from dgc_lab.workloads import cifar10
 from dgc_lab.workloads.batches import make_evaluator
 from dgc_lab.workloads.bert import small_bert
-from dgc_lab.workloads.data import DataError
 from dgc_lab.workloads.masked_words import mask_words, masked_batches, most_frequent
 from dgc_lab.workloads.resnet import resnet20
 from dgc_lab.workloads.text import Vocabulary, corpus, paragraphs, python_reference, tokens
@@ -482,42 +480,6 @@ def test_bad_steps_and_ratios_are_named():
         next(trainer.run(steps=0))
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
         next(trainer.run(steps=1, ratio=2))
-
-
-# CIFAR-10 -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_cifar10(tmp_path):
-    """A folder in the format of CIFAR-10's binary version, two images a file."""
-    for number, name in enumerate((*cifar10.TRAIN_FILES, *cifar10.TEST_FILES)):
-        records = np.zeros((2, cifar10.RECORD), np.uint8)
-        records[:, 0] = number
-        records[0, 1] = 255  # the first pixel, red
-        records[1, 1 + 1024 + 33] = 51  # the second row's second pixel, green
-        records.tofile(tmp_path / name)
-    return tmp_path
-
-
-def test_cifar10_is_read_from_the_users_folder(small_cifar10, monkeypatch):
-    monkeypatch.setenv("DGC_LAB_CIFAR10", str(small_cifar10))
-    data = cifar10.load()
-    assert [data.x_train.shape, data.x_test.shape] == [(10, 32, 32, 3), (2, 32, 32, 3)]
-    assert [data.y_train.tolist(), data.y_test.tolist()] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [5, 5]]
-    assert data.x_train[0, 0, 0].tolist() == [1, 0, 0]
-    np.testing.assert_allclose(data.x_test[1, 1, 1], [0, 0.2, 0], atol=1e-6)
-    assert data.x_train.sum() == pytest.approx(5 * 1.2)
-
-
-def test_cifar10_that_is_not_there_or_broken(small_cifar10, tmp_path, monkeypatch):
-    monkeypatch.delenv("DGC_LAB_CIFAR10", raising=False)
-    with pytest.raises(DataError, match=r"CIFAR-10 is not on this machine: .* set DGC_LAB_CIFAR10"):
-        cifar10.load()
-    with pytest.raises(DataError, match=r"data_batch_1.bin cannot be read \(No such file"):
-        cifar10.load(tmp_path / "elsewhere")
-    (small_cifar10 / "test_batch.bin").write_bytes(b"short")
-    with pytest.raises(DataError, match=r"test_batch.bin is not CIFAR-10's binary version"):
-        cifar10.load(small_cifar10)
 
 
 def test_constraints_of_weights_hold_after_every_step():

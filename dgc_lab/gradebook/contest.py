@@ -1,0 +1,48 @@
+"""The table of exercise 8's contest: who reached which accuracy with the bytes that were allowed, the best first."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from dgc_lab.course.report import graded_rows
+
+EXERCISE, CELL = "08_other_compressors", "marks-contest-very-good"
+# From the beginning of what the check has printed, where nothing of a student's stands.
+REACHED = re.compile(r"\S contest_very_good: (right: )?accuracy (\d\.\d{3}) with at most")
+COLUMNS = ("place", "student", "accuracy")
+
+
+def contest(folder: Path) -> list[dict]:
+    """A row for each student whose messages stood for the same when they were decompressed once more.
+
+    Left out is whoever did well with the classes as they are numbered, and not with others: that knew the weights.
+
+    Who reached the same accuracy shares a place. A LabError where the exercise was not graded.
+    """
+    import nbformat
+
+    reached = {}
+    for student, row in graded_rows(folder, EXERCISE)[EXERCISE].items():
+        if row["status"] == "graded":
+            path = Path(folder) / "autograded" / student / EXERCISE / f"{EXERCISE}.ipynb"
+            for cell in nbformat.read(path, as_version=4).cells:
+                if cell.metadata.get("nbgrader", {}).get("grade_id") == CELL:
+                    printed = "".join(output.get("text", "") for output in cell.outputs[:1])
+                    passed = all(output.output_type != "error" for output in cell.outputs)
+                    if (found := REACHED.match(printed)) and (passed or not found[1]):
+                        reached[student] = float(found[2])
+    order = sorted(reached.values(), reverse=True)
+    rows = ((order.index(accuracy) + 1, student, accuracy) for student, accuracy in sorted(reached.items()))
+    return [dict(zip(COLUMNS, row, strict=True)) for row in sorted(rows)]
+
+
+def write_contest(folder: Path) -> tuple[Path, list[dict]]:
+    """Write the table as ``contest.csv`` into the grading folder; its path and its rows."""
+    rows, path = contest(folder), Path(folder) / "contest.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path, rows

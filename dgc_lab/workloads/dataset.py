@@ -1,0 +1,44 @@
+"""What all lessons train on: images and labels, and the error where they cannot be had."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from dgc_lab.common import LabError
+
+
+class DataError(LabError):
+    """The data could not be had; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and labels, split once and for all; those of the test are never trained on.
+
+    Attributes:
+        name: ``"digits"``, ``"mnist"``, ``"fashion_mnist"`` or ``"cifar10"``.
+        x_train, x_test: float32 in [0, 1], (examples, height, width, channels).
+        y_train, y_test: int32 labels 0 to 9, (examples,).
+
+    Example:
+        >>> from dgc_lab.workloads import load
+        >>> load("digits").x_test.shape
+        (360, 8, 8, 1)
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits that differ when the examples differ; rows of a sweep carry them."""
+        digest = hashlib.sha256()
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            digest.update(str(array.shape).encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()[:8]

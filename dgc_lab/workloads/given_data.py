@@ -1,0 +1,88 @@
+"""Fashion-MNIST and CIFAR-10, where the user has their files: nothing is downloaded.
+
+Fashion-MNIST has clothes in MNIST's form, harder to tell apart; CIFAR-10 has colour photographs, what ResNet-20 was
+made for. CIFAR-10 is read from its "binary version": the one for Python is a pickle, which runs whatever is in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+
+from dgc_lab.workloads.dataset import DataError, Dataset
+
+CIFAR10_FILES = tuple(f"{name}.bin" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"))
+FASHION_FILES = tuple(
+    f"{which}-{what}-ubyte.gz" for which in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+)
+RECORD = 1 + 3 * 32 * 32  # bytes of one example of CIFAR-10: its label, all red pixels, all green, all blue
+SOURCES = {
+    "fashion_mnist": ("fashion-mnist", FASHION_FILES, "https://github.com/zalandoresearch/fashion-mnist"),
+    "cifar10": ("cifar-10-batches-bin", CIFAR10_FILES, "https://www.cs.toronto.edu/~kriz/cifar.html (binary version)"),
+}
+
+
+def find(name: str, path: str | os.PathLike | None) -> list[Path]:
+    """The files of a data set: in a folder, in the subfolder that has the set's own name, or beside a file there."""
+    given = path or os.environ.get("DGC_LAB_DATA")
+    inside, files, source = SOURCES[name]
+    remedy = f"get {', '.join(files)} from {source}, and pass their folder as path or set DGC_LAB_DATA to it"
+    if not given:
+        raise DataError(f"{name} is not on this machine: {remedy}")
+    folder = Path(given).expanduser()
+    folder = folder.parent if folder.is_file() else folder
+    folder = folder / inside if (folder / inside).is_dir() else folder
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        which = "path" if path else "DGC_LAB_DATA"
+        raise DataError(f"{which} is {str(given)!r}, and {folder} has no {missing[0]}: {remedy}")
+    return [folder / file for file in files]
+
+
+def fashion_mnist(path: str | os.PathLike | None = None) -> Dataset:
+    """Fashion-MNIST from the four files of its authors, which Keras keeps in ``datasets/fashion-mnist``, too.
+
+    Source: H. Xiao, K. Rasul, R. Vollgraf, arXiv:1708.07747.
+    """
+    x_train, y_train, x_test, y_test = map(read_idx, find("fashion_mnist", path))
+    for images, labels in ((x_train, y_train), (x_test, y_test)):
+        if images.shape[1:] != (28, 28) or labels.shape != (len(images),) or labels.max(initial=0) > 9:
+            raise DataError(f"fashion_mnist has images of {images.shape} and labels of {labels.shape}")
+    scaled = [(images.astype(np.float32) / 255)[..., np.newaxis] for images in (x_train, x_test)]
+    return Dataset("fashion_mnist", scaled[0], y_train.astype(np.int32), scaled[1], y_test.astype(np.int32))
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """The bytes of an IDX file: two zeros, a type, the number of axes, each axis's length in four bytes, the values."""
+    try:
+        content = gzip.decompress(file.read_bytes())
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file} cannot be read as gzip: {error}") from error
+    axes = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
+    start = 4 + 4 * axes
+    shape = np.frombuffer(content[4:start], ">u4").astype(int) if axes and len(content) >= start else [0]
+    if len(content) - start != np.prod(shape) or not axes:
+        raise DataError(f"{file} is no IDX file of bytes, as MNIST and Fashion-MNIST come in")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def cifar10(path: str | os.PathLike | None = None) -> Dataset:
+    """CIFAR-10, float32 images (examples, 32, 32, 3) in [0, 1], from the six files of its binary version.
+
+    Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+    """
+    *train, test = map(read_records, find("cifar10", path))
+    x_train, y_train = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return Dataset("cifar10", x_train, y_train, *test)
+
+
+def read_records(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images float32 (n, 32, 32, 3) in [0, 1] and labels int32 (n,) of one file."""
+    content = np.fromfile(file, np.uint8)
+    if not content.size or content.size % RECORD or content[::RECORD].max() > 9:
+        raise DataError(f"{file} is not CIFAR-10's binary version: records of {RECORD} bytes, labels 0 to 9")
+    records = content.reshape(-1, RECORD)
+    images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images.astype(np.float32) / 255, records[:, 0].astype(np.int32)
