@@ -47,7 +47,7 @@ def decompress(message, seed):
 
 
 def test_the_table_of_the_contest(tmp_path, course):
-    handed = {"first": {}, "less": {"contest": SMALLER.format(count=3)}, "also first": {}}
+    handed = {"first": {}, "less": {"contest": SMALLER.format(count=3)}, "also-first": {}}
     handed |= {"stash": {"contest": STASHED}, "forger": {"contest": FORGED}, "known": {"contest": KNOWN}}
     for student, answers in handed.items():
         (tmp_path / "class" / student).mkdir(parents=True)
@@ -57,6 +57,6 @@ def test_the_table_of_the_contest(tmp_path, course):
     said = course("contest", "--folder", folder)
     with (folder / "contest.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["place"], row["student"]) for row in rows] == [("1", "also first"), ("1", "first"), ("3", "less")]
+    assert [(row["place"], row["student"]) for row in rows] == [("1", "also-first"), ("1", "first"), ("3", "less")]
     assert float(rows[0]["accuracy"]) > float(rows[2]["accuracy"]) > 0.5
     assert f"3. less: accuracy {rows[2]['accuracy']}" in said
