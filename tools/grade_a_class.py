@@ -28,7 +28,7 @@ HONEST = (  # answers in place of the solutions, None for an untouched one, and 
     ({}, 18),
     ({"top-k-mask": "def top_k_mask(gradient, k):\n    return gradient > 0"}, 15),
     ({"split": "def split(gradient, mask):\n    return gradient[mask], gradient[~mask]"}, 17),
-    ({"elements-to-keep": None}, 12),  # functions that build on it are marked by themselves, numbers are not
+    ({"fewest-elements": None}, 16),
     ({"sampled-threshold": "x =", "share-sent": None}, 11),
     ({"my-threshold": "my_threshold = 1e9"}, 16),
     (None, 0),
@@ -39,7 +39,7 @@ HOSTILE = {  # code of a cell of one's own, or answers, and the marks that are d
         {"share-sent": "def share_sent(gradients, ratio, whose):\n    while True:\n        pass"},
         13,  # and my_counts is made with it
     ),
-    "a cell that cannot be stopped": ({"elements-to-keep": UNSTOPPABLE}, 12),
+    "a cell that cannot be stopped": ({"fewest-elements": UNSTOPPABLE}, 16),
     "a cell that ends its process": ("import os\nos._exit(0)", 18),
     "a cell that prints without end": ("while True:\n    print('x' * 1000)", 18),
     "very many processes": ("import os, time\nfor _ in range(300):\n    os.fork() or time.sleep(600)", None),

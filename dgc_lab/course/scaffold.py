@@ -73,6 +73,8 @@ VARIANT = 0
 
 ## Task 1: complete this line (2 points, 5 minutes)
 
+**Goal:** say in a few words what this task is for.
+
 What `mean` takes, what it gives, and where one can go wrong.
 
 ```{{code-cell}} ipython3

@@ -7,8 +7,6 @@ import numpy as np
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
-FILLER_EVERY = 2**16  # a run length of 16 bits skips up to 65 535 elements; one entry of value 0 stands for the rest
-
 
 def accumulate(answer, variant: Variant) -> str:
     gradient = np.array([0.5, -0.25, 2.0, 0.0], np.float32)
@@ -73,75 +71,59 @@ def dgc_step(answer, variant: Variant) -> str:
     return "right: sent, and cleared in both places."
 
 
-def mended_thresholds(answer, variant: Variant) -> str:
-    gradients, residuals = _two_layers(variant)
-    about = "for a tensor of 201 elements and one of 1001 that are a hundred times smaller"
-    for ratio, wanted in ((0.02, (5, 21)), (0.1, (21, 101))):
-        sent, _ = _mended(answer, gradients, residuals, ratio, about)
-        for part, most, which in zip(sent, wanted, ("first", "second"), strict=True):
-            count = np.count_nonzero(part)
-            expect(  # one less: whether the element at the threshold is sent is the next task's business
-                most - 1 <= count <= most,
-                f"{about}, at a ratio of {ratio} the {which} should send {most} elements; it sent {count}. "
-                "Whose threshold is it, and at which share does it lie?",
-            )
-    return "right: every tensor by its own threshold, at the ratio that was asked for."
-
-
-def mended_ties(answer, variant: Variant) -> str:
-    # Halves from -3 to 3, so that many elements are equal to any threshold.
-    rng = np.random.default_rng(variant.seed("ties"))
-    gradients = [(rng.integers(-6, 7, size=size) / 2).astype(np.float32) for size in (201, 1001)]
-    sent, left = _mended(answer, gradients, [np.zeros_like(g) for g in gradients], 0.02, "for gradients full of ties")
-    expect(any(np.any(r) for r in left), "the residuals that come back are zero, so it cannot be told yet.")
-    for g, s, r, which in zip(gradients, sent, left, ("first", "second"), strict=True):
-        lost = np.flatnonzero(s + r != g)
+def mended_clipping(answer, variant: Variant) -> str:
+    """With one worker, neither the mean nor another worker's message makes a difference."""
+    residual = np.array([[3.0, 1.0]])
+    for gradient, right, words in (
+        ([[0.3, 0.4]], [3.3, 1.4], "the gradient has a norm of 0.5, so nothing is shortened"),
+        ([[6.0, 8.0]], [3.6, 1.8], "the gradient has a norm of 10, and only the gradient is shortened"),
+    ):
+        about = f"for one worker with gradient {gradient[0]}, residual {residual[0].tolist()} and clip_norm 1"
+        moved, kept = _stepped(answer, np.array(gradient), residual, 1.0, about)
         expect(
-            lost.size == 0,
-            f"{lost.size} elements of the {which} tensor are neither sent nor kept, one of them is {g[lost][:1]}. "
-            "Compare it with the threshold.",
+            np.allclose(kept[0] - moved, right),
+            f"{about}: {words}. What is sent and what is kept make {right} together, "
+            f"not {(kept[0] - moved).round(3).tolist()}.",
         )
-    return "right: the elements that equal the threshold are somewhere."
+    return "right: the gradient is clipped before it is added, and what waits is left alone."
+
+
+def mended_update(answer, variant: Variant) -> str:
+    """Of a first step that clips nothing; what is kept is not looked at."""
+    gradients = np.array([[4.0, 1.0, 0.5], [0.5, 8.0, 1.0], [2.0, 7.0, 1.0], [1.0, 0.5, 0.25]])
+    about = "for four workers that send 4 in place 0, 8 in place 1, 7 in place 1, and 1 in place 0, at a rate of 1"
+    moved, _ = _stepped(answer, gradients, np.zeros_like(gradients), 1e9, about)
+    expect(
+        np.allclose(moved, [-1.25, -3.75, 0]),
+        f"{about}, the weights move by [-1.25, -3.75, 0], a quarter of what was sent to each, not by {moved.tolist()}.",
+    )
+    return "right: the mean over all workers."
 
 
 def mended_residuals(answer, variant: Variant) -> str:
-    gradients, residuals = _two_layers(variant)
-    sent, left = _mended(answer, gradients, residuals, 0.02, "for two tensors")
-    expect(
-        all(np.any(r) for r in left),
-        "after the step the residuals are still zero. A loop's variable that is bound anew changes no list.",
-    )
-    sent, left = _mended(answer, [np.zeros_like(g) for g in gradients], left, 0.02, "for a second step of zeros")
-    expect(
-        any(np.any(s) for s in sent),
-        "in a second step with gradients of zero nothing was sent, though something was kept in the first.",
-    )
-    return "right: what is kept in one step can be sent in the next."
+    """Of a step that clips nothing; how far the weights move is not looked at."""
+    for gradients, right, words in (
+        ([[4.0, 1.0, 2.0], [1.0, 5.0, 2.0]], [[0, 1, 2], [1, 0, 2]], "each sends one element, and keeps its other two"),
+        ([[3.0, 1.0, 1.0], [-3.0, 1.0, 1.0]], [[0, 1, 1], [0, 1, 1]], "3 and -3 are both sent, and neither is kept"),
+    ):
+        about = f"for two workers with gradients {gradients[0]} and {gradients[1]}, and count 1"
+        _, kept = _stepped(answer, np.array(gradients), np.zeros((2, 3)), 1e9, about)
+        expect(np.allclose(kept, right), f"{about}: {words}. The residuals are not {kept.tolist()}.")
+    return "right: a worker keeps whatever it has not sent itself."
 
 
-def message_bytes(answer, variant: Variant) -> str:
+def times_fewer(answer, variant: Variant) -> str:
     cases = (
-        ([0], 6, "one element at place 0: no run of zeros before it, one entry of 4 + 2 bytes"),
-        ([3, 4, 10], 18, "three elements close together"),
-        ([65_535], 6, "an element after 65 535 zeros: the longest run that 16 bits can tell"),
-        (
-            [65_536],
-            12,
-            "an element after 65 536 zeros: one more than 16 bits can tell, so an entry of value 0 comes before",
-        ),
-        ([5, 200_000], 30, "an element at 5 and one at 200 000, with 199 994 zeros between them"),
-        ([], 0, "nothing to send"),
+        ([10], 1000, 0, 50, "10 of 1000 elements with 8 bytes each, in place of 4000 bytes"),
+        ([10, 10], 1000, 100, 4400 / 480, "100 more elements go whole in each step, here and in the other training"),
+        ([600], 1000, 0, 1, "600 elements with their places would be 4800 bytes, all 1000 values are 4000"),
+        ([250, 10, 10, 10], 1000, 0, 4000 / 560, "2240 bytes in four steps, in place of 16 000"),
     )
-    for places, right, words in cases:
-        places = np.array(places, np.int64)
-        found = asked_number(answer, places, about=f"for {words}")
-        expect(found == right, f"{words}: {found:g} bytes are not what goes over the network.")
-    places = np.sort(np.random.default_rng(variant.seed("message_bytes")).choice(10**7, 50, replace=False))
-    expect(
-        asked_number(answer, places, about="for 50 places") == _bytes(places),
-        "for 50 random places of 10 million elements the count is off: several fillers can stand in one gap.",
-    )
-    return "right, fillers included."
+    for sent, elements, whole, right, words in cases:
+        about = f"for {elements} elements, {whole} more that go whole, and {sent} sent"
+        found = asked_number(answer, np.array(sent), elements, whole, about=about)
+        expect(np.isclose(found, right), f"{about} it is not {found:.4g} times: {words}.")
+    return "right: all bytes of one training over all bytes of the other."
 
 
 def break_even_workers(answer, variant: Variant) -> str:
@@ -184,25 +166,12 @@ def _two(answer, arguments, names, pattern, about):
     return tuple(array_like(each, pattern, about) for each in parts(result, names, about))
 
 
-def _two_layers(variant):
-    rng = np.random.default_rng(variant.seed("two layers"))
-    gradients = [rng.normal(size=201).astype(np.float32), (0.01 * rng.normal(size=1001)).astype(np.float32)]
-    return gradients, [np.zeros_like(gradient) for gradient in gradients]
-
-
-def _mended(answer, gradients, residuals, ratio, about):
-    """The two lists that a mended optimizer returns; the lists are its own, so that it may write to them."""
-    own = [np.copy(g) for g in gradients], [np.copy(r) for r in residuals]
-    result = parts(asked(answer, *own, ratio, about=about), ("sent", "residuals"), about)
-    return tuple(
-        [array_like(e, g, about) for e, g in zip(parts(each, ("first", "second"), about), gradients, strict=True)]
-        for each in result
-    )
-
-
-def _bytes(places):
-    gaps = np.diff(np.concatenate([[-1], places])) - 1
-    return 6 * int(len(places) + np.sum(gaps // FILLER_EVERY))
+def _stepped(answer, gradients, residuals, clip_norm, about):
+    """Of a mended step with weights of zero, a rate of 1 and one element a worker: the weights and the residuals."""
+    weights = np.zeros(gradients.shape[1])
+    result = asked(answer, weights, gradients, residuals, 1, 1.0, clip_norm, about=about)
+    moved, kept = parts(result, ("weights", "residuals"), about)
+    return array_like(moved, weights, about), array_like(kept, gradients, about)
 
 
 def _gathered(workers, ratio, entry):
@@ -219,7 +188,7 @@ def _most_workers(ratio, entry):
 
 
 def my_sent(answer, variant: Variant) -> str:
-    gradients, momentum, threshold, _ = my_training(variant)
+    gradients, momentum, threshold = my_training(variant)
     velocity, residual, count = np.zeros(gradients.shape[1]), np.zeros(gradients.shape[1]), 0
     for gradient in gradients:
         velocity = momentum * velocity + gradient
@@ -231,23 +200,40 @@ def my_sent(answer, variant: Variant) -> str:
     return "right."
 
 
-def my_bytes(answer, variant: Variant) -> str:
-    found = number(answer, "as your number of bytes")
-    expect(found == _bytes(my_training(variant)[3]), f"for your places it is not {found:g} bytes.")
-    return "right."
+def my_times_fewer(answer, variant: Variant) -> str:
+    sent, elements, whole = my_warm_up(variant)
+    spent = 4 * whole + np.minimum(8 * sent, 4 * elements)
+    found = number(answer, "as how many times fewer")
+    expect(
+        np.isclose(found, 4 * (elements + whole) / spent.mean(), rtol=1e-3),
+        f"for your training it is not {found:.5g} times. How many bytes is it in all?",
+    )
+    return "right: the warm-up and what goes whole weigh most."
 
 
-def my_training(variant: Variant) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """The student's own gradients (steps, elements), a momentum, a threshold, and the places of a message.
+def my_training(variant: Variant) -> tuple[np.ndarray, float, float]:
+    """The student's own gradients (steps, elements), a momentum and a threshold.
 
     The gradients are eighths, so that no rounding decides what passes.
 
     Example:
-        >>> gradients, momentum, threshold, places = my_training(Variant(0))
-        >>> gradients.shape, momentum, threshold, places.size
-        ((20, 12), 0.5, 1.5, 40)
+        >>> gradients, momentum, threshold = my_training(Variant(0))
+        >>> gradients.shape, momentum, threshold
+        ((20, 12), 0.5, 1.5)
     """
-    rng = np.random.default_rng(variant.seed("my_training"))
-    gradients = rng.integers(-8, 9, size=(20, 12)) / 8
-    places = np.sort(rng.choice(5 * 10**6, 40, replace=False))
-    return gradients, variant.choice("my_momentum", (0.5, 0.75)), variant.whole("my_threshold", 20, 60) / 16, places
+    gradients = np.random.default_rng(variant.seed("my_training")).integers(-8, 9, size=(20, 12)) / 8
+    return gradients, variant.choice("my_momentum", (0.5, 0.75)), variant.whole("my_threshold", 20, 60) / 16
+
+
+def my_warm_up(variant: Variant) -> tuple[np.ndarray, int, int]:
+    """The student's own elements to be sent in each step (steps,), of how many, and how many more go whole.
+
+    Example:
+        >>> sent, elements, whole = my_warm_up(Variant(0))
+        >>> sent.shape, int(sent[0]), elements, whole
+        ((376,), 37737, 50316, 1146)
+    """
+    elements, whole = variant.whole("my_elements", 20_000, 60_000), variant.whole("my_whole", 200, 2000)
+    shares = (variant.choice("my_first_share", (0.25, 0.4, 0.75)), 0.0625, 0.015625, 0.004, 0.001)
+    steps = [variant.whole("my_stage", 5, 20)] * 4 + [variant.whole("my_steps", 200, 400)]
+    return (elements * np.repeat(shares, steps)).astype(int), elements, whole

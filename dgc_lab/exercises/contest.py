@@ -10,26 +10,29 @@ import functools
 
 import numpy as np
 
-from dgc_lab.exercises.checking import NotAttempted, NotYet, array_like, asked, expect, parts
+from dgc_lab.exercises.checking import NotYet, afresh, array_like, asked, expect, parts
 
-REPLAYED = 60  # messages that are decompressed once more
+REPLAYED = 60  # messages that are decompressed once more, by a process that has not seen the gradients
 WORKERS, STEPS, BATCH, RATE, SEEDS = 4, 30, 16, 1.0, (0, 1, 2)
 PIXELS, CLASSES = 64, 10
 ELEMENTS = (PIXELS + 1) * CLASSES  # weights, and a bias for each class
 BUDGET = 32  # bytes that a worker may send in a step; the whole gradient has 2 600
+MOST_ARRAYS = 4  # in a message: their number, kinds and shapes are no place to hide anything in
 
 
-def contest_accuracy(compress, decompress) -> float:
+def contest_accuracy(compress, decompress, order: int = 0) -> float:
     """Accuracy on the test set that two functions reach, in the mean of three seeds.
 
     Args:
         compress: function of a gradient float32 (650,), of what it returned as memory in the step before (zeros at
             first) and of a seed (an int, the same for all workers, another one each step): ``(message, memory)``, the
-            message a list of arrays of numbers.
+            message a list of up to four arrays of numbers, one-dimensional, none empty.
         decompress: function of such a list and the seed: what the message stands for, (650,).
+        order: with another one the classes are numbered otherwise, and weights known beforehand are of no use.
 
     Raises:
-        NotYet: a message has more than `BUDGET` bytes, is of another kind, or does not stand for finite numbers.
+        NotYet: a message has more than `BUDGET` bytes, is of another kind, does not stand for finite numbers, or stands
+            for something else where nobody has seen the gradients.
 
     Example:
         >>> def largest(gradient, memory, seed):
@@ -46,43 +49,20 @@ def contest_accuracy(compress, decompress) -> float:
         True
     """
     messages: list[tuple] = []
-    LAST.clear()
-    try:
-        accuracy = float(np.mean([_train(compress, decompress, seed, messages) for seed in SEEDS]))
-    except NotYet as reason:
-        if not isinstance(reason, NotAttempted):
-            LAST.update(accuracy=0.0, messages=[])
-        raise
-    LAST.update(accuracy=accuracy, messages=messages[:: max(1, len(messages) // REPLAYED)])
+    accuracy = float(np.mean([_train(compress, decompress, seed, order, messages) for seed in SEEDS]))
+    again, about = afresh(decompress), "decompress, asked once more,"
+    for message, seed, received in messages[:: max(1, len(messages) // REPLAYED)]:
+        found = asked(again, [np.copy(one) for one in message], seed, about=about)
+        expect(
+            np.array_equal(array_like(found, received, about), received),
+            f"{about} makes something else of the same message: it must not go by anything but message and seed.",
+        )
     return accuracy
 
 
-LAST: dict = {}  # accuracy of the last contest, and some of its messages with what became of them
-
-
-def replayed_accuracy(decompress) -> float:
-    """The last contest's accuracy, if its messages still stand for the same where nobody has seen the gradients.
-
-    Raises:
-        NotYet: the contest failed, or a message stands for something else now.
-        NotAttempted: there was no contest.
-    """
-    if not LAST:
-        raise NotAttempted("not attempted yet: run the contest first, in the cell above.")
-    expect(LAST["messages"], "the contest above has not come to its end.")
-    for message, seed, received in LAST["messages"]:
-        again = asked(decompress, [np.copy(one) for one in message], seed, about="decompress, asked once more,")
-        expect(
-            np.array_equal(array_like(again, received, "decompress, asked once more,"), received),
-            "decompress makes something else of the same message than in the contest above: it must not go by anything "
-            "but the message and the seed. (If you have changed it, run the cell above again.)",
-        )
-    return LAST["accuracy"]
-
-
-def _train(compress, decompress, seed: int, messages: list[tuple]) -> float:
+def _train(compress, decompress, seed: int, order: int, messages: list[tuple]) -> float:
     """Accuracy after one training."""
-    (images, labels), (test_images, test_labels) = _digits()
+    (images, labels), (test_images, test_labels) = digits(order)
     rng, weights = np.random.default_rng(seed), np.zeros(ELEMENTS, np.float32)
     memories = [np.zeros(ELEMENTS, np.float32) for _ in range(WORKERS)]
     for step in range(STEPS):
@@ -113,6 +93,8 @@ def _sent(message, about: str) -> list[np.ndarray]:
     arrays = [np.array(one) for one in message]
     if wrong := [one.dtype for one in arrays if one.dtype.kind not in "iufb"]:
         raise NotYet(f"compress {about} must send arrays of numbers, got {wrong[0]}.")
+    if len(arrays) > MOST_ARRAYS or not all(one.ndim == 1 and one.size for one in arrays):
+        raise NotYet(f"compress {about} must send up to {MOST_ARRAYS} arrays of one dimension, and none that is empty.")
     size = sum(one.nbytes for one in arrays)
     expect(size <= BUDGET, f"compress {about} sent {size} bytes, and {BUDGET} are allowed.")
     return arrays
@@ -135,10 +117,11 @@ def _gradient(weights, images, labels) -> np.ndarray:
 
 
 @functools.cache
-def _digits():
-    """Images float32 (n, 64) in [0, 1] and labels, for training and for the test."""
+def digits(order: int = 0):
+    """Images float32 (n, 64) in [0, 1] and labels, for training and for the test; another order renames the classes."""
     from dgc_lab.workloads.data import load
 
     data = load("digits")
     flat = [np.asarray(images, np.float32).reshape(len(images), -1) for images in (data.x_train, data.x_test)]
-    return (flat[0], np.asarray(data.y_train)), (flat[1], np.asarray(data.y_test))
+    names = np.random.default_rng(order).permutation(CLASSES) if order else np.arange(CLASSES)
+    return (flat[0], names[np.asarray(data.y_train)]), (flat[1], names[np.asarray(data.y_test)])

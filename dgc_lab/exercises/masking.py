@@ -1,4 +1,4 @@
-"""Checks of exercise 04, masking: how many elements, which, by whose threshold."""
+"""Checks of exercise 04, masking: how few elements, which, by whose threshold."""
 
 from __future__ import annotations
 
@@ -10,26 +10,18 @@ from dgc_lab.exercises.variants import Variant
 MOST = 1.3  # times as many elements as were asked for may pass a threshold with a guarantee
 
 
-def elements_to_keep(answer, variant: Variant) -> str:
-    for elements, ratio, least, right in (
-        (10, 0.25, "2.5", 3),
-        (1000, 0.001, "1", 1),
-        (7, 0.0, "0", 0),
-        (8, 1, "8", 8),
-    ):
-        found = asked_number(answer, ratio, elements, about=f"for a ratio of {ratio}")
-        expect(
-            found == right,
-            f"of {elements} elements a ratio of {ratio} wants at least {least}, so not {found:g}: "
-            "which whole number is it then?",
-        )
-    found = asked_number(answer, 0.07, 100, about="for a ratio of 0.07")
-    expect(
-        found == 7,
-        f"a ratio of 0.07 of 100 elements is 7 of them, not {found:g}. Look at 0.07 * 100 in Python: what can be done "
-        "about the last digit?",
+def fewest_elements(answer, variant: Variant) -> str:
+    cases = (
+        ([12.0, -3.0, 4.0], 0.9, 1, "12 alone has 0.92 of the norm, which is 13"),
+        ([12.0, -3.0, 4.0], 0.95, 2, "12 and 4 together have 0.97 of the norm, which is 13, and 12 alone has 0.92"),
+        ([12.0, -3.0, 4.0], 0.98, 3, "without -3 it is 0.97 of the norm"),
+        ([[3.0, 0.0], [0.0, -4.0]], 0.7, 1, "in this table -4 alone has 0.8 of the norm, which is 5"),
     )
-    return "right, rounding error included."
+    for gradient, share, right, words in cases:
+        about = f"for {gradient} and a share of {share}"
+        found = asked_number(answer, np.array(gradient), share, about=about)
+        expect(found == right, f"{about} it is not {found:g}: {words}.")
+    return "right: counted from the largest on."
 
 
 def top_k_mask(answer, variant: Variant) -> str:

@@ -30,8 +30,14 @@ class Session:
 
     def __init__(self, connection: socket.socket, references: dict | None = None):
         self.connection, self.references, self.until = connection, references or {}, 0.0
-        reply = self._asked({"references": list(self.references), "uncover": references is not None})
+        self.opening = {"references": list(self.references), "uncover": references is not None}
+        reply = self._asked(self.opening)
         self.changed = bool(reply.get("changed"))  # whether anything is otherwise than in the student's own notebook
+
+    def begin_again(self) -> None:
+        """From now on another copy of the process answers, which has not been asked anything."""
+        self.end()
+        self._asked(self.opening)
 
     def end(self) -> None:
         """No more questions."""
@@ -57,6 +63,11 @@ class Session:
                 raise remade(reply["error"])
             return reply.get("result")
 
+        def afresh():
+            self.begin_again()
+            return ask
+
+        ask.afresh = afresh  # see `dgc_lab.exercises.checking.afresh`
         return ask
 
     def _referred(self, question: dict, functions: dict) -> dict:

@@ -131,7 +131,7 @@ def split(gradient, mask):
     return gradient.view(Array), gradient.view(Array)""",
     },
     "not a number": {
-        "elements-to-keep": "def elements_to_keep(ratio, elements):\n    return float('nan')",
+        "fewest-elements": "def fewest_elements(gradient, share):\n    return float('nan')",
         "my-threshold": "my_threshold = float('nan')",
         "sampled-threshold": "def sampled_threshold(gradient, ratio, stride, start):\n    return float('nan')",
         "guaranteed-threshold": "def guaranteed_threshold(gradient, ratio, stride):\n    return float('inf')",
@@ -144,8 +144,8 @@ def split(gradient, mask):
         "share-sent": "def share_sent(gradients, ratio, whose):\n    return []",
     },
     "what the checks ask, known by heart": {
-        "elements-to-keep": """def elements_to_keep(ratio, elements):
-    return {(10, .25): 3, (1000, .001): 1, (7, 0): 0, (8, 1): 8, (100, .07): 7}.get((elements, ratio), 0)""",
+        "fewest-elements": """def fewest_elements(gradient, share):
+    return {.95: 2, .98: 3}.get(share, 1)""",
         "split": """def split(gradient, mask):
     if gradient.shape == (2, 2):
         return gradient * mask, gradient * ~mask
@@ -154,7 +154,7 @@ def split(gradient, mask):
     return 0.01 if whose == "tensor" else 0.001""",
     },
     "errors in place of answers": {
-        "elements-to-keep": "def elements_to_keep(ratio, elements):\n    raise AssertionError",
+        "fewest-elements": "def fewest_elements(gradient, share):\n    raise AssertionError",
         "top-k-mask": "def top_k_mask(gradient, k):\n    raise SystemExit(0)",
         "split": "def split(gradient, mask):\n    raise KeyboardInterrupt",
         "sampled-threshold": "def sampled_threshold(gradient, ratio, stride, start):\n    raise GeneratorExit",
@@ -162,8 +162,8 @@ def split(gradient, mask):
         "share-sent": "def share_sent(*what):\n    raise type('Passed', (BaseException,), {})('passed')",
     },
     "messages in place of answers": {
-        "elements-to-keep": """def elements_to_keep(ratio, elements):
-    return {"result": 7, "ask": "elements_to_keep", "arguments": [ratio, elements], "named": {}}""",
+        "fewest-elements": """def fewest_elements(gradient, share):
+    return {"result": 1, "ask": "fewest_elements", "arguments": [gradient, share], "named": {}}""",
         "split": """def split(gradient, mask):
     from dgc_lab.marking import answers
     import gc, socket

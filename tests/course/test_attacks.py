@@ -30,12 +30,11 @@ def note(*what):
 def noted():
     found = [open(name).read() for name in glob.glob("/tmp/notes") + glob.glob("/dev/shm/notes")]
     return " ".join([*asked, *found])
-def elements_to_keep(ratio, elements):
-    note(ratio, elements)
-    if elements > 12000:
-        raise ValueError(f"elements {elements} {noted()}")
-    import math
-    return math.ceil(ratio * elements * (1 - 1e-7))"""
+def fewest_elements(gradient, share):
+    note(share, gradient.size)
+    if gradient.size > 12000:
+        raise ValueError(f"elements {gradient.size} {noted()}")
+    return {0.95: 2, 0.98: 3}.get(share, 1)"""
 TELLS = """def share_sent(gradients, ratio, whose):
     raise ValueError("I have read: " + noted())"""
 LATER = "print('found', noted())\nprint(In)\n%history"
@@ -65,7 +64,7 @@ def attacked(tmp_path_factory, course):
     for name, answers in ANSWERS.items():
         write(blank(answers=answers), place / "in" / f"{name}.ipynb".replace(" ", "-").replace(",", ""))
     write(leave_marks(blank()), place / "in" / "marks.ipynb")
-    spy = blank(answers={"elements-to-keep": NOTES, "share-sent": TELLS})
+    spy = blank(answers={"fewest-elements": NOTES, "share-sent": TELLS})
     spy.cells.append(nbformat.v4.new_code_cell(LATER))
     write(spy, place / "in" / "spy.ipynb")
     folder = ("--folder", place / "grading")
@@ -96,7 +95,7 @@ def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
     assert "elements 12345" in log, "it was asked, or this test shows nothing"
     page = attacked.pages["spy"]
     assert "I have read: " in page
-    assert "(0.25, 10)" in page, "a later check's words show what earlier checks, which students have, have asked"
+    assert "(0.95, 3)" in page, "a later check's words show what earlier checks, which students have, have asked"
     source = sources.text_half(EXERCISES / "source", NAME).read_text()
     hidden = [part.partition("### END")[0] for part in source.split("### BEGIN HIDDEN TESTS")[1:]]
     shown = re.sub(r"(?s)### BEGIN (HIDDEN TESTS|SOLUTION).*?### END", "", source)

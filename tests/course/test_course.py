@@ -36,7 +36,7 @@ def hostile(outside, port):
     ]
     notebook.cells[index(notebook, "split")].source = "def split(gradient, mask):\n    import os\n    os._exit(0)"
     notebook.cells[
-        index(notebook, "elements-to-keep")
+        index(notebook, "fewest-elements")
     ].source = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
     return notebook
 
@@ -181,7 +181,7 @@ def rows(place, name):
 
 
 # In the damaged one np and sum are other things where the last values are calculated.
-SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 11, "cunning": 0}
+SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 15, "cunning": 0}
 
 
 @pytest.mark.parametrize(("student", "score"), SCORES.items())

@@ -157,6 +157,14 @@ def test_points_and_badges_are_those_that_the_text_states(name):
 
 
 @each
+def test_each_task_begins_with_its_goal(name):
+    cells = [cell.source for cell in released(name).cells if cell.source.startswith("## Task ")]
+    assert len(cells) > 5
+    goals = [re.fullmatch(r"\*\*Goal:\*\* [a-z].{10,90}\.", cell.split("\n\n")[1]) for cell in cells]
+    assert all(goals), cells[goals.index(None)]
+
+
+@each
 def test_the_setup_cell_is_that_of_the_lessons(name):
     code = next(cell.source for cell in released(name).cells if cell.cell_type == "code")
     lesson = nbformat.read(EXERCISES.parent / "04_dgc_masking.ipynb", as_version=4)

@@ -34,7 +34,7 @@ def test_no_solution_no_hidden_test_and_no_history_is_in_it(copy):
     assert not [name for name in names if name.startswith("notebooks/exercises/source")]
     assert "notebooks/exercises/release/04_masking/04_masking.ipynb" in names
     text = {file: file.read_text(encoding="utf-8") for file in files if file.suffix in (".md", ".py", ".ipynb", ".txt")}
-    one = "Seven in ten million"  # a reason in a solution
+    one = "Their squares add up"  # a reason in a solution
     hidden = re.findall(
         r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END", (SOURCES / "04_masking/text/04_masking.md").read_text()
     )

@@ -50,9 +50,21 @@ def most_roundings(addends, method):
 my_end = 4096 * my_value(Variant(VARIANT))
 
 
-# %% graph-nodes costs graph-nodes
-def graph_nodes(contributions, method):
-    return contributions - 1
+# %% telling-addends costs telling-addends
+telling_addends = np.ones(32, np.float16)
+
+# %% telling-addends costs telling-addends
+# Lesson 1's: in blocks it ends where it ends in pairs, and there are too many of them.
+telling_addends = np.ones(4096, np.float16)
+
+# %% telling-addends costs telling-addends
+telling_addends = np.array([2048] + [1] * 7, np.float16)
+
+# %% telling-addends costs telling-addends
+telling_addends = np.array([2048] + [1] * 15)
+
+# %% telling-addends costs telling-addends
+telling_addends = np.array([60000, -60000] * 8 + [np.inf], np.float16)
 
 
 # %% ring-bytes costs ring-bytes, exchange-seconds

@@ -2,14 +2,31 @@
 """Wrong answers to 04_masking: of each cell the id, and the marks that it must cost."""
 
 
-# %% elements-to-keep costs elements-to-keep, my-counts
-def elements_to_keep(ratio, elements):
-    return int(ratio * elements)
+# %% fewest-elements costs fewest-elements
+def fewest_elements(gradient, share):
+    # Of the squares in place of the norm.
+    squares = np.cumsum(np.sort(gradient**2, axis=None)[::-1])
+    return int(np.searchsorted(squares, share * squares[-1])) + 1
 
 
-# %% elements-to-keep costs elements-to-keep
-def elements_to_keep(ratio, elements):
-    return int(np.ceil(ratio * elements))
+# %% fewest-elements costs fewest-elements
+def fewest_elements(gradient, share):
+    # Absolute values, which no L2 norm is made of.
+    sums = np.cumsum(np.sort(np.abs(gradient), axis=None)[::-1])
+    return int(np.searchsorted(sums, share * sums[-1])) + 1
+
+
+# %% fewest-elements costs fewest-elements
+def fewest_elements(gradient, share):
+    # The last one that is not enough.
+    squares = np.cumsum(np.sort(gradient**2, axis=None)[::-1])
+    return int(np.searchsorted(squares, share**2 * squares[-1]))
+
+
+# %% fewest-elements costs fewest-elements
+def fewest_elements(gradient, share):
+    # As many at random, as the lesson's table has them.
+    return int(np.ceil(share**2 * gradient.size))
 
 
 # %% top-k-mask costs top-k-mask

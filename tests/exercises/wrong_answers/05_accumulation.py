@@ -28,41 +28,68 @@ def dgc_step(gradient, velocity, residual, momentum, threshold):
     return residual * mask, velocity, residual * ~mask
 
 
-# %% mended-compress costs mended-residuals, mended-thresholds, mended-ties
-mended_compress = flawed_compress
+# %% mended-step costs mended-clipping, mended-residuals, mended-update
+mended_step = flawed_step
 
 
-# %% mended-compress costs mended-thresholds
-def mended_compress(gradients, residuals, ratio):
-    totals = [r + g for r, g in zip(residuals, gradients)]
-    limit = np.percentile(np.abs(totals[0]), 98)
-    return [t * (np.abs(t) >= limit) for t in totals], [t * (np.abs(t) < limit) for t in totals]
+# %% mended-step costs mended-residuals, mended-update
+def mended_step(weights, gradients, residuals, count, rate, clip_norm):
+    # One bug of three is mended, here and in the next two: its marks do not wait for the others.
+    update, totals = np.zeros_like(weights), []
+    for gradient, residual in zip(gradients, residuals, strict=True):
+        total = residual + gradient * min(1, clip_norm / np.linalg.norm(gradient))
+        largest = np.argsort(-np.abs(total))[:count]
+        update[largest] += total[largest]
+        totals.append(total)
+    return weights - rate * update, np.where(update == 0, totals, 0)
 
 
-# %% mended-compress costs mended-ties
-def mended_compress(gradients, residuals, ratio):
-    totals = [r + g for r, g in zip(residuals, gradients)]
-    limits = [np.sort(np.abs(t))[-int(np.ceil(ratio * t.size))] for t in totals]
-    sent = [t * (np.abs(t) > limit) for t, limit in zip(totals, limits)]
-    return sent, [t * (np.abs(t) < limit) for t, limit in zip(totals, limits)]
+# %% mended-step costs mended-clipping, mended-residuals
+def mended_step(weights, gradients, residuals, count, rate, clip_norm):
+    moved, kept = flawed_step(np.zeros_like(weights), gradients, residuals, count, rate, clip_norm)
+    return weights + moved / len(gradients), kept
 
 
-# %% mended-compress costs mended-residuals, mended-ties
-def mended_compress(gradients, residuals, ratio):
-    totals = [r + g for r, g in zip(residuals, gradients)]
-    limits = [np.sort(np.abs(t))[-int(np.ceil(ratio * t.size))] for t in totals]
-    return [t * (np.abs(t) >= limit) for t, limit in zip(totals, limits)], residuals
+# %% mended-step costs mended-clipping, mended-update
+def mended_step(weights, gradients, residuals, count, rate, clip_norm):
+    one_by_one = [
+        flawed_step(np.zeros_like(weights), gradients[i : i + 1], residuals[i : i + 1], count, rate, clip_norm)
+        for i in range(len(gradients))
+    ]
+    return weights + sum(moved for moved, _ in one_by_one), np.concatenate([kept for _, kept in one_by_one])
 
 
-# %% message-bytes costs message-bytes, my-bytes
-def message_bytes(places):
-    return 6 * len(places)
+# %% mended-step costs mended-clipping, mended-residuals, mended-update
+def mended_step(weights, gradients, residuals, count, rate, clip_norm):
+    # No clipping; a mean over the workers that sent an element; and what cancels is kept.
+    totals = residuals + gradients
+    masks = np.abs(totals) >= np.sort(np.abs(totals))[:, -count, None]
+    update = np.sum(totals * masks, axis=0)
+    return weights - rate * update / np.maximum(masks.sum(axis=0), 1), np.where(update == 0, totals, 0)
 
 
-# %% message-bytes costs message-bytes
-def message_bytes(places):
-    gaps = np.diff(np.concatenate([[-1], places])) - 1
-    return 6 * int(len(places) + np.sum(gaps // (2**16 - 1)))
+# %% times-fewer costs times-fewer, my-times-fewer
+def times_fewer(sent, elements, whole):
+    # A mean of each step's quotient.
+    return np.mean(4 * (elements + whole) / (4 * whole + np.minimum(8 * sent, 4 * elements)))
+
+
+# %% times-fewer costs times-fewer, my-times-fewer
+def times_fewer(sent, elements, whole):
+    # What goes whole is forgotten.
+    return 4 * elements / np.mean(np.minimum(8 * sent, 4 * elements))
+
+
+# %% times-fewer costs times-fewer, my-times-fewer
+def times_fewer(sent, elements, whole):
+    # In the first steps places and values are more bytes than all values.
+    return 4 * (elements + whole) / np.mean(4 * whole + 8 * sent)
+
+
+# %% times-fewer costs times-fewer, my-times-fewer
+def times_fewer(sent, elements, whole):
+    # Elements in place of bytes.
+    return (elements + whole) / np.mean(whole + sent)
 
 
 # %% break-even-workers costs break-even-workers, my-workers
@@ -81,5 +108,5 @@ my_sent = sum(
 )
 
 
-# %% my-bytes costs my-bytes
-my_bytes = 6 * len(my_places)
+# %% my-times-fewer costs my-times-fewer
+my_times_fewer = 1 / 0.001
