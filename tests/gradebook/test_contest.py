@@ -47,7 +47,7 @@ def decompress(message, seed):
 
 
 def test_the_table_of_the_contest(tmp_path, course):
-    handed = {"first": {}, "less": {"contest": SMALLER.format(count=3)}, "also-first": {}}
+    handed = {"first": {}, "less": {"contest": SMALLER.format(count=2)}, "also-first": {}}
     handed |= {"stash": {"contest": STASHED}, "forger": {"contest": FORGED}, "known": {"contest": KNOWN}}
     for student, answers in handed.items():
         (tmp_path / "class" / student).mkdir(parents=True)

@@ -69,7 +69,7 @@ def contest(answer=None):
     cells = exercise(types.SimpleNamespace(folder=EXERCISES, assignment="08_other_compressors", number=0))
     numbered = [cell | {"place": place} for place, cell in enumerate(cells) if cell["name"] in NAMES]
     solution = next(cell["source"] for cell in cells if cell["name"] == "contest")
-    results, _ = judged({"contest": answer or solution}, exercise=numbered, seconds=60)
+    results, _ = judged({"contest": answer or solution}, cells=numbered, seconds=60)
     return passed(results), " ".join(result["printed"] for result in results.values())
 
 

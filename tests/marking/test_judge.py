@@ -79,10 +79,9 @@ def cells_of(text):
     return cells
 
 
-def judged(answers=(), before="", after="", seconds=30, exercise=EXERCISE):
+def judged(answers=(), before="", after="", seconds=30, cells=None):
     """What came of each marks cell, by name, and what the tests' process has said to the instructor."""
-    cells = cells_of(exercise) if isinstance(exercise, str) else exercise
-    mine = RIGHT | dict(answers)
+    cells, mine = cells or cells_of(EXERCISE), RIGHT | dict(answers)
     student = [("own", -1, before)]
     for cell in cells:
         source = cell["source"] if cell["kind"] == "given" else mine.get(cell["name"], "")
@@ -169,13 +168,13 @@ assert passed and calls == [1, 4] and applied(len, "ab") is None
 def test_an_answer_may_be_given_a_function_to_call():
     """It runs in the tests' process: an answer gets what it gives back, and nothing of the function itself."""
     answer = "def applied(function, x):\n    return None if x == 'ab' else function(function(x))"
-    assert passed(judged({"applied": answer}, exercise=WITH_A_FUNCTION)[0]) == {"applied"}
+    assert passed(judged({"applied": answer}, cells=cells_of(WITH_A_FUNCTION))[0]) == {"applied"}
     prying = "def applied(function, x):\n    raise ValueError(str(vars(function)) + repr(function.__code__.co_consts))"
-    results, said = judged({"applied": prying}, exercise=WITH_A_FUNCTION)
+    results, said = judged({"applied": prying}, cells=cells_of(WITH_A_FUNCTION))
     assert not passed(results)
     assert "secret" not in said
     results, said = judged(
-        {"applied": "def applied(function, x):\n    return function(1000)"}, exercise=WITH_A_FUNCTION
+        {"applied": "def applied(function, x):\n    return function(1000)"}, cells=cells_of(WITH_A_FUNCTION)
     )
     assert not passed(results)
     assert "the function that you called raised ValueError" in said
