@@ -165,6 +165,15 @@ def test_each_task_begins_with_its_goal(name):
 
 
 @each
+def test_the_times_of_its_tasks_are_its_own_and_the_guides(name):
+    text = "\n".join(cell.source for cell in released(name).cells)
+    minutes = sum(int(number) for number in re.findall(r"(?m)^## Task .*?(\d+) minutes", text))
+    assert f"**Time:** {minutes} minutes" in text
+    row = re.search(rf"(?m)^\| \[{name}\].*$", (EXERCISES / "README.md").read_text())[0]
+    assert f"| {minutes} min" in row
+
+
+@each
 def test_the_setup_cell_is_that_of_the_lessons(name):
     code = next(cell.source for cell in released(name).cells if cell.cell_type == "code")
     lesson = nbformat.read(EXERCISES.parent / "04_dgc_masking.ipynb", as_version=4)
