@@ -22,6 +22,7 @@ import tensorflow as tf
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.thresholding import keep_mask, thresholds
+from dgc_lab.dgc.wire_format import add_in_order
 
 
 class State(NamedTuple):
@@ -110,8 +111,7 @@ def accumulate(gradients, state: State, config: DGCConfig) -> State:
             velocity, _ = correct_momentum(gradient, velocity, config.momentum, config.nesterov)
             added = [gradient, velocity] if config.nesterov else [velocity]
         velocities.append(velocity)
-        # As one operation: a graph adds three tensors in another order than they are written in.
-        residuals.append(tf.add_n([residual, *added]) if config.accumulate else gradient)
+        residuals.append(add_in_order([residual, *added]) if config.accumulate else gradient)
     return State(velocities, residuals)
 
 

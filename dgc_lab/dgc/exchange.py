@@ -15,7 +15,17 @@ import tensorflow as tf
 from dgc_lab.dgc.algorithm import Selection
 from dgc_lab.dgc.break_even import break_even_ratio, one_message_is_shorter
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.wire_format import Content, Layout, flatten, global_indices, nbytes, pack, unflatten, unpack
+from dgc_lab.dgc.wire_format import (
+    Content,
+    Layout,
+    add_in_order,
+    flatten,
+    global_indices,
+    nbytes,
+    pack,
+    unflatten,
+    unpack,
+)
 
 
 class Kinds(NamedTuple):
@@ -108,7 +118,7 @@ class GradientExchange:
         entries = [(content.indices, self._mean(tf.cast(content.values, tf.float32))) for content in contents]
         dense, allreduced = [], tf.constant(0, tf.int64)
         if self.joins:
-            dense = unflatten(self._mean(tf.add_n([content.dense for content in contents])), self.shapes)
+            dense = unflatten(self._mean(add_in_order([content.dense for content in contents])), self.shapes)
         elif self.shapes:
             dense, allreduced = self._reduce([own.dense for own in payloads])
         metadata = tf.stack([content.metadata for content in contents])

@@ -100,6 +100,19 @@ def global_indices(indices, sizes):
     return flatten([own + start for own, start in zip(indices, _starts(sizes), strict=True)], tf.int32)
 
 
+def add_in_order(tensors):
+    """The sum of a list of tensors, added up in their order, to the same bits each time.
+
+    TensorFlow's ``AddN``, and the chains of additions that a graph makes one of, begin with whichever tensor's memory
+    is free first: of three or more, another sum each time.
+
+    Example:
+        >>> add_in_order([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]).numpy().item()
+        1.0
+    """
+    return tf.add_n(tensors) if len(tensors) < 3 else tf.reduce_sum(tf.stack(tensors), axis=0)
+
+
 def scatter_add(entries, sizes, onto=None) -> list:
     """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dgc_lab.dgc.wire_format import add_in_order
 from dgc_lab.distributed.communicators import default_communicator
 
 
@@ -31,7 +32,7 @@ def mean(values):
         >>> float(mean([tf.constant(0.1)] * 3)) == float(tf.constant(0.1))
         True
     """
-    return tf.cast(tf.add_n([tf.cast(value, tf.float64) for value in values]) / len(values), values[0].dtype)
+    return tf.cast(add_in_order([tf.cast(value, tf.float64) for value in values]) / len(values), values[0].dtype)
 
 
 def average_statistics(model, communicator=None) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_whole
+from dgc_lab.dgc.wire_format import add_in_order
 from dgc_lab.install.build_horovod import require_horovod
 
 
@@ -58,7 +59,7 @@ class SimulatedWorkers(Communicator):
         self.size = self.local = check_whole("workers", workers, 1)
 
     def allreduce(self, groups, name=None):
-        return [tf.add_n(tensors) for tensors in zip(*groups, strict=True)]
+        return [add_in_order(tensors) for tensors in zip(*groups, strict=True)]
 
     def allgather(self, tensors, name=None):
         return tf.concat(tensors, axis=0)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import sampled_threshold
-from dgc_lab.dgc.wire_format import scatter_add
+from dgc_lab.dgc.wire_format import add_in_order, scatter_add
 from dgc_lab.schemes.scheme import Mean, Scheme, Turn
 
 
@@ -80,7 +80,7 @@ def mean_of(tensors):
         >>> float(mean_of([tf.constant(1.0), tf.constant(2.0)]))
         1.5
     """
-    return tf.add_n(tensors) / len(tensors)
+    return add_in_order(tensors) / len(tensors)
 
 
 def chance(x, seed):

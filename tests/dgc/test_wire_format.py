@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dgc_lab.dgc.wire_format import LONGEST_RUN, Content, Layout, pack, places, run_lengths, unpack
+from dgc_lab.dgc.wire_format import LONGEST_RUN, Content, Layout, add_in_order, pack, places, run_lengths, unpack
 
 BLOCK = LONGEST_RUN + 1
 DTYPES = {"float32": np.uint32, "float16": np.uint16}
@@ -147,3 +147,16 @@ def test_bytes_are_in_the_order_that_the_table_says():
 def test_bad_layouts_are_named(switches, message):
     with pytest.raises(ValueError, match=message):
         Layout(**switches)
+
+
+@pytest.mark.parametrize("needed", [(), (0,), (0, 1), (1, 2)])
+def test_a_sum_has_one_order_whichever_tensors_are_needed_elsewhere(needed):
+    """AddN begins with the first one whose memory is free."""
+
+    @tf.function(autograph=False)
+    def total(*numbers):
+        tensors = [2 * number for number in numbers]
+        return add_in_order(tensors), [tensors[place] for place in needed]
+
+    found, _ = total(tf.constant([1e8]), tf.constant([-1e8]), tf.constant([1.0]))
+    assert found.numpy().tolist() == [2.0]

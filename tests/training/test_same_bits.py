@@ -126,3 +126,16 @@ def test_a_sweeps_rows_are_the_same(digits):
             for name, tolerance in {"accuracy": 0.05, "loss": 0.1, "kept": 2e-3}.items():
                 assert found.pop(name) == pytest.approx(wanted[name], abs=tolerance)
         assert found.items() <= wanted.items()
+
+
+def test_four_workers_train_to_the_same_bits_each_time():
+    """Signs make much of a last bit."""
+    settings = DistributedConfig(workers=4, steps=150, batch=16, learning_rate=0.001, evaluations=1, scheme="sign")
+    trainer = DistributedTrainer(settings, SimulatedWorkers(4))
+    weights = []
+    for _ in range(3):
+        assert list(trainer.run(1.0))
+        weights.append([variable.numpy() for variable in trainer.model.trainable_variables])
+    for again in weights[1:]:
+        for one, other in zip(weights[0], again, strict=True):
+            np.testing.assert_array_equal(one, other)
