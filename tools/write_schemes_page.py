@@ -27,10 +27,12 @@ this:
 import tensorflow as tf
 from dgc_lab.schemes import Mean, Scheme, with_memory
 
+
 def half(gradient, state, turn):
     short = tf.cast(gradient, tf.float16)
     mean = yield Mean(short)  # by allreduce; All((x, y)) gives every worker's (x, y), by allgather
     return tf.cast(mean, tf.float32), tf.cast(short, tf.float32), state
+
 
 scheme = with_memory(Scheme(half))
 ```
