@@ -106,12 +106,16 @@ def accumulate(gradients, state: State, config: DGCConfig) -> State:
     """The state with a step's gradients in it, before anything is taken out."""
     velocities, residuals = [], []
     for gradient, velocity, residual in zip(gradients, *state, strict=True):
-        added = [gradient]
+        entered = gradient
         if config.corrects_momentum:
-            velocity, _ = correct_momentum(gradient, velocity, config.momentum, config.nesterov)
-            added = [gradient, velocity] if config.nesterov else [velocity]
+            entered = velocity = correct_momentum(gradient, velocity, config.momentum, config.nesterov)[0]
         velocities.append(velocity)
-        residuals.append(add_in_order([residual, *added]) if config.accumulate else gradient)
+        if not config.accumulate:
+            residuals.append(gradient)
+        elif config.corrects_momentum and config.nesterov:
+            residuals.append(add_in_order([residual, gradient, velocity]))
+        else:
+            residuals.append(residual + entered)
     return State(velocities, residuals)
 
 
