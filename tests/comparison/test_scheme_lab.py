@@ -188,3 +188,9 @@ def test_rates_of_the_search():
     rows = [row("a", 0.1, 0.5), row("a", 0.2, 0.9), row("a", 0.05, 0.9), row("a", 1.0, 1.0, seed=0), row("b", 0.3, 0)]
     assert best_rates(rows) == {"a": 0.05, "b": 0.3}
     assert rate_of("nothing like it", "digits") == 0.05
+
+
+@pytest.mark.parametrize("dataset", ["fashion_mnist", "cifar10"])
+def test_data_that_are_in_no_table_begin_with_mnists_rates(dataset):
+    ((settings, _),) = SchemeLab(dataset=dataset, schemes="powersgd:rank=2").runs()
+    assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist") != rate_of("powersgd:rank=2", "digits")
