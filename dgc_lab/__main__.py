@@ -56,9 +56,6 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--indices", default="int32", help="how it is told where they stand: int32 or run_lengths")
     train.add_argument("--checkpoint", metavar="FOLDER", help="keep each rank's state here, and go on from it")
     train.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="how often; at the end in any case")
-    train.add_argument(
-        "--data", metavar="PATH", help="folder of MNIST's, Fashion-MNIST's or CIFAR-10's files, or mnist.npz"
-    )
     train.set_defaults(command=run_train)
 
     table = commands.add_parser("table", help="a table of the lessons, made again here")
@@ -74,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
     table.add_argument("--numbers", help="workers: how many, such as 1,4,16; 1 to 32 if not given")
     table.add_argument("--seed", type=int, default=0)
+    add_data(table)
     add_files(table)
     table.set_defaults(command=run_table)
     return top
@@ -82,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
 def add_training(command: argparse.ArgumentParser) -> None:
     """What fixes a training on one worker as on many."""
     command.add_argument("--dataset", default="digits", help="digits (default), mnist, fashion_mnist or cifar10")
+    add_data(command)
     command.add_argument("--steps", type=int, default=300, help="updates (per ratio)")
     command.add_argument("--batch", type=int, default=64, help="examples per update (and worker)")
     command.add_argument("--learning-rate", type=float, default=0.05)
@@ -90,12 +89,16 @@ def add_training(command: argparse.ArgumentParser) -> None:
     command.add_argument("--evaluations", type=int, default=10, help="measurements of the test set (per ratio)")
 
 
-def add_files(command: argparse.ArgumentParser) -> None:
-    """The two options that every training command has."""
-    command.add_argument("--out", metavar="FILE", help="keep finished rows here, and go on from them")
+def add_data(command: argparse.ArgumentParser) -> None:
+    """Where the data are, for every command that trains."""
     command.add_argument(
         "--data", metavar="PATH", help="folder of MNIST's, Fashion-MNIST's or CIFAR-10's files, or mnist.npz"
     )
+
+
+def add_files(command: argparse.ArgumentParser) -> None:
+    """Where the rows go, for every command that makes some."""
+    command.add_argument("--out", metavar="FILE", help="keep finished rows here, and go on from them")
 
 
 def run_doctor(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dgc_lab.common import check_choice
 from dgc_lab.workloads import given_data
-from dgc_lab.workloads.dataset import DataError, Dataset
+from dgc_lab.workloads.dataset import DataError, Dataset, scaled
 
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
@@ -85,11 +85,6 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
         if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
             raise DataError(f"{key} in {file} is {images.dtype} {images.shape}, expected uint8 (examples, 28, 28)")
     return Dataset("mnist", scaled(x_train), y_train.astype(np.int32), scaled(x_test), y_test.astype(np.int32))
-
-
-def scaled(images: np.ndarray) -> np.ndarray:
-    """uint8 (n, h, w) to float32 in [0, 1] with a channel axis: (n, h, w, 1)."""
-    return (images.astype(np.float32) / 255)[..., np.newaxis]
 
 
 def cached_or_downloaded() -> Path:

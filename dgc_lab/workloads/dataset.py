@@ -42,3 +42,8 @@ class Dataset:
             digest.update(str(array.shape).encode())
             digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()[:8]
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    """uint8 (n, h, w) to float32 in [0, 1] with a channel axis: (n, h, w, 1)."""
+    return (images.astype(np.float32) / 255)[..., np.newaxis]

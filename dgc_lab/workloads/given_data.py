@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.workloads.dataset import DataError, Dataset
+from dgc_lab.workloads.dataset import DataError, Dataset, scaled
 
 CIFAR10_FILES = tuple(f"{name}.bin" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"))
 FASHION_FILES = tuple(
@@ -50,8 +50,7 @@ def fashion_mnist(path: str | os.PathLike | None = None) -> Dataset:
     for images, labels in ((x_train, y_train), (x_test, y_test)):
         if images.shape[1:] != (28, 28) or labels.shape != (len(images),) or labels.max(initial=0) > 9:
             raise DataError(f"fashion_mnist has images of {images.shape} and labels of {labels.shape}")
-    scaled = [(images.astype(np.float32) / 255)[..., np.newaxis] for images in (x_train, x_test)]
-    return Dataset("fashion_mnist", scaled[0], y_train.astype(np.int32), scaled[1], y_test.astype(np.int32))
+    return Dataset("fashion_mnist", scaled(x_train), y_train.astype(np.int32), scaled(x_test), y_test.astype(np.int32))
 
 
 def read_idx(file: Path) -> np.ndarray:
