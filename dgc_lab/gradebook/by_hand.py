@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.gradebook.csv_text import write_rows
 from dgc_lab.marking.nbgrader_api import course_api
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
@@ -110,10 +111,7 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
     """Replace the sheet in one go."""
     sheet.parent.mkdir(parents=True, exist_ok=True)
     new = sheet.with_name(sheet.name + ".new")
-    with new.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, delimiter=delimiter, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(new, COLUMNS, rows, delimiter=delimiter, extrasaction="ignore")
     new.replace(sheet)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from dgc_lab.course.report import graded_rows
+from dgc_lab.gradebook.csv_text import write_rows
 
 EXERCISE, CELLS = "08_other_compressors", ("marks-contest-very-good", "marks-contest-good")
 # From the beginning of what a check has printed, where nothing of a student's stands.
@@ -39,8 +39,5 @@ def contest(folder: Path) -> list[dict]:
 def write_contest(folder: Path) -> tuple[Path, list[dict]]:
     """Write the table as ``contest.csv`` into the grading folder; its path and its rows."""
     rows, path = contest(folder), Path(folder) / "contest.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(path, COLUMNS, rows)
     return path, rows

@@ -7,7 +7,9 @@ its own, and a learning platform may stumble over that.
 from __future__ import annotations
 
 import codecs
+import csv
 import re
+from pathlib import Path
 
 from dgc_lab.common import LabError
 
@@ -90,3 +92,11 @@ def _value(raw: str) -> str:
         return raw
     inner = re.match(r'"((?:[^"]|"")*)"', raw)
     return inner[1].replace('""', '"') + raw[inner.end() :]
+
+
+def write_rows(path: Path, columns, rows, **form) -> None:
+    """Write a table of ours as a CSV file: a line of headings, and one for each dict; ``form`` is ``csv``'s."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, **form)
+        writer.writeheader()
+        writer.writerows(rows)

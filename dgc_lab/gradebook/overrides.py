@@ -13,6 +13,7 @@ from pathlib import Path
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, locked
 from dgc_lab.gradebook.by_hand import version
+from dgc_lab.gradebook.csv_text import write_rows
 from dgc_lab.gradebook.grades import grades_of, marked_by_hand
 from dgc_lab.marking.nbgrader_api import course_api
 
@@ -67,10 +68,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         )
     with locked(folder):
         path = folder / FILE
-        with path.with_suffix(".new").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(kept)
+        write_rows(path.with_suffix(".new"), COLUMNS, kept)
         path.with_suffix(".new").replace(path)
         enter(folder)
     return kept

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
 from dgc_lab.gradebook.answers import answers_of, normal_form, size, tasks_of, untouched
+from dgc_lab.gradebook.csv_text import write_rows
 from dgc_lab.gradebook.ledger import marks_of
 
 LEAST_SIZE = 30  # nodes of a syntax tree; shorter answers are alike by chance
@@ -64,8 +64,5 @@ def groups(answers: dict[str, str], stub: str, solution: str) -> dict[str, list[
 def write_similar(folder: Path, exercise: str | None = None) -> tuple[Path, list[dict]]:
     """Write the list as ``similar.csv`` into the grading folder; its path and its rows."""
     rows, path = similar(folder, exercise), Path(folder) / "similar.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(path, COLUMNS, rows)
     return path, rows

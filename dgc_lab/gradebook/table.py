@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+from dgc_lab.gradebook.csv_text import write_rows
 from dgc_lab.gradebook.ledger import marks_of
 
 
@@ -31,8 +31,5 @@ def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> l
             remarks += [f"{name}: {words}" for words in ([*mark.words, *mark.remarks] if mark else [])]
         table.append(line | {"remarks": "; ".join(remarks)})
     Path(target).parent.mkdir(parents=True, exist_ok=True)
-    with Path(target).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    write_rows(Path(target), list(table[0]), table)
     return table

@@ -155,7 +155,7 @@ def test_own_ranks_start_with_run_and_end_with_close():
         ({"rule": "off"}, "rule must not be 'off' with several workers"),
         ({"warm_up": "slow"}, "warm_up must be one of none, paper, geometric, dense, got 'slow'"),
         ({"values": "int8"}, "values must be one of float32, float16, got 'int8'"),
-        ({"dataset": "cifar"}, "dataset must be one of mnist, digits, got 'cifar'"),
+        ({"dataset": "cifar"}, "dataset must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"),
     ],
 )
 def test_bad_settings_are_named(settings, message):
