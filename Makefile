@@ -13,6 +13,19 @@ COURSE := .venv-course
 # JupyterHub's, of which students are given their servers: what students need, and no test tools. Its proxy is npm's.
 HUB := .venv-hub
 PROXY := 5.3.0
+# 1 where there is an NVIDIA GPU: TensorFlow then comes with CUDA (3 GB more). make lab GPU=1 and GPU=0 overrule, and
+# what $(VENV) has stays until then.
+GPU ?= $(shell if [ -e $(VENV)/.installed-gpu ]; then echo 1; elif [ -e $(VENV)/.installed ]; then echo 0; \
+	elif [ "$$(uname -sm)" = "Linux x86_64" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU"; then echo 1; else echo 0; fi)
+ifeq ($(GPU),1)
+INSTALLED := $(VENV)/.installed-gpu
+PINS := $(VENV)/requirements.txt --constraint requirements-gpu.txt
+else ifeq ($(GPU),0)
+INSTALLED := $(VENV)/.installed
+PINS := requirements.txt
+else
+$(error GPU must be 0 or 1, got $(GPU))
+endif
 # Where wheelhouse/ is, packages come from there, the wheel of Horovod too, and no network is asked.
 WHEELS := $(abspath wheelhouse)
 ifneq ($(wildcard $(WHEELS)),)
@@ -30,7 +43,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench release \
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench bench-gpu release \
 	binder-replay requirements clean
 
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -44,7 +57,7 @@ hub: $(HUB)/.installed
 wheelhouse: $(VENV)/.horovod
 	rm -rf $(WHEELS).new
 	mkdir -p $(WHEELS).new/built/horovod
-	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --requirement requirements.txt
+	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --requirement $(PINS)
 	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --no-deps \
 		--requirement requirements-course.txt
 	cp -r "$$($(BIN)/python -c 'from dgc_lab.install.build_horovod import wheel_folder; print(wheel_folder())')" \
@@ -74,7 +87,7 @@ test-colab: $(COLAB)/.installed
 		colab/test_setup_cells.py colab/test_classic.py notebooks
 
 # Without ruff's cache: how an import is sorted depends on which files there are, and the cache does not know those.
-lint: $(VENV)/.installed
+lint: $(INSTALLED)
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 
@@ -90,19 +103,24 @@ exercises: $(COURSE)/.installed
 
 # docs/library.md and docs/schemes.md, from what the library says of itself, docs/keras.md, from training with every
 # feature of Keras, and the README's picture of the published tables.
-docs: $(VENV)/.installed
+docs: $(INSTALLED)
 	$(BIN)/python tools/write_library_page.py
 	$(BIN)/python tools/write_keras_page.py
 	$(BIN)/python tools/write_schemes_page.py
 	$(BIN)/python tools/draw_published.py
 
 # A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.
-site: $(VENV)/.installed
+site: $(INSTALLED)
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused
-	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out %/bench_gpu.py,$(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/write_page.py
+
+# The same on a GPU beside the CPU, in under eight minutes.
+bench-gpu: $(INSTALLED) $(VENV)/.fused
+	$(BIN)/python benchmarks/bench_gpu.py
 	$(BIN)/python benchmarks/write_page.py
 
 # All that a release needs, but for publishing it: a clean tree, every check, and packages that install and work.
@@ -115,28 +133,32 @@ release: $(VENV)/.horovod
 	$(BIN)/python tools/release.py build
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
-binder-replay: $(VENV)/.installed
+binder-replay: $(INSTALLED)
 	$(BIN)/python tools/replay_binder.py
 
-$(VENV)/.horovod: $(VENV)/.installed dgc_lab/install/build_horovod.py
+$(VENV)/.horovod: $(INSTALLED) dgc_lab/install/build_horovod.py
 	$(BIN)/python -m dgc_lab build-horovod
 	touch $@
 
 # Kept outside of .venv, and compiled at first need where it is not there; a compiler is needed, or it is left out.
-$(VENV)/.fused: $(VENV)/.installed dgc_lab/dgc/fused.cc
+$(VENV)/.fused: $(INSTALLED) dgc_lab/dgc/fused.cc
 	$(BIN)/python -m dgc_lab build-fused || true
 	touch $@
 
-$(VENV)/.installed: requirements.txt pyproject.toml binder/overrides.json
+# TensorFlow with CUDA and the one without lie in the same folder: the one goes before the other comes.
+$(INSTALLED): requirements.txt requirements-gpu.txt pyproject.toml binder/overrides.json
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or say: make PYTHON=/path/to/python"; exit 1; }
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	sed 's/^tensorflow-cpu==/tensorflow[and-cuda]==/' requirements.txt > $(VENV)/requirements.txt
+	if ls $(VENV)/.installed* 2>/dev/null | grep -qv '^$(INSTALLED)$$'; then rm $(VENV)/.installed*; \
+		$(BIN)/python -m pip uninstall -qq --yes tensorflow-cpu $(shell sed -n 's/==.*//p' requirements-gpu.txt); fi
+	$(BIN)/python -m pip install --quiet --requirement $(PINS)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	mkdir -p $(VENV)/share/jupyter/lab/settings
 	cp binder/overrides.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	touch $@
 
-$(COURSE)/.installed: $(VENV)/.installed requirements-course.txt
+$(COURSE)/.installed: $(INSTALLED) requirements-course.txt
 	[ -x $(COURSE)/bin/python ] || $(BIN)/python -m venv --without-pip $(COURSE)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(COURSE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
@@ -170,6 +192,7 @@ requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
 	$(call on_top,nbgrader>=0.9.6) > requirements-course.txt
+	$(call on_top,tensorflow[and-cuda]) > requirements-gpu.txt
 	$(call on_top,jupyterhub>=5.2 nbgitpuller>=1.2) > requirements-hub.txt
 	uv pip compile --quiet --universal --python-version 3.13 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" colab/requirements.in --output-file colab/requirements.txt

@@ -15,7 +15,7 @@ HEAD = """# Benchmarks
 Every claim about speed is a ratio of times that were taken side by side, in one run, on the machine named with it.
 `make bench` repeats them all and writes this page anew from `results/`; it takes half an hour and wants the machine for
 itself. Where a figure is a time, it is that machine's and says little about another one. Set `DGC_LAB_DATA` to
-`mnist.npz` for those that train on MNIST. Nothing here was measured on a GPU yet.
+`mnist.npz` for those that train on MNIST. `make bench-gpu` repeats what a GPU can do.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ PACKAGES = {
     "jupyterlab": ("4.4", False),
 }
 OLDEST_TENSORFLOW = "2.20"
+DRIVER = "install a newer NVIDIA driver (nvidia-smi shows it; 525.60 or newer)"
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,36 @@ def compiler_finding() -> Finding:
 
 
 def gpu_finding() -> Finding:
-    """The GPUs that TensorFlow sees."""
+    """The GPUs that TensorFlow sees and whether they answer; where it sees none, what keeps it from the machine's."""
     try:
         import tensorflow as tf
     except ImportError as error:
         return Finding("GPUs", f"unknown, TensorFlow does not start: {error}", needed=False)
+    cuda = tf.sysconfig.get_build_info()["is_cuda_build"]
+    build = "TensorFlow with CUDA" if cuda else "TensorFlow for the CPU"
     gpus = tf.config.list_physical_devices("GPU")
-    names = [tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus]
-    return Finding("GPUs", ", ".join(names) or "none, the lessons run on the CPU", needed=False)
+    if not gpus:
+        there = machines_gpus()
+        found = f"{there or 'none'}; {build}, the lessons run on the CPU"
+        return Finding("GPUs", found, "" if not there else DRIVER if cuda else "make lab GPU=1", needed=False)
+    names = ", ".join(tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus)
+    try:
+        for number in range(len(gpus)):
+            with tf.device(f"/GPU:{number}"):
+                tf.reduce_sum(tf.ones([8])).numpy()
+    except (tf.errors.OpError, RuntimeError) as error:
+        reason = str(error).splitlines()[0][:80]
+        return Finding("GPUs", f"{names}; {build}, no answer: {reason}", f"{DRIVER}, or make lab GPU=0", needed=False)
+    return Finding("GPUs", f"{names}; {build}, answers", needed=False)
+
+
+def machines_gpus() -> str:
+    """The NVIDIA GPUs that the driver knows, whatever TensorFlow sees; empty where there is no driver."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode else ", ".join(done.stdout.split("\n")).rstrip(", ")
 
 
 def memory_finding() -> Finding:
