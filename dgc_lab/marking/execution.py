@@ -99,7 +99,8 @@ class CarefulExecute(Execute):
         if self.interrupt is not None:  # it must have come before the next cell begins
             await self.interrupt
             self.interrupt = None
-            await self._idle()
+            if not await self._idle():  # the next cell would be blamed for it
+                await self._give_up()
         return cell
 
     execute_cell = run_sync(async_execute_cell)
@@ -152,14 +153,15 @@ class CarefulExecute(Execute):
         if msg["msg_type"] == "execute_result":  # nbgrader would take a number in it for the marks
             msg["msg_type"] = msg["header"]["msg_type"] = "display_data"
         before = self.characters.get(cell_index, 0)
-        self.characters[cell_index] = before + len(str(msg["content"]))
         if before > self.most_output:
             return None
-        in_all = sum(self.characters.values()) > TIMES_IN_ALL * self.most_output
-        if self.characters[cell_index] > self.most_output or in_all:
+        # What comes of a cell after its limit is thrown away, and is not held against those after it.
+        printed = self.characters[cell_index] = min(before + len(str(msg["content"])), self.most_output + 1)
+        if sum(self.characters.values()) > TIMES_IN_ALL * self.most_output or printed > self.most_output:
             words = "was stopped: all cells together have printed too much"
-            if self.characters[cell_index] > self.most_output:
+            if printed > self.most_output:
                 words = f"printed more than {self.most_output:,} characters and was stopped"
+            self.characters[cell_index] = self.most_output + 1
             self._leave_out(cell_index, words)
             outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
             self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())

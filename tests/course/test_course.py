@@ -142,6 +142,9 @@ def graded(tmp_path_factory, course):
     write(hostile(place, listener.getsockname()[1]), handed / "hostile.ipynb")
     write(cunning(place), handed / "cunning.ipynb")
     write(damaged(), handed / "04_masking_damaged.ipynb")
+    chatty = answered(FIRST)
+    chatty.cells.insert(3, nbformat.v4.new_code_cell("print('x' * 30_000_000)"))
+    write(chatty, handed / "chatty.ipynb")
     (handed / "pdf.ipynb").write_bytes(b"%PDF-1.7 \xff\xfe")
     write(answered(SECOND), handed / "other_exercise.ipynb")
     (handed / "odd.ipynb").write_text(
@@ -181,7 +184,7 @@ def rows(place, name):
 
 
 # In the damaged one np and sum are other things where the last values are calculated.
-SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 15, "cunning": 0}
+SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 15, "cunning": 0, "chatty": 18}
 
 
 @pytest.mark.parametrize(("student", "score"), SCORES.items())
@@ -218,6 +221,11 @@ def test_the_report_says_what_happened(graded, student, remarks):
         assert words in said
 
 
+def test_what_a_cell_printed_over_its_limit_is_not_held_against_those_after_it(graded):
+    (said,) = rows(graded.place, FIRST)["chatty"]["remarks"]
+    assert said == "cell 4 (the student's own) printed more than 1,000,000 characters and was stopped"
+
+
 def test_nothing_lives_on_or_leaves_the_folder(graded):
     place = graded.place
     assert "leads out of it; left out: ../escaped.ipynb" in graded.second
@@ -252,7 +260,7 @@ def test_the_second_time_nothing_is_graded_again(graded, course):
     before = (graded.place / "grading" / "report.json").read_text()
     printed = course("grade", FIRST, graded.place / "handed_in", "--folder", graded.place / "grading", expected=1)
     assert (graded.place / "grading" / "report.json").read_text() == before
-    assert "6 graded, 4 not: essay, odd, other_exercise, pdf" in printed
+    assert "7 graded, 4 not: essay, odd, other_exercise, pdf" in printed
 
 
 def test_a_variant_of_ones_own(graded):
@@ -264,7 +272,7 @@ def test_a_variant_of_ones_own(graded):
 
 def test_from_marks_to_feedback_and_a_table(graded, course):
     folder = graded.place / "grading"
-    assert "12 pages" in course("feedback", "--folder", folder)
+    assert "13 pages" in course("feedback", "--folder", folder)
     pages = {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{FIRST}/*.html")}
     assert "not kept" in pages["Wrong-Answers"] or "must be True" in pages["Wrong-Answers"]
     assert "no notebook" in pages["pdf"]
@@ -284,7 +292,7 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     lines = table(folder / "marks.csv")
     assert [line["student"] for line in lines][:3] == ["Solved", "blank", "Absent Ann"]
     by_name = {line["student"]: line for line in lines}
-    assert len(by_name) == 3 + 9
+    assert len(by_name) == 3 + 10
     assert [by_name["Solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["", "20.0", "20.0"]
     assert (by_name["blank"][FIRST], by_name["blank"][SECOND]) == ("0.0", "0.0")
     assert (by_name["Absent Ann"][FIRST], by_name["Absent Ann"]["remarks"]) == ("", "")
