@@ -1,0 +1,93 @@
+"""How long lesson 5 takes on Colab's packages, from its setup cell until its two ranks are up.
+
+python benchmarks/bench_colab.py
+
+In the environment that `make test-colab` makes, without the lab and Horovod, as Colab has it. The lab comes from a
+clone of what was committed last, and the wheel of Horovod from a server on this machine, in place of the internet; its
+hash is in the clone's table, as the hash of a released wheel would be. Left out, with a word, where there is no such
+environment or it has not built Horovod yet.
+"""
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from bench import report
+from dgc_lab.install.build_horovod import wheel_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv-colab" / "bin" / "python"
+LESSON, RANKS = "notebooks/05_dgc_on_horovod.ipynb", "HorovodRanks(2)"
+
+
+def clone_that_knows(wheel: Path, folder: Path) -> Path:
+    """A clone of the lab whose table has the hash of a copy of the wheel, in ``folder/wheels``."""
+    clone, place = folder / "lab", folder / "wheels"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    place.mkdir()
+    tensorflow = wheel.parent.name.split("-tf")[1]
+    shutil.copy(wheel, place / wheel.name.replace("-cp", f"-1tf{tensorflow}-cp", 1))
+    tool = [sys.executable, "tools/build_wheels.py", "--table", str(place)]
+    subprocess.run(tool, cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, check=True)
+    author = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
+    subprocess.run(["git", *author, "commit", "--quiet", "--all", "--message", "A wheel"], cwd=clone, check=True)
+    return clone
+
+
+def first_cells(clone: Path):
+    """Lesson 5 up to the start of its ranks, which brings the lab from the clone."""
+    lesson = nbformat.read(clone / LESSON, 4)
+    last = next(number for number, cell in enumerate(lesson.cells) if RANKS in cell.source)
+    lesson.cells = lesson.cells[: last + 1]
+    for cell in lesson.cells:
+        cell.source = re.sub(r"git\+https://[\w./@-]+", f"git+{clone.as_uri()}", cell.source)
+    return lesson
+
+
+def main():
+    wheels = sorted(wheel_folder().parent.glob("*-cp313-*/horovod-*.whl"))
+    if not PYTHON.exists() or not wheels:
+        sys.exit("No .venv-colab here that has built Horovod: nothing was measured. make test-colab makes one.")
+    gone = ["uninstall", "-qq", "--yes", "dgc_lab", "simpy", "horovod"]
+    subprocess.run([str(PYTHON), "-m", "pip", *gone], check=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        clone = clone_that_knows(wheels[-1], folder)
+        serve = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder / "wheels")
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.environ |= {
+            "COLAB_RELEASE_TAG": "release-colab_bench",
+            "DGC_LAB_CACHE": str(folder / "cache"),
+            "DGC_LAB_WHEELS": f"http://127.0.0.1:{server.server_port}",
+            "PATH": f"{PYTHON.parent}:{os.environ['PATH']}",
+        }
+        os.environ.pop("PYTHONPATH", None)
+        lesson, rows = first_cells(clone), []
+        client = NotebookClient(lesson, timeout=600, resources={"metadata": {"path": name}})
+        with client.setup_kernel():
+            for number, cell in enumerate(lesson.cells):
+                if cell.cell_type == "code":
+                    start = time.perf_counter()
+                    client.execute_cell(cell, number)
+                    rows.append({"cell": cell.source.split("\n")[0], "seconds": time.perf_counter() - start})
+        server.shutdown()
+    said = "".join(output.get("text", "") for cell in lesson.cells for output in cell.get("outputs", ()))
+    assert "whose SHA-256 the lab knows" in said, said
+    taken = sum(row["seconds"] for row in rows)
+    report("colab", rows, {"30 s over: the setup cell until the ranks are up": (30 / taken, 1)})
+
+
+if __name__ == "__main__":
+    main()
