@@ -96,7 +96,8 @@ def override(options) -> int:
 
     what = (options.student, options.assignment, options.task, options.points, options.reason)
     rows = override(options.folder, *what)
-    print(f"{len(rows)} overrides hold, see {options.folder / 'overrides.csv'}")
+    hold = "1 override holds" if len(rows) == 1 else f"{len(rows)} overrides hold"
+    print(f"{hold}, see {options.folder / 'overrides.csv'}")
     return 0
 
 
