@@ -138,6 +138,7 @@ class LiveSweep(LiveRun):
             if self._stopping.is_set() and not isinstance(event, RowEnded):
                 self.curves.rename(f"{self.curves.runs[-1]['label']} (stopped)")
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."
+        tell()  # of the last step too
         self.progress.value = 1.0
         made = len(runs) - len(failures)
         return f"Done: {made} {'row' if made == 1 else 'rows'} in {time.monotonic() - start:.1f} s."

@@ -33,7 +33,7 @@ def test_run_trains_on_the_ranks_and_shows_bytes_beside_dense(lab):
     assert lab.wait(120)
     assert [row["ratio"] for row in lab.rows] == [1.0, 0.01]
     assert "Done: 2 rows" in said(lab)
-    assert re.search(r"a rank sends <b>[\d.,]+ kB</b> \(dense: 153.1 kB", lab.traffic.value)
+    assert re.search(rf"Step {lab.steps.value}: a rank sends <b>[\d.,]+ kB</b> \(dense: 153.1 kB", lab.traffic.value)
     frame = lab.frame().set_index("ratio")
     assert frame.loc[0.01, "bytes a step"] < frame.loc[1, "bytes a step"] / 10
     assert "ratio 0.01" in lab.image.value
