@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
@@ -122,13 +123,18 @@ def may_run(number, command):
 
 
 @pytest.fixture(scope="module")
-def link(tmp_path_factory):
+def place():
+    """A folder that students can come through to their homes; pytest's own are for their owner alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def link(place):
     """What students are sent: nbgitpuller's link to the lesson, in a published copy of this repository."""
     if not may_run(USERS["ann"], [HUB / "bin" / "python", "-c", "import dgc_lab"]):
         pytest.skip("the hub's Python is not for all users: make hub PYTHON=/usr/bin/python3")
-    place = tmp_path_factory.mktemp("hub")
-    for folder in [place, *place.parents][:2]:
-        folder.chmod(0o711)  # students come through to their homes
     homes = place / "homes"
     homes.mkdir(mode=0o711)
     for name, number in USERS.items():
