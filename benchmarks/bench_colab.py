@@ -10,6 +10,7 @@ environment or it has not built Horovod yet.
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -71,11 +72,16 @@ def main():
             "COLAB_RELEASE_TAG": "release-colab_bench",
             "DGC_LAB_CACHE": str(folder / "cache"),
             "DGC_LAB_WHEELS": f"http://127.0.0.1:{server.server_port}",
-            "PATH": f"{PYTHON.parent}:{os.environ['PATH']}",
+            "JUPYTER_PATH": str(folder),
         }
         os.environ.pop("PYTHONPATH", None)
+        kernel = folder / "kernels" / "colab" / "kernel.json"
+        kernel.parent.mkdir(parents=True)
+        started = [str(PYTHON), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        kernel.write_text(json.dumps({"argv": started, "display_name": "Colab", "language": "python"}))
         lesson, rows = first_cells(clone), []
-        client = NotebookClient(lesson, timeout=600, resources={"metadata": {"path": name}})
+        where = {"metadata": {"path": name}}
+        client = NotebookClient(lesson, timeout=600, kernel_name=kernel.parent.name, resources=where)
         with client.setup_kernel():
             for number, cell in enumerate(lesson.cells):
                 if cell.cell_type == "code":
