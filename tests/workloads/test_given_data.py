@@ -72,7 +72,9 @@ def test_one_that_is_not_there_says_where_it_comes_from(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"short", gzip.compress(b""), gzip.compress(b"\x00\x00\x08\x03\x00\x00\x00\x01")]
+    "content",
+    [b"", b"short", gzip.compress(b""), gzip.compress(b"\x00\x00\x08\x03\x00\x00\x00\x01")],
+    ids=["empty", "short", "packed, empty", "packed, cut"],  # gzip writes the time, and ids must be the same everywhere
 )
 def test_what_is_no_idx_file(folder, content):
     file = folder / "fashion-mnist" / FASHION_FILES[0]
