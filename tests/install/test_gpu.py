@@ -1,5 +1,6 @@
 """`make lab` where there is an NVIDIA GPU, and what the doctor says of it. The driver's answer is a script's here."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import tensorflow as tf
 from dgc_lab.install import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GPU"}  # of the make that runs this test
 LINUX = sys.platform == "linux" and subprocess.run(["uname", "-m"], capture_output=True, text=True).stdout == "x86_64\n"
 
 
@@ -40,7 +42,8 @@ def steps(tmp_path):
             shutil.copy(ROOT / name, folder / name)
         for stamp in stamps:
             (folder / ".venv" / stamp).touch()
-        done = subprocess.run(["make", "-n", "lab", *arguments], cwd=folder, capture_output=True, text=True)
+        plain = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
+        done = subprocess.run(["make", "-n", "lab", *arguments], cwd=folder, capture_output=True, text=True, env=plain)
         return done.stdout + done.stderr
 
     return said
