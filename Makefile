@@ -15,8 +15,10 @@ HUB := .venv-hub
 PROXY := 5.3.0
 # 1 where there is an NVIDIA GPU: TensorFlow then comes with CUDA (5 GB more). make lab GPU=1 and GPU=0 overrule, and
 # what $(VENV) has stays until then.
-GPU ?= $(shell if [ -e $(VENV)/.installed-gpu ]; then echo 1; elif [ -e $(VENV)/.installed ]; then echo 0; \
+ifeq ($(GPU),)
+GPU := $(shell if [ -e $(VENV)/.installed-gpu ]; then echo 1; elif [ -e $(VENV)/.installed ]; then echo 0; \
 	elif [ "$$(uname -sm)" = "Linux x86_64" ] && nvidia-smi -L 2>/dev/null | grep -q "^GPU"; then echo 1; else echo 0; fi)
+endif
 ifeq ($(GPU),1)
 INSTALLED := $(VENV)/.installed-gpu
 PINS := $(VENV)/requirements.txt --constraint requirements-gpu.txt

@@ -28,6 +28,9 @@ from bench import report
 from dgc_lab.install.build_horovod import wheel_folder
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tools"))
+from build_wheels import released_name  # noqa: E402
+
 PYTHON = ROOT / ".venv-colab" / "bin" / "python"
 LESSON, RANKS = "notebooks/05_dgc_on_horovod.ipynb", "HorovodRanks(2)"
 
@@ -38,7 +41,7 @@ def clone_that_knows(wheel: Path, folder: Path) -> Path:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     place.mkdir()
     tensorflow = wheel.parent.name.split("-tf")[1]
-    shutil.copy(wheel, place / wheel.name.replace("-cp", f"-1tf{tensorflow}-cp", 1))
+    shutil.copy(wheel, place / released_name(wheel, tensorflow))
     tool = [sys.executable, "tools/build_wheels.py", "--table", str(place)]
     subprocess.run(tool, cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, check=True)
     author = ["-c", "user.name=bench", "-c", "user.email=bench@localhost"]
@@ -59,7 +62,8 @@ def first_cells(clone: Path):
 def main():
     wheels = sorted(wheel_folder().parent.glob("*-cp313-*/horovod-*.whl"))
     if not PYTHON.exists() or not wheels:
-        sys.exit("No .venv-colab here that has built Horovod: nothing was measured. make test-colab makes one.")
+        print("No .venv-colab here that has built Horovod: nothing was measured. make test-colab makes one.")
+        return
     gone = ["uninstall", "-qq", "--yes", "dgc_lab", "simpy", "horovod"]
     subprocess.run([str(PYTHON), "-m", "pip", *gone], check=True)
     with tempfile.TemporaryDirectory() as name:

@@ -2,7 +2,7 @@
 
 python benchmarks/bench_gpu.py
 
-`make bench-gpu` runs it and writes this page anew; `make bench` leaves it out where TensorFlow sees no GPU. The sweep
+`make bench-gpu` runs it and writes this page anew; it is no part of `make bench`. The sweep
 trains on MNIST where `DGC_LAB_DATA` names it, else on digits, where a step is too small to keep a GPU busy. On a GPU
 the algorithm runs as it is written; on the CPU the fused step stands beside it.
 """

@@ -246,13 +246,15 @@ def axe_complaints(page, but=None, of=OURS):
     """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
 
     ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it. ``of`` are
-    the selectors of what is looked at.
+    the selectors of what is looked at. Colours that are still changing are brought to their end first.
     """
     from axe_playwright_python.base import AXE_SCRIPT
 
     page.evaluate(AXE_SCRIPT)
     return page.evaluate(
         """async ([parts, spared]) => {
+            const ends = change => Number.isFinite(change.effect.getComputedTiming().endTime);
+            document.getAnimations().filter(ends).forEach(change => change.finish());
             const found = await axe.run({include: parts.map(part => [part])}, {elementRef: true});
             const bad = found.violations.filter(rule => ["serious", "critical"].includes(rule.impact));
             return bad.flatMap(rule => rule.nodes

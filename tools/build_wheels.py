@@ -32,11 +32,16 @@ def build_wheel(folder: Path) -> Path:
     build_horovod.wheel_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         wheel = build_horovod.build_here(tensorflow, Path(scratch))
-        name, version, rest = wheel.name.split("-", 2)
         folder.mkdir(parents=True, exist_ok=True)
-        target = folder / f"{name}-{version}-1tf{tensorflow}-{rest}"
+        target = folder / released_name(wheel, tensorflow)
         target.write_bytes(wheel.read_bytes())
     return target
+
+
+def released_name(wheel: Path, tensorflow: str) -> str:
+    """The wheel's name with a build tag that says its TensorFlow."""
+    name, version, rest = wheel.name.split("-", 2)
+    return f"{name}-{version}-1tf{tensorflow}-{rest}"
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:

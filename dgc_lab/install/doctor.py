@@ -148,7 +148,7 @@ def machines_gpus() -> str:
         return ""
     asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
-    return "" if done.returncode else ", ".join(done.stdout.split("\n")).rstrip(", ")
+    return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
 
 def memory_finding() -> Finding:
