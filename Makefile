@@ -104,11 +104,12 @@ exercises: $(COURSE)/.installed
 	$(COURSE)/bin/python -m dgc_lab.course release
 
 # docs/library.md and docs/schemes.md, from what the library says of itself, docs/keras.md, from training with every
-# feature of Keras, and the README's picture of the published tables.
+# feature of Keras, docs/published_tables.md, from the rows in results/, and the README's picture of them.
 docs: $(INSTALLED)
 	$(BIN)/python tools/write_library_page.py
 	$(BIN)/python tools/write_keras_page.py
 	$(BIN)/python tools/write_schemes_page.py
+	$(BIN)/python tools/write_tables_page.py
 	$(BIN)/python tools/draw_published.py
 
 # A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.

@@ -15,6 +15,8 @@ from dgc_lab.training.sweeps import read_rows, table
 
 #: Updates of each published row, of all workers together.
 PUBLISHED_STEPS = 20_000
+#: Those of the rows of every ratio that were made here; some were made at full length too.
+SHORT_STEPS = 5_000
 #: One worker, masking, as published: by ratio, test accuracy and test loss.
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
@@ -109,10 +111,11 @@ def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.Data
     return frame
 
 
-def single_node_rows(scope: str = "first") -> list[dict]:
-    """The 12 rows of the single-node table as they were made for this lab, from ``results/``.
+def single_node_rows(scope: str = "first", steps: int = SHORT_STEPS) -> list[dict]:
+    """The rows of the single-node table as they were made for this lab, from ``results/``.
 
     ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
+    ``steps`` are the updates of a row: 5 000, of which there are 12 rows, or 20 000, as published.
 
     Example:
         >>> len(single_node_rows("tensor"))
@@ -120,20 +123,21 @@ def single_node_rows(scope: str = "first") -> list[dict]:
     """
     if scope not in ("first", "tensor"):
         raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
-    return read_rows(results_file(f"single_node_{scope}.jsonl"), {"scope": scope})
+    return read_rows(results_file(f"single_node_{scope}.jsonl"), {"scope": scope, "steps": steps})
 
 
-def two_node_rows(method: str) -> list[dict]:
+def two_node_rows(method: str, steps: int = SHORT_STEPS, seed: int = 0) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    ``method`` is one of `two_node_settings`, else a ValueError.
+    ``method`` is one of `two_node_settings`, else a ValueError. ``steps`` are the updates of a row, of both ranks
+    together. For a seed other than 0 there are few rows.
 
     Example:
         >>> two_node_rows("dgc")[0]["workers"]
         2
     """
     check_choice("method", method, METHODS)
-    return read_rows(results_file(f"two_node_{method}.jsonl"), {})
+    return read_rows(results_file(f"two_node_{method}.jsonl"), {"steps": steps // 2, "seed": seed})
 
 
 def results_file(name: str) -> Path:

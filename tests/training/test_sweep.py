@@ -1,20 +1,16 @@
 """Sweeps: rows on disk as they end, resumed after a kill, never mixed; the command line on top of them."""
 
 import dataclasses
-import itertools
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from dgc_lab.__main__ import main
-from dgc_lab.scaling.worker_sweep import LEARNING_RATE, STEPS, table_runs
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -25,7 +21,6 @@ from dgc_lab.training.sweeps import (
     append_row,
     checked_ratios,
     configuration,
-    is_of,
     parse_ratios,
     read_rows,
     sweep,
@@ -295,108 +290,3 @@ def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
     assert all(row.items() >= config.items() for row in rows)
     assert "published accuracy" in done.stdout
     assert "0.4099" in done.stdout
-
-
-@pytest.mark.parametrize("scope", ["first", "tensor"])
-def test_committed_rows_are_whole(scope):
-    rows = published.single_node_rows(scope)
-    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
-    assert {row["steps"] for row in rows} == {rows[0]["steps"]}
-    assert rows[0]["steps"] >= 5000
-    settings = published.single_node_settings(rows[0]["steps"], scope)
-    assert all(row.items() >= dataclasses.asdict(settings).items() for row in rows)
-    assert len({row["data"] for row in rows}) == 1
-
-
-def test_rows_of_a_scope_that_was_not_run():
-    with pytest.raises(ValueError, match="scope must be 'first' or 'tensor'"):
-        published.single_node_rows("global")
-
-
-def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
-    """Colab installs the lab as a package: its lesson reads the rows from there."""
-    root = str(Path(__file__).resolve().parents[2])
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), root],
-        check=True,
-    )
-    (wheel,) = tmp_path.glob("dgc_lab-*.whl")
-    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
-    code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    file = tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"
-    assert done.stdout.split() == [str(file), "12"], done.stderr
-
-
-MADE = ("masking", "dgc")  # the methods whose rows are in results/
-
-
-def summary_lines():
-    """The README's table, of rows that both published tables have."""
-    one = {row["ratio"]: row["accuracy"] for row in published.single_node_rows("tensor")}
-    whole, dgc = ({row["ratio"]: row["accuracy"] for row in published.two_node_rows(m)} for m in MADE)
-    two = {**dgc, 1.0: whole[1.0]}  # without compression it is the masking table's training: momentum is kept
-    for ratio in (1.0, 0.01, 0.005, 0.002, 0.001):
-        cells = (published.SINGLE_NODE[ratio][0], one[ratio], published.TWO_NODE[ratio][0], two[ratio])
-        yield f"| {ratio:.1%} | " + " | ".join(f"{cell:.4f}" for cell in cells) + " |"
-
-
-def single_node_lines():
-    """The full table of the single-node rows, as the committed rows say it must be."""
-    tables = [{row["ratio"]: row for row in published.single_node_rows(scope)} for scope in ("first", "tensor")]
-    for ratio, (accuracy, _) in published.SINGLE_NODE.items():
-        first, tensor = (rows[ratio] for rows in tables)
-        yield (
-            f"| {ratio:.1%} | {accuracy:.4f} | {first['accuracy']:.4f} | {first['kept']:.4%} "
-            f"| {tensor['accuracy']:.4f} | {tensor['kept']:.4%} |"
-        )
-
-
-def two_node_lines():
-    """The full table of the two-node rows; DGC has one more, at 0.01 %."""
-    masking, dgc = ({row["ratio"]: row for row in published.two_node_rows(method)} for method in MADE)
-    for ratio in sorted({*masking, *dgc}, reverse=True):
-        cells = [f"{published.TWO_NODE[ratio][0]:.4f}" if ratio in published.TWO_NODE else ""]
-        for rows in (masking, dgc):
-            row = rows.get(ratio)
-            cells += [f"{row['accuracy']:.4f}", f"{row['bytes a step'] / 1000:,.1f}"] if row else ["", ""]
-        yield f"| {ratio:.2%} | " + " | ".join(cells) + " |"
-
-
-def test_two_node_rows_are_complete_and_of_one_recipe():
-    for method in MADE:
-        rows = published.two_node_rows(method)
-        assert set(published.TWO_NODE) <= {row["ratio"] for row in rows}
-        wanted = published.two_node_settings(method, steps=5000).facts()
-        for row in rows:
-            assert is_of(row, wanted), (method, row["ratio"])
-
-
-def test_rows_on_disk_are_found_by_todays_settings(digits):
-    """A setting that is new, renamed or has another default would make all rows that are on users' disks anew."""
-    for run in table_runs():
-        same = configuration(run.settings(STEPS, LEARNING_RATE), digits)
-        rows = read_rows(published.results_file("workers.jsonl"), {**same, "ratio": run.ratio})
-        assert len(rows) == 1, run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"method": "topk"}, "method must be one of masking, masking_per_tensor, dgc, got 'topk'"),
-        ({"method": "dgc", "steps": 5}, "steps must be a multiple of 2"),
-    ],
-)
-def test_two_node_settings_name_what_is_wrong(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        published.two_node_settings(**arguments)
-
-
-def test_readme_and_tables_show_the_committed_rows():
-    root = Path(__file__).resolve().parents[2]
-    lines = {"README.md": [summary_lines()], "docs/published_tables.md": [single_node_lines(), two_node_lines()]}
-    for file, tables in lines.items():
-        text = (root / file).read_text(encoding="utf-8")
-        for line in itertools.chain(*tables):
-            assert line in text
