@@ -1,4 +1,4 @@
-"""A widget that is closed leaves nothing: ipywidgets keeps each of its parts to the kernel's end, unless that is closed."""
+"""A widget that is closed leaves nothing: ipywidgets keeps every part that nobody closes until the kernel ends."""
 
 import gc
 import weakref
