@@ -48,8 +48,9 @@ ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site soak bench bench-gpu \
 	release binder-replay requirements clean
 
+# Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
-	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 --KernelManager.transport_encryption=auto notebooks
 
 course: $(COURSE)/.installed
 

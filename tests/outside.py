@@ -144,9 +144,12 @@ def listening_ports(family):
 
 
 def ports_in_all_networks(family):
-    """The ports that anything listens on in the networks of some processes, private ones too."""
-    found = set()
+    """The ports that some processes listen on, and anything in those networks of theirs that are not this one's."""
+    found, own = set(listening_ports(family)), os.readlink("/proc/self/ns/net")
     for process in family:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{process.pid}/ns/net") == own:
+                continue
         for table in ("tcp", "tcp6"):
             with contextlib.suppress(OSError):
                 rows = [line.split() for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]]
@@ -159,18 +162,18 @@ def answer_of(port):
     try:
         with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
             connection.settimeout(SECONDS)
-            connection.sendall(b"\r\n\r\n")
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
             try:
                 greeting = connection.recv(64)
             except TimeoutError:
-                greeting = b""
+                return "takes a connection, and waits"
             except OSError:
-                return None
+                greeting = b""  # it hangs up
     except OSError:
         return None
     if greeting.startswith(b"HTTP/"):
         return page_of(port)
-    if greeting.startswith(b"\xff"):  # ZeroMQ's first word; whoever it lets in hears, or gets an answer
+    if greeting[:1] in (b"", b"\xff"):  # ZeroMQ hangs up, or says its first word; whom it lets in is told something
         return words_of(port)
     return f"takes a connection, and says {greeting!r}"
 
@@ -198,7 +201,8 @@ def words_of(port):
         for each in (hears, asks):
             each.connect(f"tcp://127.0.0.1:{port}")
         question = Session(key=b"")
-        asks.send_multipart(question.serialize(question.msg("kernel_info_request")), zmq.DONTWAIT)
+        with contextlib.suppress(zmq.Again):  # it takes no questions
+            asks.send_multipart(question.serialize(question.msg("kernel_info_request")), zmq.DONTWAIT)
         for each, words in ((hears, "hears"), (asks, "is answered")):
             if each.poll(1000 * SECONDS):
                 return f"{words} {each.recv_multipart()[-1][:80]!r}"
