@@ -45,11 +45,12 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench bench-gpu release \
-	binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site soak bench bench-gpu \
+	release binder-replay requirements clean
 
+# Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
-	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 --KernelManager.transport_encryption=auto notebooks
 
 course: $(COURSE)/.installed
 
@@ -104,17 +105,24 @@ exercises: $(COURSE)/.installed
 	$(COURSE)/bin/python -m dgc_lab.course release
 
 # docs/library.md and docs/schemes.md, from what the library says of itself, docs/keras.md, from training with every
-# feature of Keras, docs/published_tables.md, from the rows in results/, and the README's picture of them.
+# feature of Keras, docs/reliability.md, from promises and their tests, docs/published_tables.md, from the rows in
+# results/, and the README's picture of them.
 docs: $(INSTALLED)
 	$(BIN)/python tools/write_library_page.py
 	$(BIN)/python tools/write_keras_page.py
 	$(BIN)/python tools/write_schemes_page.py
+	$(BIN)/python tools/write_reliability_page.py
 	$(BIN)/python tools/write_tables_page.py
 	$(BIN)/python tools/draw_published.py
 
 # A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.
 site: $(INSTALLED)
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
+
+# Do for hours what a class does, and write down memory, descriptors, threads, processes and files: results/soak.jsonl.
+HOURS ?= 2
+soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
+	PYTHONPATH=tests:tools $(BIN)/python tools/soak.py --hours $(HOURS)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused

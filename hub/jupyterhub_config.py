@@ -24,3 +24,5 @@ c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.Spawner.environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": f"{here}:{os.environ['PATH']}"}
 # A server that nobody has used for an hour ends, and with it the ranks and parameter servers that its kernels started.
 c.Spawner.args = ["--MappingKernelManager.cull_idle_timeout=3600", "--ServerApp.shutdown_no_activity_timeout=3600"]
+# All students' kernels have ports on this one machine: without a key nobody hears what another one's kernel prints.
+c.Spawner.args += ["--KernelManager.transport_encryption=auto"]

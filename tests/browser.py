@@ -74,18 +74,20 @@ def served(folder, port, *command):
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     address = f"http://127.0.0.1:{port}"
     end = time.monotonic() + 300
-    while True:
-        try:
-            urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
-            break
-        except OSError:
-            assert process.poll() is None, (folder / "server.log").read_text()
-            assert time.monotonic() < end, "the Jupyter server did not start"
-            time.sleep(0.2)
-    yield address
-    process.terminate()
-    process.wait(20)
-    log.close()
+    try:
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/api/status?token={TOKEN}", timeout=2)
+                break
+            except OSError:
+                assert process.poll() is None, (folder / "server.log").read_text()
+                assert time.monotonic() < end, "the Jupyter server did not start"
+                time.sleep(0.2)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+        log.close()
 
 
 @contextlib.contextmanager

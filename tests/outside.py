@@ -1,16 +1,21 @@
-"""Who tries to reach a cluster from outside its network: a network beside this machine's, and another user here."""
+"""Who tries to get in from outside: a network beside this machine's, and another user here; and what they try."""
 
+import contextlib
+import http.client
 import ipaddress
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 NOBODY = 65534
+SECONDS = 3  # for an answer to come
+PRIVATE = ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals", "/lab", "/tree", "/")
 
 
 def listening():
@@ -122,3 +127,122 @@ def assert_nobody_reaches(ports, neighbour):
         assert elsewhere(control) == control
         assert as_nobody(answering, control) == control
     assert elsewhere([(address, port) for address in seen_there for port in sorted(ports)]) == []
+
+
+# What whoever is in may try, at all that some processes listen on or leave ------------------------------------------
+
+
+def listening_ports(family):
+    """Ports by the address on which some processes listen, in whichever network: TCP, and UDP that is open to all."""
+    found = {}
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for entry in process.net_connections("inet"):
+                if entry.status == psutil.CONN_LISTEN or (entry.type == socket.SOCK_DGRAM and not entry.raddr):
+                    found.setdefault(entry.laddr.port, set()).add(entry.laddr.ip)
+    return found
+
+
+def ports_in_all_networks(family):
+    """The ports that some processes listen on, and anything in those networks of theirs that are not this one's."""
+    found, own = set(listening_ports(family)), os.readlink("/proc/self/ns/net")
+    for process in family:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{process.pid}/ns/net") == own:
+                continue
+        for table in ("tcp", "tcp6"):
+            with contextlib.suppress(OSError):
+                rows = [line.split() for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]]
+                found |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+    return found
+
+
+def answer_of(port):
+    """What somebody without any key is told at a port of this machine; None where nothing is."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
+            connection.settimeout(SECONDS)
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            try:
+                greeting = connection.recv(64)
+            except TimeoutError:
+                return "takes a connection, and waits"
+            except OSError:
+                greeting = b""  # it hangs up
+    except OSError:
+        return None
+    if greeting.startswith(b"HTTP/"):
+        return page_of(port)
+    if greeting[:1] in (b"", b"\xff"):  # ZeroMQ hangs up, or says its first word; whom it lets in is told something
+        return words_of(port)
+    return f"takes a connection, and says {greeting!r}"
+
+
+def page_of(port):
+    """The first private page that a web server shows to somebody without a token."""
+    for path in PRIVATE:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", path)
+        status = connection.getresponse().status
+        connection.close()
+        if status not in (302, 401, 403, 404, 405):
+            return f"{path} is shown, status {status}"
+    return None
+
+
+def words_of(port):
+    """What a kernel says to somebody who has no key of it: what it prints, or an answer to a question."""
+    import zmq
+    from jupyter_client.session import Session
+
+    with zmq.Context() as context, context.socket(zmq.SUB) as hears, context.socket(zmq.DEALER) as asks:
+        hears.linger = asks.linger = 0
+        hears.subscribe(b"")
+        for each in (hears, asks):
+            each.connect(f"tcp://127.0.0.1:{port}")
+        question = Session(key=b"")
+        with contextlib.suppress(zmq.Again):  # it takes no questions
+            asks.send_multipart(question.serialize(question.msg("kernel_info_request")), zmq.DONTWAIT)
+        for each, words in ((hears, "hears"), (asks, "is answered")):
+            if each.poll(1000 * SECONDS):
+                return f"{words} {each.recv_multipart()[-1][:80]!r}"
+    return None
+
+
+def without_key(ports):
+    """What nobody, as a user of this machine, is told at these ports."""
+    return {port: said for port in sorted(ports) if (said := as_nobody(answer_of, port)) is not None}
+
+
+def sockets_with_names(family):
+    """Unix sockets that wait for somebody: paths, and names that are no paths, which all users see."""
+    found = set()
+    pids = {process.pid for process in family}
+    for entry in psutil.net_connections("unix"):
+        if entry.pid in pids and entry.laddr and not entry.raddr:
+            found.add(entry.laddr)
+    return found
+
+
+def entered(names):
+    """Which of these unix sockets take a connection."""
+    found = []
+    for name in names:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+            with socket.socket(socket.AF_UNIX, kind) as tried, contextlib.suppress(OSError):
+                tried.connect("\0" + name[1:] if name.startswith("@") else name)
+                found.append(name)
+    return found
+
+
+def open_files(places):
+    """Which files below these places can be read or written, and in which folders something can be made."""
+    found = []
+    for place in places:
+        for folder, _, names in os.walk(place):
+            found += [folder] if os.access(folder, os.W_OK) else []
+            for name in names:
+                path = os.path.join(folder, name)
+                if not os.path.islink(path) and (os.access(path, os.R_OK) or os.access(path, os.W_OK)):
+                    found.append(path)
+    return found

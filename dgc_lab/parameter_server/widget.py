@@ -204,12 +204,10 @@ class StragglerLab(LiveRun):
         }
 
     def close(self):
-        """End the training, the servers that the widget started, and the widget."""
-        self.stop()
-        self.wait()
+        """End the training, the widget, and the servers that it started."""
+        super().close()
         if self.servers is not None:
             self.servers.stop()
-        super().close()
 
 
 def in_words(training, total: int) -> str:

@@ -13,7 +13,7 @@ from dgc_lab.scaling.figures import bandwidth_label, scale_curves
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.tables import timed_steps
 from dgc_lab.ui.explorer import Explorer, in_columns, wider
-from dgc_lab.ui.widget import set_control, side_by_side
+from dgc_lab.ui.widget import side_by_side
 
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
@@ -74,10 +74,9 @@ class ScaleExplorer(Explorer):
             "compute": wider(FloatText, "Compute, ms"),
             "selection": wider(FloatText, "Selection, ms"),
         }
-        if "model" in settings:  # first, for the times go with it
-            set_control("model", controls["model"], settings["model"])
         self._fill_in_times(controls)
         controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
+        settings = dict(sorted(settings.items(), key=lambda setting: setting[0] != "model"))  # its times go with it
         super().__init__(controls, [side_by_side(in_columns(controls, 6))], settings)
 
     def _fill_in_times(self, controls):

@@ -126,8 +126,6 @@ class DistributedSweep(RatioSweep):
 
     def close(self):
         """End the widget, and the ranks that it started."""
-        self.stop()
-        if self._own_ranks and self.ranks is not None:
-            self.wait()
-            self.ranks.stop()
         super().close()
+        if self._own_ranks and self.ranks is not None:
+            self.ranks.stop()

@@ -38,6 +38,7 @@ class LiveSweep(LiveRun):
     sent: ClassVar[str] = "share of the gradient that was sent"
     beside_settings: ClassVar = ("preset",)
     redraw_share: ClassVar = 0.012
+    _last_trainer = None  # of a subclass that trains with it again
 
     def __init__(self, out=None, **settings):
         self.out, self._data = out, None
@@ -64,6 +65,11 @@ class LiveSweep(LiveRun):
     def _new_curves(self):
         self._first, self._marks = None, {}
         return Curves(max(1, self.steps.value), self.sent)
+
+    def close(self):
+        """Stop the training and close the widget; of what it has made only the rows stay."""
+        super().close()
+        self._data = self._last_trainer = None
 
     # The work ----------------------------------------------------------------------------------------------------
 

@@ -45,8 +45,6 @@ class CompressionSweep(RatioSweep):
         "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
     }
 
-    _last_trainer = None
-
     def _columns(self):
         self.rule = wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact", "off"])
         self.scope = wide(Dropdown, "Whose", options=SCOPE_NAMES)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import ipywidgets
 
+from dgc_lab.common import LabError
 from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, WRAP, Panel, save_link, side_by_side, wide
 
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
@@ -35,6 +36,7 @@ class LiveRun(Panel):
 
     beside_settings: ClassVar[tuple[str, ...]] = ()  # names of controls that are no settings
     redraw_share: ClassVar[float]  # of one core's time, how much may go into drawing frames
+    curves = None  # before they are made, and in a closed widget
 
     def __init__(self, **settings):
         self.rows = []
@@ -149,11 +151,21 @@ class LiveRun(Panel):
         show(self.curves.picture())
         display(self.frame())
 
+    def close(self) -> None:
+        """Stop the training, wait for its end, and close the widget with all its parts; ``rows`` stay."""
+        if self.curves is not None:
+            self.stop()
+            self._lock.acquire()  # for good: no button does anything any more
+            self.curves = None
+        super().close()
+
     # The work ----------------------------------------------------------------------------------------------------
 
     def _prepare(self, raise_errors=False) -> tuple | None:
         """Check the controls and take the lock: the job to do, or None when there is none (the message says why)."""
         if not self._lock.acquire(blocking=False):
+            if raise_errors and self.curves is None:
+                raise LabError("this widget is closed: make a new one")
             if raise_errors:
                 raise RuntimeError("a run is under way: press Stop, or call stop(), first")
             return None

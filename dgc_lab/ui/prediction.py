@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 import pandas as pd
 
-from dgc_lab.ui.widget import message_line
+from dgc_lab.ui.widget import Column, message_line
 
 NONE_MADE = "none made"
 
 
-class Prediction(ipywidgets.VBox):
+class Prediction(Column):
     """A slider for each thing that is predicted, and a button that fixes them.
 
     In a notebook, put it before the experiment as the last line of a cell, and ``confront`` behind it. Who skips it

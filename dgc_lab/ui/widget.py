@@ -21,7 +21,18 @@ WRAP = {"flex_flow": "row wrap"}
 EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are for the user as they are
 
 
-class Panel(ipywidgets.VBox):
+class Column(ipywidgets.VBox):
+    """What stands under one another, closed as a whole; a base class."""
+
+    def close(self) -> None:
+        """Close every part of the widget too: ipywidgets keeps what nobody closes until the kernel ends."""
+        if self.comm is not None:  # it is open
+            for part in parts_of(self)[1:]:
+                part.close()
+        super().close()
+
+
+class Panel(Column):
     """Controls, and under them a line that speaks, a picture and a table; a base class.
 
     ``rows`` stand above the message, the ``controls`` among them. A ValueError for a setting that is not the name of a
@@ -32,12 +43,22 @@ class Panel(ipywidgets.VBox):
         send_copies()
         self.controls = controls
         self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
-        self._thread = None
-        for name, value in settings.items():
-            if name not in controls:
-                raise ValueError(f"settings must be among {', '.join(controls)}, got {name!r}")
-            set_control(name, controls[name], value)
         super().__init__([*rows, self.message, self.image, self.table])
+        try:
+            for name, value in settings.items():
+                if name not in controls:
+                    raise ValueError(f"settings must be among {', '.join(controls)}, got {name!r}")
+                set_control(name, controls[name], value)
+        except ValueError:
+            self.close()
+            raise
+
+    _thread = None
+
+    def close(self) -> None:
+        """Wait for the end of the work, and close the widget with all its parts."""
+        self.wait()
+        super().close()
 
     def _values(self) -> dict:
         """The controls' values by name."""
@@ -60,6 +81,23 @@ class Panel(ipywidgets.VBox):
         """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
         table = frame.to_html(index=False, na_rep="", float_format=digits)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
+
+
+def parts_of(widget, found=None) -> list:
+    """A widget and all that it is made of, each once: what it shows, their layouts and styles, what it keeps beside.
+
+    Example:
+        >>> sorted(type(part).__name__ for part in parts_of(ipywidgets.HBox([ipywidgets.Text()])))
+        ['HBox', 'Layout', 'Layout', 'Text', 'TextStyle']
+    """
+    found = [] if found is None else found
+    found.append(widget)
+    for held in (*(getattr(widget, name) for name in widget.keys), *vars(widget).values()):
+        several = held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else [held]
+        for part in several:
+            if isinstance(part, ipywidgets.Widget) and not any(part is other for other in found):
+                parts_of(part, found)
+    return found
 
 
 def send_copies() -> None:

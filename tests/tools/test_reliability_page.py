@@ -1,0 +1,46 @@
+"""docs/reliability.md is what the list of promises and the stored rows say, and every test that it names is there."""
+
+import ast
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import write_reliability_page
+from write_reliability_page import PAGE, ROOT, SECTIONS, markdown, page, promises
+
+
+def test_the_page_is_made_from_the_promises_and_rows():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run make docs"
+
+
+@pytest.mark.parametrize("about", SECTIONS)
+def test_every_section_has_promises_and_each_its_test(about):
+    rows = promises()[lambda every: every["about"] == about]
+    assert len(rows)
+    for row in rows.itertuples():
+        file, _, name = row.test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, row.test
+        room = re.fullmatch(r"make test ROOM=(\w+)", row.command)[1]
+        assert Path(file).parts[:2] == ("tests", room), "the command runs it"
+
+
+def test_no_promise_is_without_a_section_and_none_is_there_twice():
+    every = promises()
+    assert set(every["about"]) == set(SECTIONS)
+    assert not every["promise"].duplicated().any()
+    assert not every.isna().any(axis=None)
+
+
+def test_what_was_not_measured_is_left_out(tmp_path, monkeypatch):
+    nowhere = {about: (tmp_path / "none.jsonl", shown) for about, (_, shown) in write_reliability_page.MEASURED.items()}
+    monkeypatch.setattr(write_reliability_page, "MEASURED", nowhere)
+    assert "Again:" not in page()
+    assert page().count("\n## ") == len(SECTIONS)
+
+
+def test_a_table_has_its_numbers_at_the_right():
+    frame = pd.DataFrame({"kind": ["kill | stop"], "times": [1200], "share": [0.123456]})
+    assert markdown(frame) == "| kind | times | share |\n|---|---:|---:|\n| kill \\| stop | 1,200 | 0.1235 |"

@@ -1,0 +1,94 @@
+"""The same seed gives the same bits: sweeps, simulated workers, ranks, another process, with 1 and with 2 threads.
+
+What is recorded in ``same_bits.json`` holds on one kind of machine; this holds on any. Another number of threads may
+add up in another order, so that each number is compared with itself.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
+from dgc_lab.training import DistributedConfig, DistributedTrainer, MaskingConfig, RowEnded, sweep
+
+TIMES = {"seconds"}  # of a row: what no seed decides
+SETTINGS = {
+    "complete DGC": {},
+    "warm-up and float16": {"warm_up": "paper", "warm_up_steps": 4, "values": "float16"},
+    "chance in what is sent": {"scheme": "random_k:ratio=0.1"},
+    "chance in rounding": {"scheme": "qsgd:levels=4"},
+}
+IN_A_PROCESS = """
+import json, os, sys
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
+from test_same_seed import SETTINGS, SimulatedWorkers, weights_hash
+print(json.dumps([weights_hash(settings, SimulatedWorkers(2)) for settings in list(SETTINGS.values())[:2]]))
+"""
+
+
+def weights_hash(settings, communicator, seed=0):
+    """A hash of all weights after 12 steps, and the last loss."""
+    ratio = 1.0 if "scheme" in settings else 0.01
+    config = DistributedConfig(steps=12, evaluations=1, learning_rate=0.05, seed=seed, **settings)
+    trainer = DistributedTrainer(config, communicator)
+    *_, last = trainer.run(ratio)
+    digest = hashlib.sha256()
+    for weight in trainer.weights:
+        digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return digest.hexdigest(), last.loss
+
+
+def hash_on_rank(settings, seed=0):
+    return weights_hash(settings, HorovodWorkers(), seed)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_simulated_workers_repeat_a_run(name):
+    first, again, other = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
+    names = list(SETTINGS)[:3]
+    first = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
+    again = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
+    two_ranks.restart()
+    anew = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
+    assert first == again == anew
+    assert len({one for one, _ in first[0]}) == 1, "the ranks hold the same bits"
+    assert two_ranks.run(hash_on_rank, SETTINGS[names[0]], seed=1)[0] != first[0][0]
+
+
+def test_a_sweeps_rows_repeat(tmp_path, digits):
+    def rows(name):
+        events = sweep(MaskingConfig(steps=30, evaluations=2), [1, 0.01], tmp_path / name, digits)
+        made = [event.row for event in events if isinstance(event, RowEnded)]
+        return [{key: value for key, value in row.items() if key not in TIMES} for row in made]
+
+    first = rows("first")
+    assert first == rows("again")
+    assert {"accuracy", "loss", "kept"} <= set(first[0])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_another_process_makes_the_same_bits(threads):
+    """Addresses and the hashes of texts differ from process to process, and are no part of it."""
+
+    def in_a_process(hash_seed):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", IN_A_PROCESS, str(threads)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    first = in_a_process("1")
+    assert first == in_a_process("2")
+    assert first[0] != first[1]

@@ -1,0 +1,111 @@
+"""Makes docs/reliability.md: what the lab promises, the test that holds each promise, and what was measured.
+
+python tools/write_reliability_page.py
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pandas as pd
+
+import soak
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PROMISES = ROOT / "docs" / "reliability.md", ROOT / "tools" / "promises.csv"
+HEAD = """# What you can rely on
+
+Each promise here has a test that breaks when the promise does; the last column runs it among its neighbours. Where many
+hours or very many inputs were tried, the table of them stands below. This page is made by `make docs` from
+[the list of promises](../tools/promises.csv) and from the rows in `results/`.
+"""
+SECTIONS = {
+    "faults": (
+        "When something breaks",
+        "Processes that are killed or stopped, a full disk, a garbled file, a lost link, a restarted kernel.",
+    ),
+    "hours": ("After hours", "A class works all day in one kernel, and nobody restarts it."),
+    "inputs": (
+        "When the input is wrong",
+        "An error names the argument, the value and what is allowed, and comes first.",
+    ),
+    "who gets in": (
+        "Who gets in",
+        "Another user of the machine, and a network beside it, try all ports, sockets and files while everything runs. "
+        "[SECURITY.md](../SECURITY.md) says what listens where.",
+    ),
+    "determinism": (
+        "The same seed, the same bits",
+        "On one machine, with one number of threads. Another number of threads, another processor or another "
+        "TensorFlow may round otherwise. Asynchronous training on real parameter servers (the modes asynchronous, "
+        "bounded staleness and backup workers) differs from run to run: the order of the gradients is that of real "
+        "time. Its records say which order it was. Times differ always.",
+    ),
+    "fence": ("What is handed in", "Grading runs code of others behind a fence."),
+}
+FAULTS, FUZZ = ROOT / "results" / "faults.jsonl", ROOT / "results" / "fuzz.jsonl"
+
+
+def promises() -> pd.DataFrame:
+    """Every promise: what it is about, the test that holds it, and the command that runs the test."""
+    return pd.read_csv(PROMISES)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A table as Markdown: texts at the left, numbers at the right."""
+    numbers = [pd.api.types.is_numeric_dtype(frame[name]) for name in frame]
+    lines = ["| " + " | ".join(map(str, frame)) + " |", "|" + "".join("---:|" if n else "---|" for n in numbers)]
+    for row in frame.itertuples(index=False):
+        cells = (f"{v:,.4g}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row)
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def held(about: str) -> str:
+    """The promises of a section, each with its test."""
+    lines = ["| promise | test | run it |", "|---|---|---|"]
+    for row in promises()[lambda every: every["about"] == about].itertuples(index=False):
+        file, _, name = row.test.partition("::")
+        lines.append(f"| {row.promise} | [{name}](../{file}) | `{row.command}` |")
+    return "\n".join(lines)
+
+
+def hours() -> list[str]:
+    """The soak's table and picture."""
+    rows = soak.read()
+    last = rows[-1]
+    return [
+        f"{last['round']} rounds in {last['hours']:.1f} hours: sweeps, ranks, parameter servers, widgets, one of them "
+        "in a browser, a graded hand-in. *MB* is memory that a process shares with nobody. Again: `make soak HOURS=2`.",
+        f"![{soak.picture(rows).alt}](soak.png)",
+        markdown(soak.table(rows)),
+    ]
+
+
+def measured(module: str, file: Path, words: str):
+    """A function: the paragraphs of what another tool has measured, whose ``table(rows file)`` is a table."""
+    return lambda: [words, markdown(importlib.import_module(module).table(file))]
+
+
+MEASURED = {  # by section: the file of rows, and what is shown of it
+    "faults": (FAULTS, measured("faults", FAULTS, "Faults at random moments. Again: `make faults`.")),
+    "hours": (soak.ROWS, hours),
+    "inputs": (FUZZ, measured("fuzz", FUZZ, "Random and mutated inputs of each decoder. Again: `make fuzz`.")),
+}
+
+
+def section(about: str) -> str:
+    """A heading, its promises, and what was measured, where that is there."""
+    title, words = SECTIONS[about]
+    file, shown = MEASURED.get(about, (None, None))
+    return "\n\n".join([f"## {title}", words, held(about), *(shown() if file and file.exists() else [])])
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n\n".join([HEAD.strip(), *map(section, SECTIONS)]) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
