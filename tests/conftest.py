@@ -43,6 +43,8 @@ LONGEST = (
     "05_dgc_on_horovod.ipynb",
     "07_bring_your_own_model.ipynb",
     "test_two_ranks.py",
+    "test_soak.py",
+    "test_same_seed.py",
     "test_tensorflow_clusters.py",
     "test_browser_masking.py",
     "test_clusters.py",

@@ -98,6 +98,7 @@ def everything(folder: Path, browser: bool = True, course: bool = True):
     with contextlib.ExitStack() as stack:
         kernel = Kernel(folder / "kernel")
         stack.callback(kernel.close)
+        kernel.run("from dgc_lab.replicas import start_devices\nstart_devices(4)")  # first, as lesson 2 does
         kernel.run("import soak_round\nfrom dgc_lab.common import free_memory")
         doing = {name: lambda name=name: kernel.run(f"soak_round.{name}()") for name in IN_KERNEL}
         watched = {"kernel MB": psutil.Process(kernel.pid)}

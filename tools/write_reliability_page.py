@@ -83,15 +83,16 @@ def hours() -> list[str]:
     ]
 
 
-def measured(module: str, file: Path, words: str):
-    """A function: the paragraphs of what another tool has measured, whose ``table(rows file)`` is a table."""
-    return lambda: [words, markdown(importlib.import_module(module).table(file))]
+def measured(module: str, function: str, words: str) -> list[str]:
+    """What another tool has measured, as its function says it: a table as it is, or as a frame."""
+    table = getattr(importlib.import_module(module), function)()
+    return [words, table if isinstance(table, str) else markdown(table)]
 
 
 MEASURED = {  # by section: the file of rows, and what is shown of it
-    "faults": (FAULTS, measured("faults", FAULTS, "Faults at random moments. Again: `make faults`.")),
+    "faults": (FAULTS, lambda: measured("faults.table", "by_kind", "Faults at random moments. Again: `make faults`.")),
     "hours": (soak.ROWS, hours),
-    "inputs": (FUZZ, measured("fuzz", FUZZ, "Random and mutated inputs of each decoder. Again: `make fuzz`.")),
+    "inputs": (FUZZ, lambda: measured("fuzz", "table", "Random and mutated inputs of decoders. Again: `make fuzz`.")),
 }
 
 
