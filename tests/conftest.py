@@ -10,11 +10,6 @@ from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("DGC_LAB_DATA", None)
-# Threads that look for work in vain cost as much as those that find it, and the workers keep all cores busy by
-# themselves. How many threads share an operation stays as it is: numbers depend on that.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-gc.disable()  # an eighth of the time that the imports take; `pytest_collection_finish` enables it
 
 import numpy as np
 import pytest
@@ -24,6 +19,12 @@ from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_fail
 from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
+
+# Threads that look for work in vain cost as much as those that find it, and the workers keep all cores busy by
+# themselves. How many threads share an operation stays as it is: numbers depend on that.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+gc.disable()  # an eighth of the time that TensorFlow's import takes; `pytest_collection_finish` enables it
 
 # A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

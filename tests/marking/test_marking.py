@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def test_memory_that_no_process_has_mapped_counts_without_a_control_group_too(tm
     code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"
     _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
     assert "of memory" in reason
+
+
+def test_half_of_what_a_hand_ins_process_would_import_is_left_out():
+    code = "import dgc_lab.marking.worker, nbformat, sys; nbformat.validator; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "jsonschema" in done.stdout.split()
+    assert "lark" not in done.stdout.split()
 
 
 def test_groups_are_those_of_this_process_in_either_kind_of_tree(tmp_path):

@@ -102,8 +102,8 @@ def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
     process.wait()
     before = file.read_text()
     assert 1 <= before.count("\n") < 3
-    assert cli("sweep", *options, "--out", str(file)).returncode == 0
-    assert cli("sweep", *options, "--out", str(whole)).returncode == 0
+    assert main(["sweep", *options, "--out", str(file)]) == 0
+    assert main(["sweep", *options, "--out", str(whole)]) == 0
     assert file.read_text().startswith(before), "finished rows were made again"
     resumed, straight = read_rows(file, {}), read_rows(whole, {})
     assert [without_time(row) for row in resumed] == [without_time(row) for row in straight]
@@ -134,7 +134,7 @@ def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
         assert file.read_text() == text
 
 
-def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path):
+def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     wild = dataclasses.replace(SHORT, steps=50, learning_rate=1e6)
     events = list(sweep(wild, [0, 1, 0.5], file, digits))
@@ -142,10 +142,10 @@ def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tm
     assert [event.ratio for event in failed] == [1, 0.5]
     assert re.match(r"step \d+, ratio 1: gradient of .* holds (NaN|Inf)", failed[0].reason)
     assert [row["ratio"] for row in read_rows(file, {})] == [0]
-    done = cli("sweep", "--ratios", "1,0", "--learning-rate", "1e6", "--steps", "50")
-    assert done.returncode == 1
-    assert "error: step" in done.stderr
-    assert done.stdout.splitlines()[1].split()[0] == "0.0"
+    assert main(["sweep", "--ratios", "1,0", "--learning-rate", "1e6", "--steps", "50"]) == 1
+    printed = capsys.readouterr()
+    assert "error: step" in printed.err
+    assert printed.out.splitlines()[1].split()[0] == "0.0"
 
 
 def test_a_trainer_must_have_the_sweeps_settings(digits, tmp_path):
@@ -280,13 +280,13 @@ def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, c
     assert [row["ratio"] for row in read_rows(out, {})] == [1]
 
 
-def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path):
+def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
-    done = cli("table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    assert main(["table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out)]) == 0
     rows = read_rows(out, {})
     assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
     config = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
     assert all(row.items() >= config.items() for row in rows)
-    assert "published accuracy" in done.stdout
-    assert "0.4099" in done.stdout
+    printed = capsys.readouterr().out
+    assert "published accuracy" in printed
+    assert "0.4099" in printed

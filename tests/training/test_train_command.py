@@ -41,8 +41,15 @@ def test_bad_options_are_named(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
-    whole = train("--steps", "120", "--checkpoint", str(tmp_path / "whole"))
+def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
+    def trained(folder, *options):
+        """The status of the command, in this process, and what it said."""
+        handler = signal.getsignal(signal.SIGINT)
+        status = main(["train", "--evaluations", "1", "--checkpoint", str(tmp_path / folder), *options])
+        signal.signal(signal.SIGINT, handler)
+        return status, "".join(capsys.readouterr())
+
+    _, whole = trained("whole", "--steps", "120")
     command = [*TRAIN, "--steps", "120", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
@@ -54,12 +61,12 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert re.search(r"Stopped at step \d+ of 120; the same command goes on", said)
-    again = train("--steps", "120", "--checkpoint", str(tmp_path / "parts"))
-    assert again.returncode == 0
-    other = train("--steps", "130", "--seed", "1", "--checkpoint", str(tmp_path / "parts"))
-    assert other.returncode == 1
-    assert "was saved by a run with seed 0 (now 1)" in other.stderr
-    reached = [re.search(r"step 120: .* bytes", done.stdout + done.stderr).group() for done in (whole, again)]
+    status, again = trained("parts", "--steps", "120")
+    assert status == 0
+    status, other = trained("parts", "--steps", "130", "--seed", "1")
+    assert status == 1
+    assert "was saved by a run with seed 0 (now 1)" in other
+    reached = [re.search(r"step 120: .* bytes", said).group() for said in (whole, again)]
     assert reached[0] == reached[1]
 
 
