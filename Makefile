@@ -46,7 +46,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench bench-gpu release \
-	binder-replay requirements clean
+	faults binder-replay requirements clean
 
 lab: $(VENV)/.horovod $(VENV)/.fused
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 notebooks
@@ -133,6 +133,13 @@ release: $(VENV)/.horovod
 	$(MAKE) test-colab
 	$(MAKE) binder-replay
 	$(BIN)/python tools/release.py build
+
+# Strike real work with faults, N of them in all, and check what is promised; goes on from results/faults.jsonl. The
+# kinds that fill disks, cut links and take memory need root, and are left out without.
+N ?= 100
+SEED ?= 0
+faults: $(VENV)/.horovod $(VENV)/.fused
+	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(N) --seed $(SEED)
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
 binder-replay: $(INSTALLED)
