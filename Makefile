@@ -45,8 +45,8 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site soak bench bench-gpu \
-	release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site faults soak bench \
+	bench-gpu release binder-replay requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -142,6 +142,13 @@ release: $(VENV)/.horovod
 	$(MAKE) test-colab
 	$(MAKE) binder-replay
 	$(BIN)/python tools/release.py build
+
+# Strike real work with faults, N of them in all, and check what is promised; goes on from results/faults.jsonl. The
+# kinds that fill disks, cut links and take memory need root, and are left out without.
+N ?= 100
+SEED ?= 0
+faults: $(VENV)/.horovod $(VENV)/.fused
+	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(N) --seed $(SEED)
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
 binder-replay: $(INSTALLED)

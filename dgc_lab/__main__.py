@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from dgc_lab import __version__
 from dgc_lab.common import LabError, check_number
@@ -14,11 +15,24 @@ from dgc_lab.common import LabError, check_number
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 an error that was explained, 2 wrong usage, 130 stopped."""
     options = parser().parse_args(arguments)
+    return status_of(lambda: options.command(options))
+
+
+def status_of(command: Callable[[], int]) -> int:
+    """The exit status of a command, whose errors are lines to read, and which Ctrl-C may end at any moment."""
     try:
-        return options.command(options)
+        return command()
     except (ValueError, LabError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Stopped. The same command goes on from what it has kept.", file=sys.stderr)
+        return 130
+
+
+def end_as_by_ctrl_c() -> None:
+    """Let SIGTERM do what Ctrl-C does: whoever ends a job for its time or its machine sends that first."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -190,4 +204,5 @@ def launched_communicator():
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     sys.exit(main())

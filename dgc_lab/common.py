@@ -1,6 +1,6 @@
-"""What every room needs: the error that says what to do, checks of arguments, memory, rooms that load late.
+"""What every room needs: the error that says what to do, checks of arguments, files, memory, rooms that load late.
 
-The standard library only.
+The standard library only, but for the arrays in files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import importlib
 import math
 import numbers
 import operator
+import os
 import re
+from pathlib import Path
 
 
 class LabError(RuntimeError):
@@ -72,6 +74,53 @@ def free_memory() -> None:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def at_file(file: str | os.PathLike, done: str = "written"):
+    """Make of the system's error at a file a LabError that names it and says what to do.
+
+    >>> with at_file("/proc/rows.jsonl"):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    dgc_lab.common.LabError: /proc/rows.jsonl cannot be written (No space left on device). See to that, and the same...
+    """
+    try:
+        yield
+    except OSError as error:
+        told = f"{file} cannot be {done} ({error.strerror or error})"
+        raise LabError(f"{told}. See to that, and the same call goes on from what is kept") from error
+
+
+def save_arrays(file: str | os.PathLike, *values, **arrays) -> None:
+    """Write arrays to an ``.npz`` file, whole or not at all; a LabError where it cannot be written."""
+    import numpy as np
+
+    unfinished = Path(file).with_suffix(".unfinished")
+    try:
+        with at_file(file):
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "wb") as out:
+                np.savez(out, *values, **arrays)
+            os.replace(unfinished, file)
+    except LabError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+
+
+def load_arrays(file: str | os.PathLike) -> dict:
+    """All arrays of such a file, by name; a LabError where it is damaged. Nothing in it is run."""
+    import numpy as np
+
+    try:
+        with at_file(file, "read"), np.load(file, allow_pickle=False) as kept:
+            return {name: kept[name] for name in kept.files}
+    except LabError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds at damaged bytes
+        told = f"{file} cannot be read, it is damaged ({error})"
+        raise LabError(f"{told}. Remove it, and the same call goes on from what else is kept") from error
 
 
 def hand_on(room: str, names: dict[str, str]):

@@ -37,16 +37,17 @@ class ControlGroup:
 
     Args:
         limit: bytes; the kernel kills a process when all of them together need more.
+        name: of the group.
     """
 
-    def __init__(self, limit: int):
+    def __init__(self, limit: int, name: str = "dgc_lab_binder"):
         folder = Path("/sys/fs/cgroup")
         if (folder / "memory").is_dir():
             own = re.search(r":memory:(.*)", Path("/proc/self/cgroup").read_text())[1]
-            self.folder = folder / "memory" / own.lstrip("/") / "dgc_lab_binder"
+            self.folder = folder / "memory" / own.lstrip("/") / name
             limits = {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit}
         else:
-            self.folder, limits = folder / "dgc_lab_binder", {"memory.max": limit, "memory.swap.max": 0}
+            self.folder, limits = folder / name, {"memory.max": limit, "memory.swap.max": 0}
         self.folder.mkdir(exist_ok=True)
         for name, value in limits.items():
             (self.folder / name).write_text(str(value))

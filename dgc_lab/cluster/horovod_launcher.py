@@ -57,7 +57,8 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                     *["-np", str(size), *command],
                     folder=folder,
                     private=not reason,
-                    variables={"PATH": os.pathsep.join(paths)},
+                    # What TensorFlow and others leave behind where they are killed goes with the folder.
+                    variables={"PATH": os.pathsep.join(paths), "TMPDIR": folder},
                     stdout=subprocess.PIPE,
                     text=True,
                 )

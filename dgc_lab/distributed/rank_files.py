@@ -9,14 +9,13 @@ Lesson 7, section 7.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.distributed.communicators import default_communicator
 
 
@@ -40,11 +39,7 @@ class RankFiles:
         later = [saved for saved in self.steps() if saved > step and self.step is None]
         if later:
             raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or name an empty folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self._file(step).with_suffix(".unfinished")
-        with open(unfinished, "wb") as file:
-            np.savez(file, json.dumps(self.about), *(raw(variable.numpy()) for variable in self.variables))
-        os.replace(unfinished, self._file(step))
+        save_arrays(self._file(step), json.dumps(self.about), *(raw(variable.numpy()) for variable in self.variables))
         for old in self.steps():
             if old not in (step, self.step):
                 self._file(old).unlink()
@@ -73,9 +68,8 @@ class RankFiles:
         return step
 
     def _values(self, step):
-        """What a file of this run holds; a LabError for another run's."""
-        with np.load(self._file(step), allow_pickle=False) as file:
-            about, *values = (file[name] for name in file.files)
+        """What a file of this run holds; a LabError for another run's, and for a damaged one."""
+        about, *values = load_arrays(self._file(step)).values()
         saved = json.loads(str(about))
         differing = [name for name, now in self.about.items() if saved.get(name) != now]
         if differing:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dgc_lab.cluster.processes import interrupt_held_back
-from dgc_lab.common import check_number
+from dgc_lab.common import at_file, check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -47,9 +47,7 @@ class RowStarted:
 
 @dataclass(frozen=True)
 class RowFailed:
-    """A ``ratio``, the ``number``-th, whose training diverged: no row, and the ``reason`` in words.
-
-    The sweep goes on with the next one.
+    """A ``ratio``, the ``number``-th, whose training diverged: no row, the ``reason`` in words; the sweep goes on.
 
     Example:
         >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
@@ -238,7 +236,7 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
     A last line that a crash cut short is left out, since its row was not finished.
 
     Raises:
-        ValueError: another line is not a row; the message names file and line.
+        ValueError: another line is not a row; the message names file and line. LabError: it cannot be read.
 
     Example:
         >>> read_rows("not_there_yet.jsonl", {"steps": 300})
@@ -246,12 +244,14 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
     """
     if not (file := Path(file)).exists():
         return []
-    lines, rows = file.read_text(encoding="utf-8").split("\n"), []
+    with at_file(file, "read"):
+        lines, rows = file.read_text(encoding="utf-8", errors="replace").split("\n"), []
     for number, line in enumerate(lines, start=1):
         rows.append(parsed_row(line))
         cut_short = number == len(lines) and (line.startswith(ROW_START) or ROW_START.startswith(line))
         if rows[-1] is None and line.strip() and not cut_short:
-            raise ValueError(f"line {number} of {file} is not a row of a sweep: {line[:80]!r}")
+            told = f"line {number} of {file} is not a row of a sweep: {line[:80]!r}"
+            raise ValueError(f"{told}. Name another file; or, where it was a row, remove it, and the sweep goes on")
     return [row for row in rows if row and is_of(row, same)]
 
 
@@ -271,7 +271,7 @@ def parsed_row(line: str) -> dict | None:
 
 def append_row(file: str | os.PathLike, row: dict) -> None:
     """Add a row to the file and wait until it is on disk; a half line left by a crash is cut off first."""
-    with open(file, "a+b") as out:
+    with at_file(file), open(file, "a+b") as out:
         out.seek(0)
         before = out.read()
         last = before[before.rfind(b"\n") + 1 :]

@@ -125,6 +125,30 @@ def test_a_save_that_was_cut_short_is_no_save(tmp_path):
     assert model_and_saves(tmp_path)[1].restore(model) == 2
 
 
+@pytest.mark.parametrize("damage", [lambda whole: whole[:1000], lambda whole: whole[:900] + b"x" * 24 + whole[924:]])
+def test_a_damaged_save_is_named_and_without_it_the_one_before_is_taken(tmp_path, damage):
+    model, saves = model_and_saves(tmp_path)
+    saves.restore(model)
+    fit(model, saves)
+    file = tmp_path / "rank_0_step_2.npz"
+    file.write_bytes(damage(file.read_bytes()))
+    model, saves = model_and_saves(tmp_path)
+    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call goes on"):
+        saves.restore(model)
+    file.unlink()
+    assert saves.restore(model) == 1
+
+
+def test_a_save_that_cannot_be_written_names_the_file_and_leaves_the_one_before(tmp_path):
+    model, saves = model_and_saves(tmp_path)
+    saves.restore(model)
+    fit(model, saves, epochs=1)
+    (tmp_path / "rank_0_step_2.npz").mkdir()
+    with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*the same call goes on"):
+        fit(model, saves, epochs=2, first=1)
+    assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_1.npz", "rank_0_step_2.npz"}, "nothing half"
+
+
 def test_bfloat16_is_saved_without_pickle(tmp_path):
     from dgc_lab.distributed.communicators import OneWorker
     from dgc_lab.distributed.rank_files import RankFiles

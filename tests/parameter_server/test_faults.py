@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dgc_lab.cluster import FunctionFailed, ParameterServers, ProcessDied
+from dgc_lab.common import LabError
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
-from dgc_lab.parameter_server.training_loop import train
+from dgc_lab.parameter_server.training_loop import restore, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
 
@@ -217,6 +218,13 @@ def test_other_training_in_parts_takes_every_batch_once(three, task, tmp_path, m
     assert took.tolist() == list(range(events[-1].version)), "and no update was made twice, or by nobody"
     assert set(counts) == {2 if mode == "backup workers" else 1}
     assert sum(counts) == 240 or mode == "backup workers"
+
+
+def test_a_damaged_checkpoint_is_named(task, tmp_path):
+    file = tmp_path / "checkpoint.npz"
+    file.write_bytes(b"PK" + bytes(100))
+    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call goes on"):
+        restore(file, task, settings("synchronous"), 3)
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])

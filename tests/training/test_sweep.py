@@ -11,6 +11,7 @@ import time
 import pytest
 
 from dgc_lab.__main__ import main
+from dgc_lab.common import LabError
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -119,6 +120,18 @@ def test_a_half_written_row_is_dropped_and_a_missing_line_end_is_not(tmp_path):
     assert read_rows(file, {}) == [{"ratio": 1}]
     append_row(file, {"ratio": 0.5})
     assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
+
+
+def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"ratio": 1}\n{"rat\x9a\x00": 0.1}\n{"ratio": \xff\xfe\n{"ratio": 0.5}\n')
+    with pytest.raises(ValueError, match=r"line 2 of .*rows\.jsonl is not a row .*remove it, and the sweep goes on"):
+        read_rows(file, {})
+    folder = tmp_path / "folder.jsonl"
+    folder.mkdir()
+    for called in (lambda: read_rows(folder, {}), lambda: append_row(folder, {"ratio": 1})):
+        with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*the same call goes on"):
+            called()
 
 
 def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
@@ -250,7 +263,19 @@ def test_an_error_ends_the_command_itself_with_one_line_and_status_1():
     check_one_line(done.stderr, "ratios must be in [0, 1], got 3.0")
 
 
-def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_before_the_first_step_is_a_line_too(tmp_path):
+    """While TensorFlow is still imported, as everybody has done who saw a wrong option in what he had typed."""
+    (tmp_path / "tensorflow.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = cli("sweep", env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 130
+    assert done.stderr == "Stopped. The same command goes on from what it has kept.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number):
     out = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "dgc_lab", "sweep", "--ratios", "1,0.1", "--steps", "1500", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -259,7 +284,7 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert printed.splitlines()[1].split()[0] == "1.0"
