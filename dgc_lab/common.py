@@ -1,4 +1,4 @@
-"""What every room needs: the error that says what to do, checks of arguments, memory, rooms that load late.
+"""What every room needs: the error that says what to do, checks of arguments, memory.
 
 The standard library only.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import math
 import numbers
 import operator
@@ -72,22 +71,3 @@ def free_memory() -> None:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def hand_on(room: str, names: dict[str, str]):
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a room that hands on its modules' names when they are asked for.
-
-    Args:
-        room: the package, ``__name__`` in its ``__init__``.
-        names: by module of the room, the public names in it, parted by spaces.
-
-    Source: PEP 562.
-    """
-    home = {name: module for module, given in names.items() for name in given.split()}
-
-    def __getattr__(name: str):
-        if name not in home:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{room}.{home[name]}"), name)
-
-    return __getattr__, lambda: sorted(home), list(home)
