@@ -1,11 +1,12 @@
-"""Public names, looked over on their way out: a wrong type is refused by its argument's annotation, before work starts.
+"""Public names, looked over on their way out: an argument of a wrong type is refused by its annotation, before work.
 
-Rooms hand their names on through `hand_on`. What an annotation cannot say, such as limits, each function checks with
-`dgc_lab.common`. The standard library only; numbers and tensors are known by what they have.
+Rooms hand their names on by `hand_on`. What no annotation says, such as a limit, a function checks by itself, with
+`dgc_lab.common`. The standard library only: tensors are known by their dtype and shape.
 """
 
 from __future__ import annotations
 
+import builtins
 import collections.abc as kinds
 import functools
 import importlib
@@ -16,17 +17,44 @@ import pathlib
 import types
 import typing
 
-LONGEST_VALUE = 200  # characters of a message
+LONGEST_VALUE = 200  # characters of it in a message
+SEVERAL = (list, tuple, set, kinds.Collection, kinds.Container, kinds.Iterable, kinds.Iterator, kinds.Sequence)
 
 
 class ArrayLike:
-    """An annotation: a tensor, symbolic too, an array, a number, or lists of these."""
+    """An annotation: a tensor, symbolic too, an array, a number, or lists of numbers, all of one length."""
+
+
+class Seed:
+    """An annotation: two whole numbers, or an integer tensor of shape (2,), symbolic too."""
+
+
+Tensors = list[ArrayLike]
+
+
+class NotImported(type):
+    """Makes what stands for a class that only a type checker imports: whatever has a class of its name is one of it."""
+
+    def __getattr__(cls, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return NotImported(name, (), {})
+
+    def __instancecheck__(cls, x) -> bool:
+        return any(one.__name__ == cls.__name__ for one in type(x).__mro__)
+
+
+class Names(dict):
+    """What an annotation's names stand for."""
+
+    def __missing__(self, name: str):
+        return getattr(builtins, name, None) or NotImported(name, (), {})
 
 
 def hand_on(room: str, names: dict[str, str]):
     """``__getattr__``, ``__dir__`` and ``__all__`` of a room that hands on its modules' names when they are asked for.
 
-    Functions and the making of instances look at their arguments first (`guarded`).
+    Functions, and classes when they make an instance, look at their arguments first (`guarded`).
 
     Args:
         room: the package, ``__name__`` in its ``__init__``.
@@ -43,7 +71,7 @@ def hand_on(room: str, names: dict[str, str]):
         if isinstance(thing, types.FunctionType):
             return guarded(thing, room)
         for owner in thing.__mro__ if isinstance(thing, type) else ():
-            if owner.__module__.partition(".")[0] == __package__ and not issubclass(owner, BaseException):
+            if owner.__module__.startswith(f"{__package__}.") and not issubclass(owner, BaseException):
                 guard_making(owner)
         return thing
 
@@ -52,143 +80,142 @@ def hand_on(room: str, names: dict[str, str]):
 
 @functools.cache
 def guarded(function, room: str | None = None):
-    """A function that refuses arguments of wrong types with a ValueError, else calls the one given.
-
-    It is found under the name by which it is pickled: that of the room.
+    """The function, with a ValueError for an argument of a wrong type; pickled by the name that the room has for it.
 
     Example:
-        >>> def half(steps: int, name: str | None = None): return steps // 2
+        >>> def half(steps: int, name: str | None = None):
+        ...     return steps // 2
         >>> guarded(half)("ten")
         Traceback (most recent call last):
         ValueError: steps must be a whole number, got 'ten'
     """
-    in_order, by_name, rest = [], {}, None
-    for parameter in inspect.signature(function).parameters.values():
-        rule = rule_of(parameter, function.__globals__)
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            rest = (parameter.name, rule)
-        elif parameter.kind is not parameter.VAR_KEYWORD:
-            by_name[parameter.name] = rule
-            if parameter.kind is not parameter.KEYWORD_ONLY:
-                in_order.append((parameter.name, rule))
-    if not any([*by_name.values(), rest and rest[1]]):
+    parameters = inspect.signature(function).parameters.values()
+    rules = {parameter.name: _with_default(parameter, function.__globals__) for parameter in parameters}
+    if not any(rules.values()):
         return function
+    in_order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.wraps(function)
     def looks_first(*args, **kwargs):
-        for (name, rule), value in zip(in_order, args, strict=False):
-            if rule:
-                refuse(name, rule, value)
-        for value in args[len(in_order) :] if rest and rest[1] else ():
-            refuse(*rest, value)
+        for place, value in enumerate(args):
+            name = in_order[place] if place < len(in_order) else rest
+            if (rule := rules.get(name)) and not rule[0](value):
+                _refuse(name, rule[1], value)
         for name, value in kwargs.items():
-            if rule := by_name.get(name):
-                refuse(name, rule, value)
+            if (rule := rules.get(name)) and not rule[0](value):
+                _refuse(name, rule[1], value)
         return function(*args, **kwargs)
 
     looks_first.__module__ = room or function.__module__
-    looks_first.autograph_info__ = {}  # for tf.function: nothing here needs to be converted, and trying takes long
+    looks_first.autograph_info__ = {}  # for tf.function: there is nothing to convert here, and trying takes long
     return looks_first
 
 
 def guard_making(owner: type) -> None:
-    """Have a class look at the arguments of ``__init__`` and ``__new__``, once."""
-    for name in ("__init__", "__new__"):
-        maker = inspect.unwrap(getattr(owner, name)) if name in vars(owner) else None
-        if isinstance(maker, types.FunctionType) and getattr(owner, name) is maker:
-            looks_first = guarded(maker)
-            setattr(owner, name, staticmethod(looks_first) if name == "__new__" else looks_first)
+    """Have a class look at what it makes instances of, once; a subclass that has come by its rules looks again."""
+    for name in vars(owner).keys() & {"__init__", "__new__"}:
+        maker = getattr(owner, name)
+        if isinstance(maker, types.FunctionType) and not hasattr(maker, "autograph_info__"):
+            setattr(owner, name, staticmethod(guarded(maker)) if name == "__new__" else guarded(maker))
 
 
-def refuse(name: str, rule, value) -> None:
-    """A ValueError for a value that does not follow the rule."""
-    fits, words = rule
-    if not fits(value):
-        shown = repr(value)
-        shown = shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
-        raise ValueError(f"{name} must be {words}, got {shown}")
+def _refuse(name: str, allowed: str, value):
+    if isinstance(value, int) and allowed.startswith(SIMPLE[int][1]):
+        allowed = f"{allowed} below 2**63"
+    shown = repr(value)
+    shown = shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."
+    raise ValueError(f"{name} must be {allowed}, got {shown}")
 
 
-def rule_of(parameter: inspect.Parameter, names: dict):
-    """Which values an annotation allows, and in words; None for any, as where it names what is not imported."""
-    fits, words = _rule(parameter.annotation, names) or (None, "")
-    if not fits:
-        return None
-    if parameter.default is None and not fits(None):
-        return (lambda value: value is None or fits(value)), f"{words} or None"
-    return fits, words
+def _with_default(parameter: inspect.Parameter, names: dict):
+    rule = _rule(parameter.annotation, names)
+    if rule and parameter.default is None and not rule[0](None):
+        return (lambda value: value is None or rule[0](value)), f"{rule[1]}, or None"
+    return rule
 
 
 def _rule(annotation, names: dict):
-    if isinstance(annotation, str | typing.ForwardRef):
-        try:
-            return _rule(eval(getattr(annotation, "__forward_arg__", annotation), names), names)
-        except (NameError, AttributeError, TypeError):
-            return None
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
+    """Which values an annotation allows, and in words; None for any."""
+    while isinstance(annotation, str | typing.ForwardRef):
+        annotation = eval(getattr(annotation, "__forward_arg__", annotation), {}, Names(names))
+    kind, inner = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if kind in (typing.Union, types.UnionType):
         rules = [_rule(each, names) for each in inner]
-        if None in rules:
-            return None
-        return (lambda value: any(fits(value) for fits, _ in rules)), " or ".join(words for _, words in rules)
-    kind = origin or annotation
+        whole = None not in rules
+        return whole and ((lambda x: any(fits(x) for fits, _ in rules)), ", or ".join(words for _, words in rules))
     if kind in SIMPLE:
         return SIMPLE[kind]
     if kind in (dict, kinds.Mapping):
-        return _holding(
-            kinds.Mapping, "a dict", lambda value: value.values(), [_rule(each, names) for each in inner[1:]]
-        )
+        return _holding("a dict", kinds.Mapping, lambda x: x.values(), _rule(inner[1], names) if inner else None)
     if kind in SEVERAL:
-        return _holding(kinds.Iterable, "a list", list, [_rule(inner[0], names)] if inner else [])
-    if not isinstance(kind, type) or kind in (object, inspect.Parameter.empty) or getattr(kind, "_is_protocol", False):
+        one_kind = inner and (kind is not tuple or inner[-1] is ...)
+        return _holding("a list", kinds.Iterable, list, _rule(inner[0], names) if one_kind else None)
+    if not isinstance(kind, type) or kind in (object, inspect.Parameter.empty):
         return None
-    return (lambda value: isinstance(value, kind)), f"a {kind.__name__}"
+    if kind.__name__ in ("ndarray", "Tensor"):
+        return (lambda x: _is_array_like(x) and hasattr(x, "dtype")), "a tensor or an array"
+    return (lambda x: isinstance(x, kind)), f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
-def _holding(kind: type, words: str, members, rules: list):
-    """Things that hold others, each of which follows the rule, if there is one; an iterator is not looked into."""
-    inside = next(filter(None, rules), None)
+def _holding(words: str, kind: type, members, inside):
+    """The rule for what holds things that follow another rule; nobody looks into an iterator, or into an array."""
+    others = str | bytes | type if kind is kinds.Mapping else str | bytes | type | kinds.Mapping
 
-    def fits(value):
-        if not isinstance(value, kind) or isinstance(value, str | bytes | type):
+    def fits(x) -> bool:
+        if not isinstance(x, kind) or isinstance(x, others):
             return False
-        return not inside or not isinstance(value, kinds.Sized) or all(map(inside[0], members(value)))
+        return not inside or not isinstance(x, kinds.Sized) or hasattr(x, "dtype") or all(map(inside[0], members(x)))
 
-    return fits, f"{words} of {inside[1]}" if inside else words
+    return fits, f"{words}, each {inside[1]}" if inside else words
 
 
-def _is_scalar(value, *dtypes: str) -> bool:
-    """Whether this is a tensor or array of no dimension, or of none that is known yet, and of such a dtype."""
-    if isinstance(value, type) or not hasattr(value, "dtype") or not hasattr(value, "shape"):
+def _shape(x):
+    """The shape of what is like an array; a TypeError of what is not."""
+    if hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, type):
+        if any(word in str(x.dtype) for word in ("int", "float", "bool")):
+            return x.shape
+    elif isinstance(x, list | tuple):
+        shapes = [_shape(each) for each in x]
+        if all(shape == shapes[0] for shape in shapes):
+            return (len(x), *shapes[:1])
+    elif isinstance(x, numbers.Real) and not _is_huge(x):
+        return ()
+    raise TypeError
+
+
+def _is_array_like(x) -> bool:
+    try:
+        return _shape(x) is not TypeError
+    except TypeError:
         return False
-    rank = value.shape.rank if hasattr(value.shape, "rank") else len(value.shape)
-    return not rank and any(dtype in str(value.dtype) for dtype in dtypes)
 
 
-def _is_array_like(value) -> bool:
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return not isinstance(value, type) and any(word in str(value.dtype) for word in ("int", "float", "bool"))
-    return isinstance(value, numbers.Number) or (isinstance(value, list | tuple) and all(map(_is_array_like, value)))
+def _is_scalar(x, *dtypes: str) -> bool:
+    """Whether this is a tensor or an array of no dimension, or of none that is known yet, and of such a dtype."""
+    if isinstance(x, type) or not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        return False
+    rank = x.shape.rank if hasattr(x.shape, "rank") else len(x.shape)
+    return not rank and any(dtype in str(x.dtype) for dtype in dtypes)
 
 
-def _is_whole(value) -> bool:
-    return (isinstance(value, numbers.Integral) and not isinstance(value, bool)) or _is_scalar(value, "int")
+def _is_huge(x) -> bool:
+    return isinstance(x, int) and abs(x) >= 2**63
 
 
-def _is_number(value) -> bool:
-    return (isinstance(value, numbers.Real) and not isinstance(value, bool)) or _is_scalar(value, "int", "float")
+def _is_real(x, kind: type, *dtypes: str) -> bool:
+    return (isinstance(x, kind) and not isinstance(x, bool)) or _is_scalar(x, *dtypes)
 
 
 SIMPLE = {
-    int: (_is_whole, "a whole number"),
-    float: (_is_number, "a number"),
-    str: (lambda value: isinstance(value, str), "text"),
-    bool: (lambda value: isinstance(value, bool) or _is_scalar(value, "bool"), "True or False"),
-    None: (lambda value: value is None, "None"),
-    type(None): (lambda value: value is None, "None"),
-    os.PathLike: (lambda value: isinstance(value, os.PathLike), "a path"),
-    pathlib.Path: (lambda value: isinstance(value, os.PathLike), "a path"),
+    int: (lambda x: _is_real(x, numbers.Integral, "int") and not _is_huge(x), "a whole number"),
+    float: (lambda x: _is_real(x, numbers.Real, "int", "float"), "a number"),
+    str: (lambda x: isinstance(x, str), "text"),
+    bool: (lambda x: isinstance(x, bool) or _is_scalar(x, "bool"), "True or False"),
+    type(None): (lambda x: x is None, "None"),
+    os.PathLike: (lambda x: isinstance(x, os.PathLike), "a path"),
+    pathlib.Path: (lambda x: isinstance(x, os.PathLike), "a path"),
     kinds.Callable: (callable, "a function"),
+    Seed: (lambda x: _is_array_like(x) and _shape(x) == (2,), "two whole numbers"),
     ArrayLike: (_is_array_like, "a tensor, an array, or lists of numbers"),
 }
-SEVERAL = (list, tuple, set, kinds.Sequence, kinds.Iterable, kinds.Container, kinds.Iterator)

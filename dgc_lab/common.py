@@ -1,6 +1,6 @@
-"""What every room needs: the error that says what to do, checks of arguments, memory.
+"""What every room needs: the error that says what to do, checks of arguments, arrays in files, memory.
 
-The standard library only.
+The standard library, and numpy where arrays are kept.
 """
 
 from __future__ import annotations
@@ -8,10 +8,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import hashlib
+import io
 import math
 import numbers
 import operator
+import os
 import re
+from pathlib import Path
+
+SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
+ZIP_END = b"PK\5\6"  # 22 bytes before the end of a zip without a comment
 
 
 class LabError(RuntimeError):
@@ -32,6 +39,13 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{argument} must be a whole number {allowed}, got {value!r}")
     return int(value)
+
+
+def check_some(argument: str, value):
+    """The value, when it holds at least one thing; else a ValueError."""
+    if len(value) == 0:
+        raise ValueError(f"{argument} must hold at least one thing, got {value!r}")
+    return value
 
 
 BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
@@ -58,6 +72,52 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
     if not inside or (math.isinf(value) and (finite or "finite" in rule)):
         raise ValueError(f"{argument} must be {allowed}, got {value!r}")
     return value
+
+
+def read_text(file: str | os.PathLike) -> str:
+    """A text file, in UTF-8 with or without a mark before it; a LabError where it is no such file."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LabError(f"{file} must be text in UTF-8, got {error.object[error.start : error.end]!r}") from None
+    except IsADirectoryError:
+        raise LabError(f"{file} must be a file, it is a folder") from None
+
+
+def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
+    """Write arrays as ``numpy.savez`` does, with the file's SHA-256 at its end: the whole file, or nothing."""
+    import numpy as np
+
+    unfinished = Path(f"{file}.unfinished")
+    with open(unfinished, "w+b") as out:
+        np.savez(out, *arrays, **named)
+        out.seek(0)
+        digest = hashlib.file_digest(out, "sha256").hexdigest().encode()
+        out.seek(0, os.SEEK_END)
+        out.write(SEAL + digest)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(unfinished, file)
+
+
+def load_arrays(file: str | os.PathLike) -> dict:
+    """The arrays of `save_arrays` by name, in their order; a LabError where a single bit is not as it was written.
+
+    A file without a SHA-256, as ``numpy.savez`` writes it, is read too, with what a zip itself notices.
+    """
+    import numpy as np
+
+    data = Path(file).read_bytes()
+    content, seal, digest = data[:-SEALED], data[-SEALED : len(SEAL) - SEALED], data[len(SEAL) - SEALED :]
+    sealed = seal == SEAL and hashlib.sha256(content).hexdigest().encode() == digest
+    try:
+        if not sealed and not data[-len(ZIP_END) - 18 :].startswith(ZIP_END):
+            raise ValueError("its SHA-256 is another one")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # whatever the readers of zip files and of arrays came upon
+        reason = str(error) or type(error).__name__
+        raise LabError(f"{file} is damaged ({reason}): delete it, or put back a copy of it") from None
 
 
 def free_memory() -> None:

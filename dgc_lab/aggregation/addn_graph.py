@@ -96,7 +96,7 @@ def tape_graph(uses: int = 8):
     return graph, graph.outputs[0].op.inputs[0]  # the output is an Identity of the gradient
 
 
-def sum_nodes(result) -> list[Node]:
+def sum_nodes(result: tf.Tensor) -> list[Node]:
     """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
 
     Example:

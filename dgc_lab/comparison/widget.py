@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from typing import ClassVar
 
@@ -56,7 +57,7 @@ class SchemeLab(LiveSweep):
     sent: ClassVar = "kB a step and worker"
     beside_settings: ClassVar = (*LiveSweep.beside_settings, "scheme", "knob")
 
-    def __init__(self, mine=None, ranks=None, out=None, **settings):
+    def __init__(self, mine=None, ranks=None, out: str | os.PathLike | None = None, **settings):
         from dgc_lab.schemes import SCHEMES
 
         self.ranks, self.mine = ranks, named_ones(mine)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.exchange import (
+    Collectives,
     ExchangeResult,
     GradientExchange,
     Kinds,
@@ -54,7 +55,9 @@ class Compressor(tf.Module):
     Source: arXiv:1712.01887, Algorithm 1; `dgc_lab.dgc.algorithm` has it line by line.
     """
 
-    def __init__(self, config: DGCConfig, variables, communicator, names=None):
+    def __init__(
+        self, config: DGCConfig, variables: list[tf.Variable], communicator: Collectives, names: list[str] | None = None
+    ):
         super().__init__(name="compressor")
         self.config, self.communicator, self.trained = config, communicator, list(variables)
         self.names = list(names or [variable.name.split(":")[0] for variable in self.trained])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
@@ -88,12 +89,14 @@ def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
     if checkpoint is None or not Path(checkpoint).exists():
         fresh = np.full(config.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
-    with np.load(checkpoint, allow_pickle=False) as file:
-        found, wanted = file["settings"].item(), fingerprint(config, workers, weights)
-        if found != wanted:
-            raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
-        kept = {name: [file[f"{name}{n}"] for n in range(len(weights))] for name in ("weights", "velocities")}
-        return kept | {"updates": file["updates"], "version": int(file["version"])}
+    file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)
+    if (found := str(file.get("settings"))) != wanted:
+        raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
+    names = {name: [f"{name}{n}" for n in range(len(weights))] for name in ("weights", "velocities")}
+    if {"updates", "version", *names["weights"], *names["velocities"]} - file.keys():
+        raise LabError(f"checkpoint {checkpoint} does not hold what it was saved with: delete it")
+    kept = {name: [file[each] for each in every] for name, every in names.items()}
+    return kept | {"updates": file["updates"], "version": int(file["version"])}
 
 
 def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
@@ -105,9 +108,7 @@ def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
     if checkpoint is not None:
         arrays = {f"{name}{n}": array for name in ("weights", "velocities") for n, array in enumerate(state[name])}
         arrays |= {"updates": state["updates"], "version": state["version"]}
-        partly = Path(f"{checkpoint}.part.npz")
-        np.savez(partly, settings=fingerprint(config, model.workers, state["weights"]), **arrays)
-        partly.replace(checkpoint)
+        save_arrays(checkpoint, settings=fingerprint(config, model.workers, state["weights"]), **arrays)
     return state
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.exchange import Collectives
 
 
 def was_sent(before, after, gradient, velocity=None):
@@ -47,7 +49,14 @@ class WatchedCompressor(Compressor):
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
 
-    def __init__(self, config, variables, communicator, names=None, longest=1000):
+    def __init__(
+        self,
+        config: DGCConfig,
+        variables: list[tf.Variable],
+        communicator: Collectives,
+        names: list[str] | None = None,
+        longest: int = 1000,
+    ):
         if not config.accumulate:
             raise ValueError("config must accumulate: what is dropped has no age")
         if config.values != "float32":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import sampled_threshold
 from dgc_lab.dgc.wire_format import add_in_order, scatter_add
 from dgc_lab.schemes.scheme import Mean, Scheme, Turn
 
 
-def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
+def sent_alone(scheme: Scheme, gradient: ArrayLike, seed: ArrayLike = 0, own_seed: ArrayLike = 0):
     """What one worker's message stands for, float32, of a gradient of any shape and the scheme's first state.
 
     With nobody else there, the answer to each question is what was asked. ``seed`` and ``own_seed`` are numbers, for
@@ -33,7 +34,7 @@ def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
         return own
 
 
-def largest(x, ratio, seed):
+def largest(x: ArrayLike, ratio: float, seed: ArrayLike):
     """The share ``ratio`` of the elements of ``x`` that is largest in magnitude: int32 indices, and values.
 
     By a sampled threshold (`dgc_lab.dgc.sampled_threshold`), drawn with ``seed``, int32 (2,).
@@ -50,7 +51,7 @@ def largest(x, ratio, seed):
     return indices, values
 
 
-def in_places(indices, values, shape):
+def in_places(indices: ArrayLike, values: ArrayLike, shape):
     """Zeros of a shape, a ``tf.TensorShape``, with ``values`` at the flat int32 ``indices``, none of which is twice.
 
     Example:
@@ -73,7 +74,7 @@ def mean_of_entries(everyone, shape):
     return tf.reshape(total, shape)
 
 
-def mean_of(tensors):
+def mean_of(tensors: list[ArrayLike]):
     """The mean of a list of tensors, added up in the order of the workers.
 
     Example:
@@ -83,7 +84,7 @@ def mean_of(tensors):
     return add_in_order(tensors) / len(tensors)
 
 
-def chance(x, seed):
+def chance(x: ArrayLike, seed: ArrayLike):
     """Uniform random numbers in [0, 1), one for each element of ``x``, drawn with ``seed``, int32 (2,).
 
     Example:
@@ -93,7 +94,7 @@ def chance(x, seed):
     return tf.random.stateless_uniform(x.shape, seed)
 
 
-def round_by_chance(x, seed):
+def round_by_chance(x: ArrayLike, seed: ArrayLike):
     """Each number of ``x`` rounded up or down to a whole one, the nearer one the likelier: right in the mean.
 
     ``seed`` is int32 (2,). Source: arXiv:1610.02132, section 3.1.
@@ -105,7 +106,7 @@ def round_by_chance(x, seed):
     return tf.floor(x + chance(x, seed))
 
 
-def pack_bits(numbers, bits: int):
+def pack_bits(numbers: ArrayLike, bits: int):
     """Whole numbers from 0 to 2**bits - 1 as bytes, 8 / bits of them in each; uint8 (bytes,) from int tensor of n.
 
     Example:
@@ -119,7 +120,7 @@ def pack_bits(numbers, bits: int):
     return tf.cast(tf.reduce_sum(rows * 2 ** (bits * tf.range(each)), 1), tf.uint8)
 
 
-def unpack_bits(packed, bits: int, shape):
+def unpack_bits(packed: ArrayLike, bits: int, shape):
     """The opposite of `pack_bits`: from ``packed``, with ``bits`` for each number, an int32 tensor of that shape.
 
     Example:

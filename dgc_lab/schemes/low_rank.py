@@ -9,7 +9,7 @@ from dgc_lab.schemes.scheme import Mean, Scheme
 
 
 @named
-def powersgd(rank=2):
+def powersgd(rank: int = 2):
     """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
 
     P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. One

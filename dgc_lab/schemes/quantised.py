@@ -150,7 +150,7 @@ def ef_sign():
 
 
 @named
-def signum(momentum=0.9):
+def signum(momentum: float = 0.9):
     """The sign of each worker's momentum; the majority decides.
 
     v' = m v + (1 - m) g; update = sign(sum of sign(v')). An allgather of a bit an element.
@@ -198,7 +198,7 @@ def one_bit():
 
 
 @named
-def qsgd(levels=4):
+def qsgd(levels: int = 4):
     """Magnitudes rounded by chance to multiples of norm / levels: right in the mean.
 
     sent = |g| sign(g_i) l_i / s, where l_i is s |g_i| / |g| rounded up or down by chance. An allgather of 2, 4 or 8

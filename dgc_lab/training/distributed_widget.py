@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
@@ -54,7 +55,7 @@ class DistributedSweep(RatioSweep):
     }
     beside_settings: ClassVar = (*RatioSweep.beside_settings, "method")
 
-    def __init__(self, ranks=None, out=None, **settings):
+    def __init__(self, ranks=None, out: str | os.PathLike | None = None, **settings):
         self.ranks, self._own_ranks = ranks, ranks is None
         if ranks is not None:
             settings.setdefault("workers", ranks.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import ClassVar
 
@@ -39,7 +40,7 @@ class LiveSweep(LiveRun):
     beside_settings: ClassVar = ("preset",)
     redraw_share: ClassVar = 0.012
 
-    def __init__(self, out=None, **settings):
+    def __init__(self, out: str | os.PathLike | None = None, **settings):
         self.out, self._data = out, None
         self.dataset = wide(Dropdown, "Data set", options=list(MODELS))
         self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])

@@ -246,6 +246,8 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
     """
     if not (file := Path(file)).exists():
         return []
+    if not file.is_file():
+        raise ValueError(f"file must be a file of rows, got {str(file)!r}")
     lines, rows = file.read_text(encoding="utf-8").split("\n"), []
     for number, line in enumerate(lines, start=1):
         rows.append(parsed_row(line))

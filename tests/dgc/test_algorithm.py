@@ -199,7 +199,7 @@ def resnet_50():
         ({"dense_below": -1}, "dense_below must be a whole number"),
         ({"ratio": "0.1"}, "ratio must be a number, got '0.1'"),
         ({"momentum": None}, "momentum must be a number, got None"),
-        ({"warm_up": 0.25}, "warm_up must be a sequence of ratios, got 0.25"),
+        ({"warm_up": 0.25}, "warm_up must be a list, each a number, got 0.25"),
     ],
 )
 def test_bad_switches_are_named(switches, message):
