@@ -14,6 +14,7 @@ import inspect
 import numbers
 import os
 import pathlib
+import sys
 import types
 import typing
 
@@ -39,6 +40,9 @@ class NotImported(type):
         if name.startswith("_"):
             raise AttributeError(name)
         return NotImported(name, (), {})
+
+    def __getitem__(cls, _):
+        return cls
 
     def __instancecheck__(cls, x) -> bool:
         return any(one.__name__ == cls.__name__ for one in type(x).__mro__)
@@ -79,7 +83,7 @@ def hand_on(room: str, names: dict[str, str]):
 
 
 @functools.cache
-def guarded(function, room: str | None = None):
+def guarded(function, room: str | None = None, module: str | None = None):
     """The function, with a ValueError for an argument of a wrong type; pickled by the name that the room has for it.
 
     Example:
@@ -90,7 +94,8 @@ def guarded(function, room: str | None = None):
         ValueError: steps must be a whole number, got 'ten'
     """
     parameters = inspect.signature(function).parameters.values()
-    rules = {parameter.name: _with_default(parameter, function.__globals__) for parameter in parameters}
+    names = vars(sys.modules[module or function.__module__])
+    rules = {parameter.name: _with_default(parameter, names) for parameter in parameters}
     if not any(rules.values()):
         return function
     in_order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -117,7 +122,8 @@ def guard_making(owner: type) -> None:
     for name in vars(owner).keys() & {"__init__", "__new__"}:
         maker = getattr(owner, name)
         if isinstance(maker, types.FunctionType) and not hasattr(maker, "autograph_info__"):
-            setattr(owner, name, staticmethod(guarded(maker)) if name == "__new__" else guarded(maker))
+            looks_first = guarded(maker, None, owner.__module__)
+            setattr(owner, name, staticmethod(looks_first) if name == "__new__" else looks_first)
 
 
 def _refuse(name: str, allowed: str, value):
@@ -178,7 +184,7 @@ def _shape(x):
     elif isinstance(x, list | tuple):
         shapes = [_shape(each) for each in x]
         if all(shape == shapes[0] for shape in shapes):
-            return (len(x), *shapes[:1])
+            return (len(x), *(tuple(shapes[0]) if shapes else ()))
     elif isinstance(x, numbers.Real) and not _is_huge(x):
         return ()
     raise TypeError

@@ -27,7 +27,7 @@ class LabError(RuntimeError):
 
 def check_choice(argument: str, value, allowed):
     """The value, when it is one of those allowed; else a ValueError that names argument, value and choices."""
-    if value not in allowed:
+    if value not in list(allowed):  # a dict would not take what has no hash
         raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}")
     return value
 
@@ -39,6 +39,13 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{argument} must be a whole number {allowed}, got {value!r}")
     return int(value)
+
+
+def check_file(argument: str, file: str | os.PathLike) -> Path:
+    """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
+    if (path := Path(file)).exists() and not path.is_file():
+        raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}")
+    return path
 
 
 def check_some(argument: str, value):

@@ -187,19 +187,21 @@ def in_its_own_process(name: str, seed: int, numbers: range, module: str, limit:
     start = numbers.start
     while start < numbers.stop:
         with tempfile.NamedTemporaryFile(prefix="fuzz-") as place:
-            place.write(struct.pack("q", start))
+            place.write(struct.pack("q", -1))
             place.flush()
             command = [sys.executable, __file__, name, "--seed", seed, "--batch", start, numbers.stop, place.name]
             command = [*map(str, command), "--decoders", module]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 try:
                     printed, told = process.communicate(timeout=limit)
-                    how = f"the process ended with {process.returncode}: {told.strip()[-200:]}"
+                    how = f"the process ended with {process.returncode}: {told.strip()[-300:]}"
                 except subprocess.TimeoutExpired:
                     process.kill()
                     printed, told = process.communicate()
                     how = f"no end after {limit} s"
             [at_hand] = struct.unpack("q", Path(place.name).read_bytes())
+        if at_hand < 0:
+            raise SystemExit(f"{name} could not begin: {how}")
         if process.returncode == 0:
             found, start = json.loads(printed.splitlines()[-1]), numbers.stop
         else:  # what was counted before is counted again, without the one that ended it all

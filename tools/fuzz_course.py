@@ -27,7 +27,7 @@ def notebooks() -> Decoder:
     def decode(data: bytes, folder: Path):
         return repair(read(written(folder, "x.ipynb", data), EXERCISE), release, EXERCISE)
 
-    older = nbformat.v3.writes(nbformat.convert(nbformat.read(path, as_version=4), 3)).encode()
+    older = nbformat.v3.writes_json(nbformat.convert(nbformat.read(path, as_version=4), 3)).encode()
     return Decoder((path.read_bytes(), older), decode, (LabError,))
 
 

@@ -104,6 +104,8 @@ def sum_nodes(result: tf.Tensor) -> list[Node]:
         >>> [node.inputs for node in sum_nodes(gradient)][0]
         ('gradients/MatMul_3_grad/MatMul_1', 'gradients/MatMul_2_grad/MatMul_1')
     """
+    if not hasattr(result, "op") or (tf.is_tensor(result) and tf.executing_eagerly() and hasattr(result, "numpy")):
+        raise ValueError(f"result must be a tensor of a graph, got {result!r}")
     found = {}
 
     def visit(operation):

@@ -103,7 +103,8 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
         2
     """
     orders = check_some("orders", list(orders))
-    check_some("addends", addends)
+    if any(not 0 <= place < len(addends) for order in orders for place in order):
+        raise ValueError(f"orders must hold places in addends, from 0 to {len(addends) - 1}, got {orders!r}")
     sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])
     apart, largest = np.ptp(sums, axis=0), np.abs(sums).max()
     return {

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.arguments import ArrayLike, Seed
+from dgc_lab.arguments import Seed
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
@@ -223,7 +223,7 @@ def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
-def zero_at(x: tf.Tensor, indices: tf.Tensor, left: ArrayLike = 0.0):
+def zero_at(x: tf.Tensor, indices: tf.Tensor, left: float | tf.Tensor = 0.0):
     """x with ``left`` (zero, or the rounding error) in place of the elements at ``indices``, none of them twice.
 
     In a graph that has no other use for x, it is changed where it lies in memory and not copied.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -26,6 +27,17 @@ MASKING = {
     **dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False),
     "dense_below": 0,
 }
+
+
+@runtime_checkable
+class Collectives(Protocol):
+    """Who takes part: what each of `dgc_lab.distributed.communicators` has."""
+
+    size: int
+    first: int
+    local: int
+    allreduce: Callable
+    allgather: Callable
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ rows and dense tensors are sent. Nothing here knows a weight, a learning rate or
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,17 +26,6 @@ from dgc_lab.dgc.wire_format import (
     unflatten,
     unpack,
 )
-
-
-@runtime_checkable
-class Collectives(Protocol):
-    """Who takes part: what each of `dgc_lab.distributed.communicators` has."""
-
-    size: int
-    first: int
-    local: int
-    allreduce: Callable
-    allgather: Callable
 
 
 class Kinds(NamedTuple):

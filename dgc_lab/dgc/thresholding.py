@@ -103,9 +103,7 @@ RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical":
 SCOPES = ("tensor", "global", "first")
 
 
-def thresholds(
-    gradients: Tensors, ratio: float, rule: str = "exact", scope: str = "tensor", sample=0.01, seed: Seed = (0, 0)
-):
+def thresholds(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
     """One threshold per gradient tensor: a list of scalar tensors, as long as ``gradients``.
 
     Args:
@@ -127,18 +125,14 @@ def thresholds(
     """
     check_choice("rule", rule, RULES)
     check_choice("scope", scope, SCOPES)
-    if scope == "tensor":
+    if scope == "tensor" or not len(gradients):
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
         return _each(rule, gradients, ratio, sample, seeds, "gradients")
-    if not gradients:
-        return []
     together = gradients[0] if scope == "first" else tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-    return [RULES[rule](together, ratio, sample, seed)] * len(gradients)
+    return _each(rule, [together], ratio, sample, [seed], "gradients") * len(gradients)
 
 
-def keep_masks(
-    gradients: Tensors, ratio: float, rule: str = "exact", scope: str = "tensor", sample=0.01, seed: Seed = (0, 0)
-):
+def keep_masks(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
     """One boolean tensor per gradient, True for what is kept at its threshold.
 
     Args, Raises: gradients, ratio, rule, scope, sample and seed are as in `thresholds`.
@@ -204,9 +198,8 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
     if sample is not None or rule != "exact":
         check_number("sample", sample, "in (0, 1]")
     tensors = [tf.convert_to_tensor(x) for x in tensors]
-    for x in tensors:
-        if not x.dtype.is_floating:
-            raise TypeError(f"{name} must be floating point, got {x.dtype.name}")
+    if wrong := [x.dtype.name for x in tensors if not x.dtype.is_floating]:
+        raise TypeError(f"{name} must be floating point, got {wrong[0]}")
     ratio = _checked_ratio(ratio)
 
     def everything():
@@ -266,8 +259,8 @@ SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 def _checked_ratio(ratio):
     """The ratio as a float64 scalar tensor; an error when it is known to lie outside [0, 1]."""
     known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
-    if known is not None and not 0 <= float(known) <= 1:
-        raise ValueError(f"ratio must be in [0, 1], got {known}")
+    if known is not None:
+        check_number("ratio", float(known), "in [0, 1]")
     ratio = _double(ratio)
     if known is None:
         check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])

@@ -6,6 +6,7 @@ Lesson 7.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -130,7 +131,7 @@ def on_first_rank(*callbacks, communicator: Communicator | None = None) -> list:
     return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
 
 
-def shard(*arrays, communicator: Communicator | None = None) -> tuple:
+def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
     """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
 
     Args:

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
+from dgc_lab.workloads.dataset import Task
 
 
-def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Iterator:
+def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Iterator:
     """Train on the parameter servers of this process's cluster; runs in the coordinator.
 
     Args:
@@ -121,7 +123,7 @@ def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
     )
 
 
-def train_on(cluster, task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
+def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
     """Train on a cluster from the notebook, with a progress bar, and collect what happens.
 
     Args:

@@ -168,7 +168,7 @@ def check_values(strategy, values) -> None:
 
 
 def assign_on_replicas(
-    strategy: tf.distribute.Strategy, variable, values: Sequence[float], how: str = "assign"
+    strategy: tf.distribute.Strategy, variable: tf.Variable, values: Sequence[float], how: str = "assign"
 ) -> None:
     """Let replica i assign ``values[i]`` to the variable; TensorFlow aggregates as the variable says.
 

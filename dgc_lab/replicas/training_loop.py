@@ -200,7 +200,7 @@ def train(
 
 
 def combined_weights(
-    strategy: tf.distribute.Strategy, weights: list[list[ArrayLike]], aggregation: str
+    strategy: tf.distribute.Strategy, weights: list[list[tf.Tensor]], aggregation: str
 ) -> list[np.ndarray]:
     """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
 

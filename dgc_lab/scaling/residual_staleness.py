@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.exchange import Collectives
+from dgc_lab.dgc.config import Collectives, DGCConfig
 
 
 def was_sent(before, after, gradient, velocity=None):

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_number, check_some, check_whole
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
@@ -99,6 +99,8 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
         >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
         True
     """
+    if rows is not None:
+        check_some("rows", rows)
     if left_out is not None:
         check_choice("left_out", left_out, exchanges(rows))
     return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.exchange import Collectives, Report, fail_if_bad, first_non_finite
+from dgc_lab.dgc.config import Collectives, DGCConfig
+from dgc_lab.dgc.exchange import Report, fail_if_bad, first_non_finite
 from dgc_lab.schemes.checks import described, watched
 from dgc_lab.schemes.memory import with_momentum
 from dgc_lab.schemes.quantised import dense

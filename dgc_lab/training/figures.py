@@ -140,6 +140,7 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
         >>> timelines({"dense": pd.DataFrame([("kernel", "ALLREDUCE", 0, 0.0, 2.5)], columns=columns)}).alt[52:]
         'dense: 1 tensor, 2.5 ms; longest in all: ALLREDUCE 2.50 ms.'
     """
+    check_some("frames", frames)
     titles = {}
     for label, frame in frames.items():
         tensors = list(dict.fromkeys(frame["tensor"]))

@@ -45,6 +45,8 @@ def updates(workers: int, examples: int, batch: int = 16) -> int:
         >>> updates(1, 1600), updates(8, 1600)
         (100, 12)
     """
+    for name, value in {"workers": workers, "examples": examples, "batch": batch}.items():
+        check_whole(name, value, 1)
     return examples // (batch * workers)
 
 

@@ -14,7 +14,7 @@ from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_whole
 
 
-def pick_batch(images: ArrayLike, labels: ArrayLike, step: ArrayLike, batch: int, seed: ArrayLike):
+def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int, batch: int, seed: int):
     """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
     Args:
@@ -45,6 +45,9 @@ def cross_entropy(labels: ArrayLike, logits: ArrayLike):
         >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)
         0.693
     """
+    ranks = [tf.convert_to_tensor(each).shape.rank for each in (labels, logits)]
+    if None not in ranks and (ranks[1] < 1 or ranks[0] != ranks[1] - 1):
+        raise ValueError(f"labels must have one dimension fewer than logits, got {ranks[0]} and {ranks[1]}")
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
