@@ -45,7 +45,7 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site bench bench-gpu release \
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site fuzz bench bench-gpu release \
 	binder-replay requirements clean
 
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -114,6 +114,12 @@ docs: $(INSTALLED)
 # A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.
 site: $(INSTALLED)
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
+
+# Random and mutated inputs for every decoder, N of each in all: results/fuzz.jsonl has what was done, and goes on there.
+N ?= 100000
+SEED ?= 0
+fuzz: $(INSTALLED)
+	$(BIN)/python tools/fuzz.py --inputs $(N) --seed $(SEED)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused

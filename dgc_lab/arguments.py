@@ -118,12 +118,13 @@ def guarded(function, room: str | None = None, module: str | None = None):
 
 
 def guard_making(owner: type) -> None:
-    """Have a class look at what it makes instances of, once; a subclass that has come by its rules looks again."""
-    for name in vars(owner).keys() & {"__init__", "__new__"}:
-        maker = getattr(owner, name)
-        if isinstance(maker, types.FunctionType) and not hasattr(maker, "autograph_info__"):
-            looks_first = guarded(maker, None, owner.__module__)
-            setattr(owner, name, staticmethod(looks_first) if name == "__new__" else looks_first)
+    """Have a class look at what its instances are made of, once.
+
+    Not named tuples: TensorFlow takes them apart, and puts them together again with things of its own in them.
+    """
+    maker = vars(owner).get("__init__")
+    if isinstance(maker, types.FunctionType) and not hasattr(maker, "autograph_info__"):
+        owner.__init__ = guarded(maker, None, owner.__module__)
 
 
 def _refuse(name: str, allowed: str, value):

@@ -100,6 +100,8 @@ def local_step(
 
     Source: arXiv:1712.01887, Algorithm 1; with momentum, appendix B.
     """
+    if len(gradients) != len(state.velocity):
+        raise ValueError(f"gradients must be {len(state.velocity)}, as in state, got {len(gradients)}")
     state = accumulate(gradients, state, config)
     maxima = [block_maxima(residual) for residual in state.residual]
     limits = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dgc_lab.common import check_whole
 import tensorflow as tf
 
 from dgc_lab.schemes.naming import named
@@ -22,6 +23,8 @@ def powersgd(rank: int = 2):
         >>> sent_alone(powersgd(rank=1), [[1.0, 2.0], [2.0, 4.0]]).numpy().round(3).tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
+
+    check_whole("rank", rank, 1)
 
     def init(gradient):
         rows, columns = matrix(gradient).shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
 from dgc_lab.schemes.elements import chance, mean_of, pack_bits, round_by_chance, unpack_bits
 from dgc_lab.schemes.memory import with_memory
 from dgc_lab.schemes.naming import named
@@ -211,6 +212,7 @@ def qsgd(levels: int = 4):
         >>> sent_alone(qsgd(levels=5), [3.0, -4.0]).numpy().tolist()
         [3.0, -4.0]
     """
+    check_whole("levels", levels, 1, 127)
     bits = next(bits for bits in (1, 2, 4, 8) if 2 * levels + 1 <= 2**bits)
 
     def step(gradient, state, turn):

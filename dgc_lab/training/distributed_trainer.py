@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.communicators import Communicator
@@ -210,7 +211,11 @@ class TrainerOnRanks:
     """
 
     def __init__(
-        self, ranks, settings: DistributedConfig, data: Dataset | None = None, path: str | os.PathLike | None = None
+        self,
+        ranks: Cluster,
+        settings: DistributedConfig,
+        data: Dataset | None = None,
+        path: str | os.PathLike | None = None,
     ):
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")

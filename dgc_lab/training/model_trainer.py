@@ -55,8 +55,8 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
     check_whole("seed", seed, 0)
     if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
-    if not np.ndim(targets) or len(inputs) != len(targets):
-        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {len(targets)}")
+    if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
+        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
     return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
 
