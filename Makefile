@@ -45,8 +45,8 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site faults soak bench \
-	bench-gpu release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site faults fuzz soak \
+	bench bench-gpu release binder-replay requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -123,6 +123,12 @@ site: $(INSTALLED)
 HOURS ?= 2
 soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
 	PYTHONPATH=tests:tools $(BIN)/python tools/soak.py --hours $(HOURS)
+
+# Random and mutated inputs for every decoder, N of each in all: results/fuzz.jsonl has what was done, and goes on there.
+N ?= 100000
+SEED ?= 0
+fuzz: $(INSTALLED)
+	$(BIN)/python tools/fuzz.py --inputs $(N) --seed $(SEED)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused

@@ -1,6 +1,6 @@
-"""What every room needs: the error that says what to do, checks of arguments, files, memory, rooms that load late.
+"""What every room needs: the error that says what to do, checks of arguments, arrays in files, memory.
 
-The standard library only, but for the arrays in files.
+The standard library, and numpy where arrays are kept.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
+import hashlib
+import io
 import math
 import numbers
 import operator
 import os
 import re
 from pathlib import Path
+
+SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
+ZIP_END = b"PK\5\6"  # 22 bytes before the end of a zip without a comment
 
 
 class LabError(RuntimeError):
@@ -23,7 +27,7 @@ class LabError(RuntimeError):
 
 def check_choice(argument: str, value, allowed):
     """The value, when it is one of those allowed; else a ValueError that names argument, value and choices."""
-    if value not in allowed:
+    if value not in list(allowed):  # a dict would not take what has no hash
         raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}")
     return value
 
@@ -35,6 +39,20 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{argument} must be a whole number {allowed}, got {value!r}")
     return int(value)
+
+
+def check_file(argument: str, file: str | os.PathLike) -> Path:
+    """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
+    if (path := Path(file)).exists() and not path.is_file():
+        raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}")
+    return path
+
+
+def check_some(argument: str, value):
+    """The value, when it holds at least one thing; else a ValueError."""
+    if len(value) == 0:
+        raise ValueError(f"{argument} must hold at least one thing, got {value!r}")
+    return value
 
 
 BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
@@ -63,17 +81,14 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
     return value
 
 
-def free_memory() -> None:
-    """Free what nobody can reach any more, and hand the freed pages to the system.
-
-    A trainer and its traces are a cycle of tens to hundreds of megabytes. Python lets such cycles lie until it has made
-    many more objects, and the C library keeps what they held for itself.
-
-    Source: ``malloc_trim(3)``, which is glibc's; other C libraries keep their pages.
-    """
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+def read_text(file: str | os.PathLike) -> str:
+    """A text file, in UTF-8 with or without a mark before it; a LabError where it is no such file."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LabError(f"{file} must be text in UTF-8, got {error.object[error.start : error.end]!r}") from None
+    except IsADirectoryError:
+        raise LabError(f"{file} must be a file, it is a folder") from None
 
 
 @contextlib.contextmanager
@@ -92,16 +107,25 @@ def at_file(file: str | os.PathLike, done: str = "written"):
         raise LabError(f"{told}. See to that, and the same call goes on from what is kept") from error
 
 
-def save_arrays(file: str | os.PathLike, *values, **arrays) -> None:
-    """Write arrays to an ``.npz`` file, whole or not at all; a LabError where it cannot be written."""
+def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
+    """Write arrays as ``numpy.savez`` does, with the file's SHA-256 at its end: the whole file, or nothing.
+
+    A LabError where it cannot be written.
+    """
     import numpy as np
 
     unfinished = Path(file).with_suffix(".unfinished")
     try:
         with at_file(file):
             unfinished.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "wb") as out:
-                np.savez(out, *values, **arrays)
+            with open(unfinished, "w+b") as out:
+                np.savez(out, *arrays, **named)
+                out.seek(0)
+                digest = hashlib.file_digest(out, "sha256").hexdigest().encode()
+                out.seek(0, os.SEEK_END)
+                out.write(SEAL + digest)
+                out.flush()
+                os.fsync(out.fileno())
             os.replace(unfinished, file)
     except LabError:
         with contextlib.suppress(OSError):
@@ -110,33 +134,34 @@ def save_arrays(file: str | os.PathLike, *values, **arrays) -> None:
 
 
 def load_arrays(file: str | os.PathLike) -> dict:
-    """All arrays of such a file, by name; a LabError where it is damaged. Nothing in it is run."""
+    """The arrays of `save_arrays` by name, in their order; a LabError where a single bit is not as it was written.
+
+    A file without a SHA-256, as ``numpy.savez`` writes it, is read too, with what a zip itself notices.
+    """
     import numpy as np
 
+    with at_file(file, "read"):
+        data = Path(file).read_bytes()
+    content, seal, digest = data[:-SEALED], data[-SEALED : len(SEAL) - SEALED], data[len(SEAL) - SEALED :]
+    sealed = seal == SEAL and hashlib.sha256(content).hexdigest().encode() == digest
     try:
-        with at_file(file, "read"), np.load(file, allow_pickle=False) as kept:
-            return {name: kept[name] for name in kept.files}
-    except LabError:
-        raise
-    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds at damaged bytes
-        told = f"{file} cannot be read, it is damaged ({error})"
-        raise LabError(f"{told}. Remove it, and the same call goes on from what else is kept") from error
+        if not sealed and not data[-len(ZIP_END) - 18 :].startswith(ZIP_END):
+            raise ValueError("its SHA-256 is another one")
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # whatever the readers of zip files and of arrays came upon
+        told = f"{file} cannot be read, it is damaged ({str(error) or type(error).__name__})"
+        raise LabError(f"{told}. Remove it, and the same call goes on from what else is kept") from None
 
 
-def hand_on(room: str, names: dict[str, str]):
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a room that hands on its modules' names when they are asked for.
+def free_memory() -> None:
+    """Free what nobody can reach any more, and hand the freed pages to the system.
 
-    Args:
-        room: the package, ``__name__`` in its ``__init__``.
-        names: by module of the room, the public names in it, parted by spaces.
+    A trainer and its traces are a cycle of tens to hundreds of megabytes. Python lets such cycles lie until it has made
+    many more objects, and the C library keeps what they held for itself.
 
-    Source: PEP 562.
+    Source: ``malloc_trim(3)``, which is glibc's; other C libraries keep their pages.
     """
-    home = {name: module for module, given in names.items() for name in given.split()}
-
-    def __getattr__(name: str):
-        if name not in home:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{room}.{home[name]}"), name)
-
-    return __getattr__, lambda: sorted(home), list(home)
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -5,7 +5,7 @@ additions ``tf.gradients`` makes of its `AGGREGATION_METHODS`, `session_trace` a
 `train_each_way` whether it matters. `exchange` adds up over links, by one of the `TOPOLOGIES`.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

@@ -96,7 +96,7 @@ def tape_graph(uses: int = 8):
     return graph, graph.outputs[0].op.inputs[0]  # the output is an Identity of the gradient
 
 
-def sum_nodes(result) -> list[Node]:
+def sum_nodes(result: tf.Tensor) -> list[Node]:
     """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
 
     Example:
@@ -104,6 +104,8 @@ def sum_nodes(result) -> list[Node]:
         >>> [node.inputs for node in sum_nodes(gradient)][0]
         ('gradients/MatMul_3_grad/MatMul_1', 'gradients/MatMul_2_grad/MatMul_1')
     """
+    if not hasattr(result, "op") or (tf.is_tensor(result) and tf.executing_eagerly() and hasattr(result, "numpy")):
+        raise ValueError(f"result must be a tensor of a graph, got {result!r}")
     found = {}
 
     def visit(operation):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from dgc_lab.aggregation.profiling import session
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_some, check_whole
 
 SHAPES = ("one AddN", "chain", "pairs")
 v1 = tf.compat.v1
@@ -66,7 +67,7 @@ def arranged(addends, shape: str):
     return level[0]
 
 
-def crossing(sizes, first, second) -> float | None:
+def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
     """The last size at which two lines of times cross on logarithmic axes; None where one is faster at all sizes.
 
     ``sizes`` rise; ``first`` and ``second`` are the times at each of them, above 0.
@@ -75,6 +76,10 @@ def crossing(sizes, first, second) -> float | None:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
         10.0
     """
+    check_some("sizes", sizes)
+    for name, times in (("first", first), ("second", second)):
+        if len(times) != len(sizes):
+            raise ValueError(f"{name} must hold a time for each of {len(sizes)} sizes, got {len(times)}")
     sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))
     for place in range(len(gaps) - 1, 0, -1):
         left, right = gaps[place - 1], gaps[place]

@@ -10,10 +10,12 @@ Journal of Parallel and Distributed Computing 69 (2), 2009.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice
 
 MOST_WORKERS = 64
@@ -87,7 +89,7 @@ def ring(gradients):
 TOPOLOGIES = {"central": central, "tree": tree, "ring": ring}
 
 
-def exchange(gradients, topology: str):
+def exchange(gradients: list[ArrayLike], topology: str):
     """Add up one array per worker by `central`, `tree` or `ring`.
 
     Args:
@@ -128,7 +130,7 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
     return links
 
 
-def summary(messages) -> dict[str, int]:
+def summary(messages: Iterable[Message]) -> dict[str, int]:
     """Steps of ``messages`` that wait for one another, bytes in all, of the busiest link (one way) and worker (both).
 
     Example:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
+from dgc_lab.common import check_choice, check_some, check_whole
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KIND_COLOURS = {"AddN": PALETTE[1], "MatMul": PALETTE[0], "Tanh": PALETTE[2], "TanhGrad": PALETTE[3]}
 ARROW = {"arrowstyle": "-|>", "color": PALETTE[0], "shrinkA": 11, "shrinkB": 11, "connectionstyle": "arc3,rad=0.12"}
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
 
 
-def training_step(step) -> Picture:
+def training_step(step: pd.DataFrame) -> Picture:
     """One training step of several workers, from the left to the right: what each holds, what goes to whom. Lesson 0.
 
     ``step`` is a ``pandas.DataFrame`` of numbers: a row for each worker and up to four columns, which are what it
@@ -68,6 +73,7 @@ def sum_graphs(graphs: dict) -> Picture:
         >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[25:]
         'all at once: 1 AddN with 4 inputs, 1 in a row; in pairs: 3 AddN with 2 inputs, 3 in a row.'
     """
+    check_some("graphs", graphs)
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
     said = []
     for axes, (title, nodes) in zip(panels, graphs.items(), strict=True):
@@ -129,6 +135,7 @@ def timeline(traces: dict) -> Picture:
         >>> timeline({"a sum of two": trace}).alt
         'Operations over time and memory held. a sum of two: 1 AddN, 3.00 ms, peak 4.00 MB.'
     """
+    check_some("traces", traces)
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
     highest = max(trace.peak_bytes for trace in traces.values()) / 1e6
@@ -170,6 +177,10 @@ def links(exchanges: dict, workers: int) -> Picture:
         >>> links({"ring": messages}, workers=4).alt.split("ring: ")[1]
         '4 links in use, at most 600 bytes on one, 1200 bytes in and out of the busiest worker.'
     """
+    check_some("exchanges", exchanges)
+    check_whole(
+        "workers", workers, 1 + max(max(m.sender, m.receiver) for each in exchanges.values() for m in each), 1024
+    )
     figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -206,6 +217,7 @@ def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
         >>> error_and_time_bars([{"method": "add_n", "error": 2e-7, "seconds": 0.001}, kahan], chosen="kahan").alt
         'Relative error (left) and time (right) by method. add_n: error 2.0e-07, 1 ms; kahan: error exact, 20 ms.'
     """
+    check_choice("chosen", chosen, [row["method"] for row in check_some("rows", rows)])
     figure, (error_axes, time_axes) = charts.grid(2, 2, 4.5, 2.7)
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20

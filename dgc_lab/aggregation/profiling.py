@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def read_metadata(metadata) -> Trace:
     return make_trace(operations, changes)
 
 
-def profiler_trace(function, *arguments) -> Trace:
+def profiler_trace(function: Callable, *arguments) -> Trace:
     """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
 
     The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, with oneDNN (by itself

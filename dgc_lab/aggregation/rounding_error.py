@@ -13,10 +13,11 @@ import ml_dtypes
 import numpy as np
 
 from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.arguments import ArrayLike, Tensors
+from dgc_lab.common import check_choice, check_some, check_whole
 
 
-def exact_sum(addends: Sequence) -> np.ndarray:
+def exact_sum(addends: Tensors) -> np.ndarray:
     """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
 
     ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
@@ -26,11 +27,12 @@ def exact_sum(addends: Sequence) -> np.ndarray:
         >>> exact_sum([tf.constant([1e8]), tf.constant([1.0]), tf.constant([-1e8])])
         array([1.])
     """
-    stack = np.stack([np.asarray(addend, np.float64).ravel() for addend in check_addends(addends)])
+    addends = check_addends(addends)
+    stack = np.stack([np.asarray(addend, np.float64).ravel() for addend in addends])
     return np.array([math.fsum(column) for column in stack.T]).reshape(addends[0].shape)
 
 
-def relative_error(total, exact) -> float:
+def relative_error(total: ArrayLike, exact: ArrayLike) -> float:
     """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
     Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
@@ -41,6 +43,8 @@ def relative_error(total, exact) -> float:
         0.35355339059327373
     """
     total, exact = np.asarray(total, np.float64), np.asarray(exact, np.float64)
+    if total.shape != exact.shape:
+        raise ValueError(f"total must have the shape of exact, {exact.shape}, got {total.shape}")
     if not np.isfinite(total).all():
         return math.inf
     distance, length = np.linalg.norm(total - exact), np.linalg.norm(exact)
@@ -69,7 +73,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
 
 
-def errors(addends: Sequence) -> dict[str, float]:
+def errors(addends: Tensors) -> dict[str, float]:
     """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     Example:
@@ -98,6 +102,9 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
         >>> apart_by_order(sum, [1e16, 1.0, -1e16], [(0, 2, 1), (0, 1, 2)])["different sums"]
         2
     """
+    orders = check_some("orders", list(orders))
+    if any(not 0 <= place < len(addends) for order in orders for place in order):
+        raise ValueError(f"orders must hold places in addends, from 0 to {len(addends) - 1}, got {orders!r}")
     sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])
     apart, largest = np.ptp(sums, axis=0), np.abs(sums).max()
     return {
@@ -107,7 +114,7 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
     }
 
 
-def measure(addends: Sequence) -> list[dict]:
+def measure(addends: Tensors) -> list[dict]:
     """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of an eager call, the second.

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice, check_whole
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -21,7 +22,7 @@ ORDERS = ("drawn", "ascending", "descending")
 MOST_ADDENDS = 1_000_000
 
 
-def sequential_sum(addends):
+def sequential_sum(addends: list[ArrayLike]):
     """One addend after the other, ``((a + b) + c) + d``: n - 1 additions, each waiting for the one before.
 
     ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
@@ -36,7 +37,7 @@ def sequential_sum(addends):
     return total
 
 
-def pairwise_sum(addends):
+def pairwise_sum(addends: list[ArrayLike]):
     """Pairs, then pairs of pairs, ``(a + b) + (c + d)``: n - 1 additions in ceil(log2 n) levels, a true tree.
 
     ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
@@ -62,7 +63,7 @@ def accumulate_n_sum(addends):
     return tf.math.accumulate_n(check_addends(addends))
 
 
-def kahan_sum(addends):
+def kahan_sum(addends: list[ArrayLike]):
     """One after the other, with what each addition rounds away kept and added to the next addend.
 
     About four times the work of `sequential_sum` for an error that does not grow with the number of addends.
@@ -111,7 +112,15 @@ def check_addends(addends) -> list:
     return addends
 
 
-def make_addends(count, size=256, dtype="float32", spread=0.0, signs="mixed", order="drawn", seed=0) -> list:
+def make_addends(
+    count: int,
+    size: int = 256,
+    dtype: str = "float32",
+    spread: float = 0.0,
+    signs: str = "mixed",
+    order: str = "drawn",
+    seed: int = 0,
+) -> list:
     """Draw addends whose sizes are spread over some powers of ten, the largest about 1.
 
     Args:

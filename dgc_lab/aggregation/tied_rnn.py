@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from dgc_lab.aggregation.addn_graph import AGGREGATION_METHODS, aggregation_method
 from dgc_lab.common import check_choice, check_whole
 from dgc_lab.workloads.batches import cross_entropy, pick_batch
+
+if TYPE_CHECKING:
+    from dgc_lab.workloads.dataset import Dataset
 
 TAPE = "GradientTape"
 WAYS = (*AGGREGATION_METHODS, TAPE)
@@ -64,7 +68,7 @@ def training_step(way: str, data):
     return step
 
 
-def train_each_way(data, steps: int = 200) -> dict[str, dict]:
+def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
     ``data`` is a `dgc_lab.workloads.data.Dataset` with square images, steps are 1 to 100 000, else a ValueError. Gives,

@@ -4,7 +4,7 @@ Lessons 3, 5 and 7. `HorovodRanks` talk by allreduce and allgather, and ``%%px``
 are TensorFlow's, with workers and a coordinator; `MultiWorkerMirrored` are TensorFlow's workers that talk by allreduce.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

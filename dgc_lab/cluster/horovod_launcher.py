@@ -9,7 +9,7 @@ import tempfile
 
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster.processes import interrupt_held_back, kill, start_guarded
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_number, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
 LAST_LINES = 20  # of what a failed command said
@@ -36,7 +36,8 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         >>> horovodrun(2, "python", "-m", "dgc_lab", "train", "--steps", "20")  # doctest: +SKIP
         ['[1,0]<stderr>:step 20: accuracy 0.6833, ...
     """
-    check_whole("size", size, 1)
+    check_whole("size", size, 1, 4096)
+    check_number("timeout", timeout, "above 0", finite=True)
     if not command:
         raise ValueError("command must name a program, got nothing")
     require_horovod()

@@ -8,7 +8,7 @@ import json
 import os
 
 from dgc_lab.cluster.host import alive
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_whole
 
 _servers = []  # a server ends with its last reference
 
@@ -32,6 +32,8 @@ def serve(inter: int, intra: int) -> None:
     """
     import tensorflow as tf
 
+    check_whole("inter", inter, 1)
+    check_whole("intra", intra, 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=inter, intra_op_parallelism_threads=intra)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, job, index = resolver.cluster_spec(), resolver.task_type, resolver.task_id

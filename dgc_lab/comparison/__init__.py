@@ -3,7 +3,7 @@
 Lesson 8. The schemes themselves are in `dgc_lab.schemes`.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

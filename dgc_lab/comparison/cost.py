@@ -6,17 +6,19 @@ The network is that of lesson 6 (`dgc_lab.scaling.network`): a model. The bytes 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pandas as pd
 
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, allgather, ring
+from dgc_lab.schemes.scheme import Scheme
 
 TOLD = 8  # bytes that a worker gathers once a step: whether its gradient is finite
 
 
-def message(scheme, model: str) -> tuple[int, int]:
+def message(scheme: Scheme, model: str) -> tuple[int, int]:
     """Bytes that a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
 
     A step is really made for each shape, of a random gradient whose elements' sizes differ widely; a step of all
@@ -45,7 +47,9 @@ def message(scheme, model: str) -> tuple[int, int]:
     return reduced, gathered
 
 
-def exchange_table(messages: dict[str, tuple[int, int]], gbit: float, workers=(2, 32, 1024)) -> pd.DataFrame:
+def exchange_table(
+    messages: dict[str, tuple[int, int]], gbit: float, workers: Sequence[int] = (2, 32, 1024)
+) -> pd.DataFrame:
     """How long the exchange of a step takes, by the model of the network, for each number of workers.
 
     Args:

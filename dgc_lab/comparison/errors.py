@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
 
-from dgc_lab.common import check_whole
+from dgc_lab.arguments import ArrayLike
+from dgc_lab.common import check_some, check_whole
+
+if TYPE_CHECKING:
+    from dgc_lab.schemes.scheme import Scheme
 
 
-def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
+def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 200) -> pd.DataFrame:
     """Bias and variance of what one worker's message stands for, over many draws of the same gradient.
 
     Args:
@@ -37,7 +43,8 @@ def error_table(schemes: dict, gradient, draws: int = 200) -> pd.DataFrame:
 
     from dgc_lab.schemes import sent_alone
 
-    check_whole("draws", draws, 2)
+    check_whole("draws", draws, 2, 100_000)
+    check_some("gradient", tf.reshape(gradient, [-1]))
     lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
     size = float(tf.reduce_sum(whole**2))
     for name, scheme in schemes.items():

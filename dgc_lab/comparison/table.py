@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_some
 from dgc_lab.training.sweeps import RowEnded, read_rows, train_each
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    made = pd.DataFrame([row for row in rows if row["seed"] != SEARCH_SEED])
+    made = pd.DataFrame([row for row in check_some("rows", rows) if row["seed"] != SEARCH_SEED])
     made["kB a step"] = made["bytes a step"] / 1000
     made["ms a step"] = 1000 * made["seconds"] / made["steps"]
     by = made.groupby("scheme", sort=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from typing import ClassVar
 
 from ipywidgets import Dropdown, FloatText, IntText, Text
 
+from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import check_choice
 from dgc_lab.comparison.table import rate_of
 from dgc_lab.training.live_sweep import LiveSweep
@@ -56,7 +58,7 @@ class SchemeLab(LiveSweep):
     sent: ClassVar = "kB a step and worker"
     beside_settings: ClassVar = (*LiveSweep.beside_settings, "scheme", "knob")
 
-    def __init__(self, mine=None, ranks=None, out=None, **settings):
+    def __init__(self, mine=None, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
         from dgc_lab.schemes import SCHEMES
 
         self.ranks, self.mine = ranks, named_ones(mine)

@@ -8,7 +8,7 @@ import re
 from contextlib import contextmanager
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, read_text
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # and what turns text round
 
@@ -41,7 +41,18 @@ def locked(folder: Path):
 def read_report(folder: Path) -> dict:
     """What is known so far: of each exercise a row for each student."""
     path = Path(folder) / "report.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        report = json.loads(read_text(path))
+        rows = [row for name, every in report.items() if name != "exercises" for row in every.values()]
+        whole = all(isinstance(row["student"] + row["status"] + "".join(row["remarks"]), str) for row in rows)
+        whole = whole and all(f"{row['score']:g} {row['most']:g}" for row in rows if row["status"] == "graded")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise LabError(
+            f"{path} is damaged ({type(error).__name__}: {error}): grade again into another folder"
+        ) from None
+    return report
 
 
 def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:

@@ -11,7 +11,7 @@ import re
 import secrets
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, read_text
 from dgc_lab.course.submissions import plain
 
 LEAST_SECRET = 16  # characters
@@ -46,7 +46,7 @@ def read_secret(path: Path | None, make: bool = False) -> str | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.write_text(secrets.token_urlsafe(24) + "\n")
-    secret = path.read_text().strip()
+    secret = read_text(path).strip()
     if len(secret) < LEAST_SECRET:
         raise LabError(f"the secret in {path} must have at least {LEAST_SECRET} characters, it has {len(secret)}")
     return secret
@@ -63,9 +63,12 @@ def read_roster(path: Path) -> dict[str, str]:
     path = Path(path)
     if not path.exists():
         raise LabError(f"no roster at {path}")
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = read_text(path).splitlines()
     delimiter = max(",;\t", key=lambda mark: "".join(lines[:1]).count(mark))
-    names = [row[0].strip() for row in csv.reader(lines, delimiter=delimiter) if row and row[0].strip()]
+    try:
+        names = [row[0].strip() for row in csv.reader(lines, delimiter=delimiter) if row and row[0].strip()]
+    except csv.Error as error:
+        raise LabError(f"{path} is no table: {error}") from None
     names = names[1:] if names and HEADING.fullmatch(names[0]) else names
     by_plain: dict[str, str] = {}
     for name in names:

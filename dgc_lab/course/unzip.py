@@ -15,7 +15,16 @@ MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000
 MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
 LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
-UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError, ValueError)
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    ValueError,
+    IndexError,
+)
 
 
 def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:

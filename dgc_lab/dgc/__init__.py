@@ -5,7 +5,7 @@ optimizer runs. `thresholding` and `selection` find the elements that are sent, 
 carries what was taken in the `wire_format`, `compressor` keeps the state. `fused` is the algorithm in one pass, in C++.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from dgc_lab.arguments import Seed
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.thresholding import keep_mask, thresholds
@@ -65,7 +67,14 @@ def local_gradients(gradients, weights, config: DGCConfig, workers: int):
     return gradients, clip_locally(gradients, config.clip_norm, workers, config.reduction)
 
 
-def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allreduce=False):
+def local_step(
+    gradients: list[tf.Tensor],
+    state: State,
+    ratio: float,
+    config: DGCConfig,
+    seed: Seed,
+    by_allreduce: bool = False,
+):
     """One worker's step: what it sends of each tensor, and what stays with it.
 
     Args:
@@ -91,6 +100,8 @@ def local_step(gradients, state: State, ratio, config: DGCConfig, seed, by_allre
 
     Source: arXiv:1712.01887, Algorithm 1; with momentum, appendix B.
     """
+    if len(gradients) != len(state.velocity):
+        raise ValueError(f"gradients must be {len(state.velocity)}, as in state, got {len(gradients)}")
     state = accumulate(gradients, state, config)
     maxima = [block_maxima(residual) for residual in state.residual]
     limits = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
@@ -149,7 +160,7 @@ def take_masked(state: State, limits, ratio, config: DGCConfig):
     return selection, State(velocities, residuals)
 
 
-def clip_locally(gradients, clip_norm, workers, reduction="average"):
+def clip_locally(gradients: list[tf.Tensor | None], clip_norm: float, workers: int, reduction: str = "average"):
     """Scale a worker's gradients down together, to the share of the global norm that one of N workers may use.
 
     The gradients of N workers are nearly independent, so the norm of their sum is about sqrt(N) times that of one.
@@ -169,6 +180,10 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
 
     Source: arXiv:1712.01887, section 3.2 (local gradient clipping).
     """
+    check_choice("reduction", reduction, ("average", "sum"))
+    check_whole("workers", workers, 1)
+    if not tf.is_tensor(clip_norm):
+        check_number("clip_norm", clip_norm, "above 0")
     limit = clip_norm * workers ** (0.5 if reduction == "average" else -0.5)
     norm = tf.linalg.global_norm(gradients)
     # A norm that overflows must not pass for a large gradient, which would be scaled to nothing.
@@ -176,7 +191,7 @@ def clip_locally(gradients, clip_norm, workers, reduction="average"):
     return [None if g is None else tf.math.scalar_mul(scale, g) for g in gradients]
 
 
-def correct_momentum(gradient, velocity, momentum, nesterov=False):
+def correct_momentum(gradient: tf.Tensor, velocity: tf.Tensor, momentum: float, nesterov: bool = False):
     """The new velocity, and what is added to the residual in place of the gradient, as ``(velocity, addend)``.
 
     Vanilla: ``u = m u + g``, add u. With ``nesterov``: ``u = m (u + g)``, add ``u + g``. The ``gradient`` g and the
@@ -210,7 +225,7 @@ def sum_duplicate_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
 
-def zero_at(x, indices, left=0.0):
+def zero_at(x: tf.Tensor, indices: tf.Tensor, left: float | tf.Tensor = 0.0):
     """x with ``left`` (zero, or the rounding error) in place of the elements at ``indices``, none of them twice.
 
     In a graph that has no other use for x, it is changed where it lies in memory and not copied.

@@ -12,13 +12,15 @@ Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgathe
 
 from __future__ import annotations
 
+from dgc_lab.common import check_whole
+
 DENSE_ELEMENT = 4  # bytes of an element that is sent whole
 BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add up, and to hand round the sum
 # One hop takes as long to begin as this many bytes take to pass: 50 microseconds at 1 Gbit/s.
 BYTES_OF_A_HOP = 6250
 
 
-def dense_is_shorter(ratio, workers: int, entry_bytes: int = 8):
+def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
     """Whether selected elements had better travel by allreduce, with zeros for what was not selected.
 
     Args:
@@ -43,6 +45,8 @@ def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
         >>> [break_even_ratio(workers) for workers in (1, 4, 32)], break_even_ratio(4, entry_bytes=4)
         ([1.0, 0.25, 0.03125], 0.5)
     """
+    check_whole("workers", workers, 1)
+    check_whole("entry_bytes", entry_bytes, 1)
     return min(1.0, BOTH_WAYS / (workers * entry_bytes))
 
 

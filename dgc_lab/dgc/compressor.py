@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.config import Collectives, DGCConfig
 from dgc_lab.dgc.exchange import (
     ExchangeResult,
     GradientExchange,
@@ -29,7 +29,7 @@ class Compressor(tf.Module):
         config: the switches (`dgc_lab.dgc.config.DGCConfig`).
         variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
         communicator: who takes part (`dgc_lab.distributed.communicators`).
-        names: names of the variables for messages; their own if None.
+        names: of the variables, for messages; their own if None.
 
     Attributes:
         velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` of its shape per trained
@@ -54,19 +54,20 @@ class Compressor(tf.Module):
     Source: arXiv:1712.01887, Algorithm 1; `dgc_lab.dgc.algorithm` has it line by line.
     """
 
-    def __init__(self, config: DGCConfig, variables, communicator, names=None):
+    def __init__(
+        self, config: DGCConfig, variables: list[tf.Variable], communicator: Collectives, names: list[str] | None = None
+    ):
         super().__init__(name="compressor")
         self.config, self.communicator, self.trained = config, communicator, list(variables)
-        self.names = list(names or [variable.name.split(":")[0] for variable in self.trained])
+        self.names = list(names or (variable.name.split(":")[0] for variable in self.trained))
         self.dense = [config.is_dense(variable.shape) for variable in self.trained]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.bytes_sent = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="bytes_sent")
         self.kept = tf.Variable(tf.zeros([len(self.trained)], tf.int64), trainable=False, name="kept")
         self.counted = tf.Variable(0, dtype=tf.int64, trainable=False, name="counted")
         workers = range(communicator.local)
-        has_velocity = [config.momentum > 0] * len(self.trained)
         has_residual = [config.accumulate and not dense for dense in self.dense]
-        self.velocities = [self._zeros("velocity", has_velocity) for _ in workers]
+        self.velocities = [self._zeros("velocity", [config.momentum > 0] * len(self.trained)) for _ in workers]
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
         self.fused = ()
         if suits(config, self.trained):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -26,6 +27,17 @@ MASKING = {
     **dict.fromkeys(("accumulate", "momentum_correction", "factor_masking", "dense_vectors"), False),
     "dense_below": 0,
 }
+
+
+@runtime_checkable
+class Collectives(Protocol):
+    """Who takes part: what each of `dgc_lab.distributed.communicators` has."""
+
+    size: int
+    first: int
+    local: int
+    allreduce: Callable
+    allgather: Callable
 
 
 @dataclass(frozen=True)
@@ -163,11 +175,11 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
     Source: arXiv:1712.01887, section 3.3 (the sparsity rises exponentially).
     """
     check_number("ratio", ratio, "above 0 and below 1")
-    check_whole("stages", stages, 1)
+    check_whole("stages", stages, 1, 1000)
     return tuple(ratio ** ((stage + 1) / (stages + 1)) for stage in range(stages))
 
 
-def payload_bytes(shapes, config: DGCConfig, workers: int = 1) -> tuple[int, int]:
+def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: int = 1) -> tuple[int, int]:
     """Bytes that one worker hands to the collectives in a step, and what sending all in float32 would take.
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
@@ -190,6 +202,7 @@ def payload_bytes(shapes, config: DGCConfig, workers: int = 1) -> tuple[int, int
 
     Source: arXiv:1712.01887, section 3 (values of 32 bits, run lengths of zeros of 16).
     """
+    check_whole("workers", workers, 1)
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
     sparse = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]

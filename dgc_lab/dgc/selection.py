@@ -11,6 +11,9 @@ import math
 
 import tensorflow as tf
 
+from dgc_lab.common import check_choice
+from dgc_lab.dgc.wire_format import VALUE_TYPES
+
 BLOCK = 64
 LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24  # of the finite float16 above zero
 
@@ -29,7 +32,7 @@ def block_maxima(x):
     return tf.maximum(tf.reduce_max(blocks, 1), -tf.reduce_min(blocks, 1))
 
 
-def elements_above(x, threshold, maxima=None):
+def elements_above(x, threshold, maxima: tf.Tensor | None = None):
     """The elements of a flat tensor with ``|x| >= threshold``: int32 indices, ascending, and values."""
     block = _block(x)
     maxima = block_maxima(x) if maxima is None else maxima
@@ -40,7 +43,7 @@ def elements_above(x, threshold, maxima=None):
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
 
 
-def select(residual, threshold, values="float32", maxima=None):
+def select(residual: tf.Tensor, threshold: float, values: str = "float32", maxima=None):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     Args:
@@ -60,6 +63,7 @@ def select(residual, threshold, values="float32", maxima=None):
 
     Source: arXiv:1712.01887, Algorithm 1 (``v * mask``, of which only what is not zero is looked at).
     """
+    check_choice("values", values, VALUE_TYPES)
     if values == "float16":  # what would be rounded to zero waits
         threshold = tf.maximum(threshold, SMALLEST_HALF)
     indices, chosen = elements_above(residual, threshold, maxima)

@@ -22,6 +22,9 @@ import math
 import ml_dtypes
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike, Seed, Tensors
+from dgc_lab.common import check_choice, check_number
+
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
 MINIMUM_KEPT_IN_SAMPLE = 32
@@ -30,7 +33,7 @@ SMALL_TENSOR = 10_000  # elements up to which a tensor is looked at whole: a sam
 TOO_FEW, TOO_MANY = 0.8, 1.3
 
 
-def exact_threshold(x, ratio, sample=None, seed=None):
+def exact_threshold(x: ArrayLike, ratio: float, sample: float | None = None, seed: Seed = None):
     """Threshold that keeps the k = ceil(ratio * n) largest magnitudes and ties with the k-th: a scalar of x's dtype.
 
     Args:
@@ -49,7 +52,7 @@ def exact_threshold(x, ratio, sample=None, seed=None):
     return _each("exact", [x], ratio, sample, [seed])[0]
 
 
-def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
+def sampled_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, seed: Seed = (0, 0)):
     """Threshold read off a strided sample with a random start: one pass over the sample in place of one over x.
 
     A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
@@ -75,7 +78,7 @@ def sampled_threshold(x, ratio, sample=0.01, seed=(0, 0)):
     return _each("sampled", [x], ratio, sample, [seed])[0]
 
 
-def hierarchical_threshold(x, ratio, sample=0.01, seed=(0, 0)):
+def hierarchical_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, seed: Seed = (0, 0)):
     """Sampled threshold, repaired where it is far off: between 0.8 k and 1.3 k elements are kept, whatever the sample.
 
     When more pass, the exact k-th largest among them replaces the sampled threshold. When fewer pass, the share read
@@ -100,7 +103,7 @@ RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical":
 SCOPES = ("tensor", "global", "first")
 
 
-def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
+def thresholds(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
     """One threshold per gradient tensor: a list of scalar tensors, as long as ``gradients``.
 
     Args:
@@ -120,19 +123,16 @@ def thresholds(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
         >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
         [30.0, 30.0]
     """
-    for name, value, allowed in (("rule", rule, RULES), ("scope", scope, SCOPES)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    if scope == "tensor":
+    check_choice("rule", rule, RULES)
+    check_choice("scope", scope, SCOPES)
+    if scope == "tensor" or not len(gradients):
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
-        return _each(rule, gradients, ratio, sample, seeds)
-    if not gradients:
-        return []
+        return _each(rule, gradients, ratio, sample, seeds, "gradients")
     together = gradients[0] if scope == "first" else tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-    return [RULES[rule](together, ratio, sample, seed)] * len(gradients)
+    return _each(rule, [together], ratio, sample, [seed], "gradients") * len(gradients)
 
 
-def keep_masks(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed=(0, 0)):
+def keep_masks(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
     """One boolean tensor per gradient, True for what is kept at its threshold.
 
     Args, Raises: gradients, ratio, rule, scope, sample and seed are as in `thresholds`.
@@ -145,7 +145,7 @@ def keep_masks(gradients, ratio, rule="exact", scope="tensor", sample=0.01, seed
     return [keep_mask(gradient, limit) for gradient, limit in zip(gradients, limits, strict=True)]
 
 
-def keep_mask(x, threshold):
+def keep_mask(x: tf.Tensor, threshold: float):
     """True where ``|x| >= threshold``: what is sent. Positive and negative elements are treated alike.
 
     Example:
@@ -155,7 +155,7 @@ def keep_mask(x, threshold):
     return tf.abs(x) >= threshold
 
 
-def split(x, threshold):
+def split(x: tf.Tensor, threshold: float):
     """Part x by the ``threshold`` into what is sent and what is not: ``kept + dropped == x`` exactly, each like x.
 
     Example:
@@ -190,17 +190,16 @@ def elements_to_keep(ratio, x):
     return tf.cast(tf.math.ceil(share), tf.int32)
 
 
-def _each(rule, tensors, ratio, sample, seeds):
+def _each(rule, tensors, ratio, sample, seeds, name="x"):
     """One threshold per tensor: ratio 1 is answered without a search, and those of other ratios are above zero.
 
     The ratio is looked at once for all tensors: in a graph each such condition takes time to build, and memory.
     """
-    if rule != "exact" and not 0 < sample <= 1:
-        raise ValueError(f"sample must be in (0, 1], got {sample}")
+    if sample is not None or rule != "exact":
+        check_number("sample", sample, "in (0, 1]")
     tensors = [tf.convert_to_tensor(x) for x in tensors]
-    for x in tensors:
-        if not x.dtype.is_floating:
-            raise TypeError(f"x must be a floating-point tensor, got {x.dtype.name}")
+    if wrong := [x.dtype.name for x in tensors if not x.dtype.is_floating]:
+        raise TypeError(f"{name} must be floating point, got {wrong[0]}")
     ratio = _checked_ratio(ratio)
 
     def everything():
@@ -260,8 +259,8 @@ SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 def _checked_ratio(ratio):
     """The ratio as a float64 scalar tensor; an error when it is known to lie outside [0, 1]."""
     known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
-    if known is not None and not 0 <= float(known) <= 1:
-        raise ValueError(f"ratio must be in [0, 1], got {known}")
+    if known is not None:
+        check_number("ratio", float(known), "in [0, 1]")
     ratio = _double(ratio)
     if known is None:
         check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])

@@ -37,7 +37,7 @@ INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
 LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
 
 
-def run_lengths(indices, values):
+def run_lengths(indices: tf.Tensor, values: tf.Tensor):
     """Where elements stand, as the number of elements between each and the one before it.
 
     More than 65 535 of them do not fit: an entry of value 0 is put in, which stands for 65 535 skipped elements and
@@ -69,7 +69,7 @@ def run_lengths(indices, values):
     return tf.cond(tf.reduce_any(extra > 0), fill_in, lambda: (tf.cast(skipped, tf.uint16), tf.identity(values)))
 
 
-def places(runs):
+def places(runs: tf.Tensor):
     """Where entries stand, from their ``runs``, uint16 (m,), as of `run_lengths`: int32 (m,), ascending.
 
     Those that were put in are among them.
@@ -225,6 +225,9 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
         A `Content` for each worker. Where run lengths travelled, entries of value 0 may be among the others
         (`run_lengths`); adding them up changes nothing.
 
+    Raises:
+        tf.errors.InvalidArgumentError: the bytes are no messages of this layout: too few, or too many.
+
     Example:
         >>> nothing, layout = tf.zeros([0]), Layout("float16", "run_lengths", metadata=1)
         >>> values = tf.constant([0.5, 2.0], tf.float16)
@@ -244,6 +247,7 @@ def unpack(messages, layout: Layout, workers: int) -> list[Content]:
         values, positions = (reader.take(dtype, entries) for dtype in (layout.values, INDEX_TYPES[layout.indices]))
         indices = places(positions) if layout.indices == "run_lengths" else positions
         contents.append(Content(metadata, dense, rows, indices, values))
+    tf.debugging.assert_equal(reader.start, tf.size(messages, tf.int64), "messages must end where their counts say")
     return contents
 
 

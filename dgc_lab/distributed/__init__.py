@@ -5,7 +5,7 @@ Lessons 5 and 7. `communicators` has one worker, simulated workers and Horovod r
 `dgc_lab.dgc.compressor`, `callbacks` and `batch_norm` are what goes with them, `timeline` reads what Horovod did.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

@@ -11,10 +11,10 @@ import keras
 import tensorflow as tf
 
 from dgc_lab.dgc.wire_format import add_in_order
-from dgc_lab.distributed.communicators import default_communicator
+from dgc_lab.distributed.communicators import Communicator, default_communicator
 
 
-def statistics_of(model) -> list[tf.Variable]:
+def statistics_of(model: keras.Model) -> list[tf.Variable]:
     """The model's untrained floating-point variables: moving means and variances; not the seeds of dropout.
 
     Example:
@@ -35,7 +35,7 @@ def mean(values):
     return tf.cast(add_in_order([tf.cast(value, tf.float64) for value in values]) / len(values), values[0].dtype)
 
 
-def average_statistics(model, communicator=None) -> None:
+def average_statistics(model: keras.Model, communicator: Communicator | None = None) -> None:
     """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
 
     Args:
@@ -73,7 +73,7 @@ class AverageStatistics(keras.callbacks.Callback):
         >>> history = model.fit(tf.ones([8, 3]), tf.ones([8, 3]), verbose=0, callbacks=[AverageStatistics()])
     """
 
-    def __init__(self, communicator=None):
+    def __init__(self, communicator: Communicator | None = None):
         super().__init__()
         self.communicator = communicator
 

@@ -5,13 +5,16 @@ Lesson 7.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from dgc_lab.dgc.break_even import DENSE_ELEMENT
-from dgc_lab.distributed.communicators import default_communicator
+from dgc_lab.distributed.communicators import Communicator, default_communicator
 
 
 class AverageMetrics(keras.callbacks.Callback):
@@ -33,7 +36,7 @@ class AverageMetrics(keras.callbacks.Callback):
         [1.0]
     """
 
-    def __init__(self, communicator=None):
+    def __init__(self, communicator: Communicator | None = None):
         super().__init__()
         self.communicator = communicator
 
@@ -83,7 +86,7 @@ class WriteCompression(keras.callbacks.Callback):
     Source: https://www.tensorflow.org/api_docs/python/tf/summary/write.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | os.PathLike):
         super().__init__()
         self.folder, self.writer = str(folder), None
 
@@ -116,7 +119,7 @@ def compression_ratios(compressor) -> dict[str, float]:
     return dict(zip([*compressor.names, "bytes"], shares.tolist(), strict=True))
 
 
-def on_first_rank(*callbacks, communicator=None) -> list:
+def on_first_rank(*callbacks, communicator: Communicator | None = None) -> list:
     """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
 
     Which rank this is comes from ``communicator``, or from Horovod if None.
@@ -128,7 +131,7 @@ def on_first_rank(*callbacks, communicator=None) -> list:
     return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
 
 
-def shard(*arrays, communicator=None) -> tuple:
+def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
     """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
 
     Args:

@@ -16,7 +16,7 @@ from dgc_lab.dgc.compressor import Compressor, after
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.thresholding import check_finite
 from dgc_lab.dgc.wire_format import nbytes
-from dgc_lab.distributed.communicators import HorovodWorkers, default_communicator
+from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, default_communicator
 
 v1 = tf.compat.v1.train
 
@@ -51,7 +51,13 @@ class GradientCompressionOptimizer(v1.Optimizer):
     Source: arXiv:1712.01887; ``horovod.tensorflow.DistributedOptimizer``.
     """
 
-    def __init__(self, optimizer, config: DGCConfig | None = None, sparse_to_dense=False, communicator=None):
+    def __init__(
+        self,
+        optimizer,
+        config: DGCConfig | None = None,
+        sparse_to_dense: bool = False,
+        communicator: Communicator | None = None,
+    ):
         super().__init__(use_locking=False, name="GradientCompression")
         self.config, self.sparse_to_dense = config or DGCConfig(), sparse_to_dense
         around_horovod = is_horovods(optimizer)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.distributed.communicators import default_communicator
+from dgc_lab.distributed.communicators import Communicator, default_communicator
 from dgc_lab.schemes.compressor import compressor_of
 from dgc_lab.schemes.gallery import parse_scheme
 from dgc_lab.schemes.scheme import Scheme
@@ -65,7 +65,12 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     """
 
     def __init__(
-        self, optimizer, config: DGCConfig | Scheme | None = None, communicator=None, name="distributed", switches=None
+        self,
+        optimizer,
+        config: DGCConfig | Scheme | None = None,
+        communicator: Communicator | None = None,
+        name: str = "distributed",
+        switches: DGCConfig | None = None,
     ):
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")

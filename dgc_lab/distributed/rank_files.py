@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, load_arrays, save_arrays
-from dgc_lab.distributed.communicators import default_communicator
+from dgc_lab.distributed.communicators import Communicator, default_communicator
 
 
 class RankFiles:
@@ -69,12 +69,17 @@ class RankFiles:
 
     def _values(self, step):
         """What a file of this run holds; a LabError for another run's, and for a damaged one."""
-        about, *values = load_arrays(self._file(step)).values()
-        saved = json.loads(str(about))
+        about, *values = load_arrays(self._file(step)).values() or [""]
+        try:
+            saved = dict(json.loads(str(about)))
+        except (TypeError, ValueError):
+            raise LabError(f"{self._file(step)} does not say which run saved it: delete it") from None
         differing = [name for name, now in self.about.items() if saved.get(name) != now]
         if differing:
             told = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
             raise LabError(f"{self.folder} was saved by a run with {told}")
+        if [value.shape for value in values] != [tuple(variable.shape) for variable in self.variables]:
+            raise LabError(f"{self._file(step)} does not hold what it was saved with: delete it")
         return values
 
     def steps(self) -> list[int]:
@@ -119,7 +124,7 @@ class SaveRanks(keras.callbacks.Callback):
         >>> model.fit(x, y, epochs=9, initial_epoch=saves.restore(model), callbacks=[saves])  # doctest: +SKIP
     """
 
-    def __init__(self, folder, communicator=None):
+    def __init__(self, folder: str | os.PathLike, communicator: Communicator | None = None):
         super().__init__()
         self.folder, self.communicator = folder, communicator
 

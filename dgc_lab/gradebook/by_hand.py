@@ -7,14 +7,13 @@ have a sheet each: a student's answers go to one marker, and each marker gets as
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, read_text
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.gradebook.csv_text import write_rows
+from dgc_lab.gradebook.csv_text import read_rows, write_rows
 from dgc_lab.marking.nbgrader_api import course_api
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
@@ -94,17 +93,9 @@ def points_of(text: str, grade, place: str) -> float | None:
 
 def read_sheet(sheet: Path) -> tuple[list[dict], str]:
     """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``."""
-    with sheet.open(newline="", encoding="utf-8-sig") as file:
-        head = file.readline()
-        delimiter = ";" if head.count(";") > head.count(",") else ","
-        file.seek(0)
-        rows = list(csv.DictReader(file, delimiter=delimiter, restval=""))
-    missing = [
-        name for name in COLUMNS if name not in next(csv.reader([head.lstrip("\ufeff")], delimiter=delimiter), [])
-    ]
-    if missing:
-        raise LabError(f"{sheet} needs the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there")
-    return [row for row in rows if row["student"].strip()], delimiter
+    head = read_text(sheet).partition("\n")[0]
+    delimiter = ";" if head.count(";") > head.count(",") else ","
+    return [row for row in read_rows(sheet, COLUMNS, delimiter) if row["student"].strip()], delimiter
 
 
 def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import re
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, read_text
 
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 DELIMITERS = (",", ";", "\t")
@@ -92,6 +93,19 @@ def _value(raw: str) -> str:
         return raw
     inner = re.match(r'"((?:[^"]|"")*)"', raw)
     return inner[1].replace('""', '"') + raw[inner.end() :]
+
+
+def read_rows(path: Path, columns, delimiter: str = ",") -> list[dict]:
+    """The rows of a table of ours as dicts; a LabError where a column is missing, or it is no table."""
+    lines = io.StringIO(read_text(path), newline="")
+    try:
+        rows = list(csv.DictReader(lines, delimiter=delimiter, restval=""))
+    except csv.Error as error:
+        raise LabError(f"{path} is no table: {error}") from None
+    missing = [name for name in columns if rows and name not in rows[0]]
+    if missing:
+        raise LabError(f"{path} needs the columns {', '.join(columns)}; {', '.join(missing)} is not there")
+    return rows
 
 
 def write_rows(path: Path, columns, rows, **form) -> None:

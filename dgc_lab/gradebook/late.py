@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, read_text
 from dgc_lab.course.submissions import plain
 
 FILE = "late.toml"
@@ -53,7 +53,7 @@ def read_rules(folder: Path) -> Rules:
     if not path.exists():
         return Rules()
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise LabError(f"{path} is no TOML: {error}") from None
     unknown = set(found) - {"due", "student", *NUMBERS}

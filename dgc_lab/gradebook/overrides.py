@@ -6,14 +6,13 @@ again keeps what was decided.
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
 from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.gradebook.by_hand import version
-from dgc_lab.gradebook.csv_text import write_rows
+from dgc_lab.gradebook.by_hand import points_of, version
+from dgc_lab.gradebook.csv_text import read_rows, write_rows
 from dgc_lab.gradebook.grades import grades_of, marked_by_hand
 from dgc_lab.marking.nbgrader_api import course_api
 
@@ -26,8 +25,10 @@ def read_overrides(folder: Path) -> list[dict]:
     path = Path(folder) / FILE
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return list(csv.DictReader(file))
+    rows = read_rows(path, COLUMNS)
+    for number, row in enumerate(rows, 2):
+        points_of(row["points"] or "nothing", None, f"{path}, line {number}")
+    return rows
 
 
 def override(folder: Path, student: str, exercise: str, task: str, points: float | None, reason: str) -> list[dict]:

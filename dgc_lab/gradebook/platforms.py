@@ -228,7 +228,10 @@ def _most_texts(form: Platform, table: CsvText, place: int) -> list[str]:
 
 
 def _number(text: str) -> float:
-    return float(text.strip().replace(",", "."))
+    try:
+        return float(text.strip().replace(",", "."))
+    except ValueError:
+        raise LabError(f"what can be reached must be a number, got {text.strip()[:80]!r}") from None
 
 
 def _comma(table: CsvText, texts: list[str], head: str) -> bool:

@@ -3,7 +3,7 @@
 The standard library alone, so that it runs before anything else is installed; the doctor asks TensorFlow for GPUs.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

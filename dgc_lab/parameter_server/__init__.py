@@ -9,7 +9,7 @@ A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a wo
 (`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

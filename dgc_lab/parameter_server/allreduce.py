@@ -17,9 +17,10 @@ from dgc_lab.parameter_server.events import Finished, Score
 from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.parameter_server.server import sleep
 from dgc_lab.parameter_server.worker import delay, now
+from dgc_lab.workloads.dataset import Task
 
 
-def train_mirrored(task, config: AsyncConfig) -> Iterator:
+def train_mirrored(task: Task, config: AsyncConfig) -> Iterator:
     """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each of them.
 
     ``task`` and ``config`` are as in `dgc_lab.parameter_server.train`; the mode has to be synchronous.

@@ -16,9 +16,10 @@ from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training
 from dgc_lab.parameter_server.metrics import check_runs
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
+from dgc_lab.workloads.dataset import Task
 
 
-def replay(task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
+def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
     """Train in the order of the records: each gradient of the weights that it read, each update of the same gradients.
 
     Args:

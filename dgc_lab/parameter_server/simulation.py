@@ -7,6 +7,7 @@ training each worker gives one gradient to an update; a real one that is late to
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,10 +34,10 @@ class StepCosts:
         StepCosts(computing=(0.01,), reading=(0.0,), applying=(0.0,), dispatch=(0.001, 0.002))
     """
 
-    computing: tuple[float, ...]  # to compute a gradient, without a straggler; above 0
-    reading: tuple[float, ...] = (0.0,)  # to read the weights, with the servers' lock held
-    applying: tuple[float, ...] = (0.0,)  # to hand in a gradient, with the servers' lock held
-    dispatch: tuple[float, ...] = (0.0,)  # from the end of one gradient until the worker has the next batch
+    computing: float | tuple[float, ...]  # to compute a gradient, without a straggler; above 0
+    reading: float | tuple[float, ...] = (0.0,)  # to read the weights, with the servers' lock held
+    applying: float | tuple[float, ...] = (0.0,)  # to hand in a gradient, with the servers' lock held
+    dispatch: float | tuple[float, ...] = (0.0,)  # from the end of one gradient until the worker has the next batch
 
     def __post_init__(self):
         for name, given in list(vars(self).items()):
@@ -204,7 +205,7 @@ class _Training:
 def sweep_workers(
     schedules: dict[str, Schedule],
     costs: StepCosts,
-    workers=tuple(2**power for power in range(1, 11)),
+    workers: Sequence[int] = tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
 ) -> pd.DataFrame:
     """A table of `scale_row` from simulations of schedules, by name, for several numbers of workers.

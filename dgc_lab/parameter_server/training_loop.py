@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import load_arrays, save_arrays
+from dgc_lab.cluster.base import Cluster
+from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
+from dgc_lab.workloads.dataset import Task
 
 
-def train(task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Iterator:
+def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Iterator:
     """Train on the parameter servers of this process's cluster; runs in the coordinator.
 
     Args:
@@ -89,12 +91,14 @@ def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
     if checkpoint is None or not Path(checkpoint).exists():
         fresh = np.full(config.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
-    saved = load_arrays(checkpoint)
-    found, wanted = saved["settings"].item(), fingerprint(config, workers, weights)
-    if found != wanted:
+    file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)
+    if (found := str(file.get("settings"))) != wanted:
         raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
-    kept = {name: [saved[f"{name}{n}"] for n in range(len(weights))] for name in ("weights", "velocities")}
-    return kept | {"updates": saved["updates"], "version": int(saved["version"])}
+    names = {name: [f"{name}{n}" for n in range(len(weights))] for name in ("weights", "velocities")}
+    if {"updates", "version", *names["weights"], *names["velocities"]} - file.keys():
+        raise LabError(f"checkpoint {checkpoint} does not hold what it was saved with: delete it")
+    kept = {name: [file[each] for each in every] for name, every in names.items()}
+    return kept | {"updates": file["updates"], "version": int(file["version"])}
 
 
 def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
@@ -119,7 +123,7 @@ def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
     )
 
 
-def train_on(cluster, task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
+def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
     """Train on a cluster from the notebook, with a progress bar, and collect what happens.
 
     Args:

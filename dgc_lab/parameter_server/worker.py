@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from dgc_lab.parameter_server.schedule import Schedule, Straggler
 from dgc_lab.parameter_server.server import ParameterServerModel, sleep
+from dgc_lab.workloads.dataset import Task
 
 
-def worker_step(model: ParameterServerModel, task, seed: int):
+def worker_step(model: ParameterServerModel, task: Task, seed: int):
     """What a worker does with a batch: a ``tf.function`` for ``ClusterCoordinator.schedule``.
 
     ``model`` is on the servers, ``task`` as in `dgc_lab.parameter_server.train`, ``seed`` the config's.

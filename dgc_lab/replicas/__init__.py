@@ -6,7 +6,7 @@ with right and wrong ways to exchange gradients, and local SGD, which averages w
 makes one model of replicas that trained alone.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

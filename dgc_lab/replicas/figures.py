@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
 
+if TYPE_CHECKING:
+    from dgc_lab.replicas.mirrored_variable import AssignmentResult
 
-def copies_before_and_after(outcome, values, title: str) -> Picture:
+
+def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], title: str) -> Picture:
     """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
 
     Args:
@@ -21,6 +27,8 @@ def copies_before_and_after(outcome, values, title: str) -> Picture:
         >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
         'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
+    if len(values) != len(outcome.before):
+        raise ValueError(f"values must be one for each of {len(outcome.before)} copies, got {len(values)}")
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(values))

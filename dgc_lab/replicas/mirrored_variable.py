@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import LabError, check_choice, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
@@ -64,7 +66,7 @@ def start_devices(count: int = 4) -> list[str]:
         >>> start_devices(2)  # doctest: +SKIP
         ['CPU:0', 'CPU:1']
     """
-    check_whole("replicas", count, 2, MOST_REPLICAS)
+    check_whole("count", count, 2, MOST_REPLICAS)
     grow_gpu_memory()
     if len(tf.config.list_physical_devices("GPU")) >= count:
         return [f"GPU:{place}" for place in range(count)]
@@ -82,7 +84,7 @@ def start_devices(count: int = 4) -> list[str]:
     return [f"CPU:{place}" for place in range(count)]
 
 
-def mirrored(replicas: int = 4, cross_device_ops=None):
+def mirrored(replicas: int = 4, cross_device_ops: tf.distribute.CrossDeviceOps | None = None):
     """A ``tf.distribute.MirroredStrategy`` on that many devices, which `start_devices` makes where it still can.
 
     Args:
@@ -109,7 +111,9 @@ def mirrored(replicas: int = 4, cross_device_ops=None):
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=cross_device_ops)
 
 
-def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronization="AUTO"):
+def per_replica_variable(
+    strategy: tf.distribute.Strategy, initial: float = 0.0, aggregation: str = "NONE", synchronization: str = "AUTO"
+):
     """A float32 ``tf.Variable`` with a copy on each replica; a ValueError for a pair that TensorFlow refuses.
 
     Args:
@@ -133,7 +137,7 @@ def per_replica_variable(strategy, initial=0.0, aggregation="NONE", synchronizat
         )
 
 
-def copies(strategy, variable) -> tuple[float, ...]:
+def copies(strategy: tf.distribute.Strategy, variable: tf.Variable) -> tuple[float, ...]:
     """The value of each replica's own copy of a scalar ``variable`` of the ``strategy``, whatever its aggregation.
 
     Example:
@@ -163,7 +167,9 @@ def check_values(strategy, values) -> None:
             raise ValueError(f"values must be finite numbers, got {value!r} for replica {place}")
 
 
-def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
+def assign_on_replicas(
+    strategy: tf.distribute.Strategy, variable: tf.Variable, values: Sequence[float], how: str = "assign"
+) -> None:
     """Let replica i assign ``values[i]`` to the variable; TensorFlow aggregates as the variable says.
 
     The variable is of `per_replica_variable`, made under the same strategy; values are one number per replica. A
@@ -182,7 +188,14 @@ def assign_on_replicas(strategy, variable, values, how: str = "assign") -> None:
     strategy.run(lambda value: getattr(variable, how)(value), args=(mine,))
 
 
-def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign", initial=0.0) -> AssignmentResult:
+def try_pair(
+    strategy: tf.distribute.Strategy,
+    values: Sequence[float],
+    aggregation: str,
+    synchronization: str = "AUTO",
+    how: str = "assign",
+    initial: float = 0.0,
+) -> AssignmentResult:
     """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
 
     The strategy is of `mirrored`; aggregation, synchronization and how are names from `AGGREGATIONS`,
@@ -208,7 +221,7 @@ def try_pair(strategy, values, aggregation, synchronization="AUTO", how="assign"
         return AssignmentResult(before, after, None, stage, str(error).splitlines()[0])
 
 
-def all_pairs(strategy, values, how="assign") -> list[dict]:
+def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: str = "assign") -> list[dict]:
     """`try_pair` for every synchronization with every aggregation: a dict for each pair.
 
     It has ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it failed and
@@ -228,7 +241,7 @@ def all_pairs(strategy, values, how="assign") -> list[dict]:
     return rows
 
 
-def all_reduce(strategy, arrays) -> list:
+def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> list:
     """Add up one array per replica, by the strategy's ``cross_device_ops``: numpy arrays that the replicas then hold.
 
     The arrays or tensors are of one shape and dtype; a ValueError where they are not one per replica.
@@ -248,7 +261,7 @@ def all_reduce(strategy, arrays) -> list:
     return [array.numpy() for array in strategy.experimental_local_results(reduced)]
 
 
-def through_checkpoint(strategy, variable) -> dict:
+def through_checkpoint(strategy: tf.distribute.Strategy, variable: tf.Variable) -> dict:
     """Save a ``variable``, overwrite every copy with -1, restore: what of it a checkpoint holds.
 
     It is of `per_replica_variable`, made under the same ``strategy``.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.replicas.mirrored_variable import one_each
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
@@ -101,11 +102,11 @@ class Trained:
 
 
 def train(
-    strategy,
+    strategy: tf.distribute.Strategy,
     build: Callable,
-    images,
-    labels,
-    order,
+    images: ArrayLike,
+    labels: ArrayLike,
+    order: ArrayLike,
     learning_rate: float = 0.1,
     momentum: float = 0.0,
     exchange: str = "MEAN",
@@ -153,6 +154,8 @@ def train(
     check_number("learning_rate", learning_rate, "above 0", finite=True)
     check_number("momentum", momentum, "at least 0 and below 1")
     images, labels = tf.constant(images), tf.constant(labels)
+    if images.shape.rank < 2 or images.shape[:1] != labels.shape or not labels.dtype.is_integer:
+        raise ValueError(f"labels must be a whole number for each of images, got {labels.shape} and {images.shape}")
     divisor = np.shape(order)[2] * (replicas if divide_by == "global batch" else 1)
     with strategy.scope():
         model = build()
@@ -196,7 +199,9 @@ def train(
     return Trained(np.array(losses, np.float32), copies, build)
 
 
-def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
+def combined_weights(
+    strategy: tf.distribute.Strategy, weights: list[list[tf.Tensor]], aggregation: str
+) -> list[np.ndarray]:
     """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
 
     ``weights`` are a list of arrays per replica, such as `Trained.weights`, else a ValueError; the aggregation is
@@ -220,11 +225,17 @@ def combined_weights(strategy, weights, aggregation: str) -> list[np.ndarray]:
     return combined
 
 
-def largest_difference(one, other) -> float:
+def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
     """The largest absolute difference between ``one`` list of arrays and the ``other``, of the same shapes.
 
     Example:
         >>> largest_difference([np.array([1.0, 2.0]), np.array(3.0)], [np.array([1.0, 2.5]), np.array(3.25)])
         0.5
     """
-    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+    if (
+        len(one) != len(other)
+        or not len(one)
+        or any(np.shape(a) != np.shape(b) for a, b in zip(one, other, strict=True))
+    ):
+        raise ValueError(f"one and other must hold arrays of the same shapes, got {len(one)} and {len(other)} arrays")
+    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in zip(one, other, strict=True))

@@ -5,7 +5,7 @@ finds a link's figures from the steps in `tables`. `worker_sweep` trains 1 to 32
 `residual_staleness` looks how old what they send has become.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

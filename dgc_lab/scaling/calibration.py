@@ -42,7 +42,12 @@ class Measured:
     def __post_init__(self):
         check_choice("collective", self.collective, COLLECTIVES)
         check_whole("workers", self.workers, 2)
-        for name, allowed in {"bandwidth": "above 0", "seconds": "above 0", "beside": "at least 0"}.items():
+        for name, allowed in {
+            "handed": "at least 0",
+            "bandwidth": "above 0",
+            "seconds": "above 0",
+            "beside": "at least 0",
+        }.items():
             check_number(name, getattr(self, name), allowed)
 
     @property

@@ -5,12 +5,18 @@ What a model computed is drawn as a line and called modelled, what was timed as 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from matplotlib.lines import Line2D
 
+from dgc_lab.common import check_number
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
 from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Lines that lie on each other stay visible: the later one is thinner.
 LOOKS = {
@@ -79,7 +85,7 @@ def _scale_in_words(curves, points, workers) -> str:
     return "; ".join(said) + "."
 
 
-def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
+def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
     """Lines of what was modelled and marks of what was measured, on two logarithmic axes.
 
     ``frame`` has columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``, which
@@ -114,7 +120,7 @@ def lines_and_marks(frame, xlabel: str, ylabel: str, break_even: float | None = 
     return picture
 
 
-def errors_by_workers(frame) -> Picture:
+def errors_by_workers(frame: pd.DataFrame) -> Picture:
     """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
 
     ``frame`` is of `dgc_lab.scaling.worker_sweep.table`, not empty (a ValueError); seeds are averaged.
@@ -185,5 +191,5 @@ def bandwidth_label(bandwidth: float) -> str:
         >>> bandwidth_label(GBIT / 10), bandwidth_label(25 * GBIT)
         ('100 Mbit/s', '25 Gbit/s')
     """
-    gbit = bandwidth / GBIT
+    gbit = check_number("bandwidth", bandwidth, "above 0") / GBIT
     return f"{gbit:.4g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:.4g} Mbit/s"

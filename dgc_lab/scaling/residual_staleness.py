@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.dgc.config import Collectives, DGCConfig
 
 
 def was_sent(before, after, gradient, velocity=None):
@@ -47,7 +48,14 @@ class WatchedCompressor(Compressor):
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
 
-    def __init__(self, config, variables, communicator, names=None, longest=1000):
+    def __init__(
+        self,
+        config: DGCConfig,
+        variables: list[tf.Variable],
+        communicator: Collectives,
+        names: list[str] | None = None,
+        longest: int = 1000,
+    ):
         if not config.accumulate:
             raise ValueError("config must accumulate: what is dropped has no age")
         if config.values != "float32":

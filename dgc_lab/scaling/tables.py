@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dgc_lab.common import check_choice, check_number, check_some, check_whole
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
@@ -98,6 +99,10 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
         >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
         True
     """
+    if rows is not None:
+        check_some("rows", rows)
+    if left_out is not None:
+        check_choice("left_out", left_out, exchanges(rows))
     return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])
 
 
@@ -204,6 +209,10 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.Data
     """
     import pandas as pd
 
+    for ratio in ratios:
+        check_number("ratios", ratio, "in [0, 1]")
+    for number in workers:
+        check_whole("workers", number, 1)
     shares = [[bytes_against_dense(number, ratio) for number in workers] for ratio in ratios]
     return pd.DataFrame(shares, index=pd.Index(ratios, name="ratio"), columns=pd.Index(workers, name="workers"))
 
@@ -225,6 +234,8 @@ def gains_by_bandwidth(
     """
     import pandas as pd
 
+    for bandwidth in bandwidths:
+        check_number("bandwidths", bandwidth, "above 0")
     links = [dataclasses.replace(link, bandwidth=bandwidth) for bandwidth in bandwidths]
     lines = [
         (name, "modelled", link.bandwidth / GBIT, gain(work, link, workers, ratio))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,8 @@ def measured(batch: int = 50, rounds: int = 9) -> StepTimes:
         >>> times.compute > 0, times.compute_is
         (True, 'measured here')
     """
-    check_whole("batch", batch, 1)
-    check_whole("rounds", rounds, 3)
+    check_whole("batch", batch, 1, 10_000)
+    check_whole("rounds", rounds, 3, 1000)
     few, many = (median_seconds(adding(entries), rounds) for entries in ENTRIES)
     return StepTimes(
         compute=median_seconds(training_step(batch), rounds),
@@ -184,7 +185,9 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
     return Workload(ELEMENTS[model] - whole, times.compute, times.selection, times.adding, whole, entry_bytes)
 
 
-def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int = 9) -> pd.DataFrame:
+def selection_times(
+    elements: int = 3_211_264, ratios: Sequence[float] = (0.01, 0.001), rounds: int = 9
+) -> pd.DataFrame:
     """Time every rule of `dgc_lab.dgc.thresholding` on one tensor of normal numbers, the rules taking turns.
 
     Args:
@@ -206,7 +209,7 @@ def selection_times(elements: int = 3_211_264, ratios=(0.01, 0.001), rounds: int
 
     from dgc_lab.dgc.thresholding import RULES, keep_mask
 
-    check_whole("elements", elements, 1)
+    check_whole("elements", elements, 1, 2**30)
     check_whole("rounds", rounds, 3)
     for ratio in ratios:
         check_number("ratios", ratio, "above 0 and below 1")

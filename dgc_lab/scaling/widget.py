@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ipywidgets import Dropdown, FloatText, SelectionSlider
 
@@ -14,6 +16,9 @@ from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.tables import timed_steps
 from dgc_lab.ui.explorer import Explorer, in_columns, wider
 from dgc_lab.ui.widget import side_by_side
+
+if TYPE_CHECKING:
+    from dgc_lab.scaling.timing import StepTimes
 
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
@@ -50,7 +55,9 @@ class ScaleExplorer(Explorer):
         ['no exchange', 'dense', 'float16', 'sparse', 'switching']
     """
 
-    def __init__(self, here=None, fit=None, link_rows=(), **settings):
+    def __init__(
+        self, here: StepTimes | None = None, fit: Link | None = None, link_rows: Sequence[dict] = (), **settings
+    ):
         from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES
         from dgc_lab.scaling.named_shapes import SHAPES
         from dgc_lab.scaling.timing import measured, times_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ from dgc_lab.training.sweeps import read_rows, train_each
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dgc_lab.training.distributed_trainer import DistributedConfig
+    from dgc_lab.workloads.dataset import Dataset
 
 EXAMPLES_A_STEP = 128
 WORKERS = (1, 2, 4, 8, 16, 32)
@@ -77,7 +80,9 @@ class Run:
         )
 
 
-def table_runs(workers=WORKERS, ratios=RATIOS, seeds=(0,)) -> list[Run]:
+def table_runs(
+    workers: Sequence[int] = WORKERS, ratios: Sequence[float] = RATIOS, seeds: Sequence[int] = (0,)
+) -> list[Run]:
     """The runs of the table: each of the workers, ratios and seeds, clipped and not; for a few workers dense, too.
 
     Runs that differ in the ratio alone follow each other: they share one trace of the step.
@@ -93,7 +98,7 @@ def table_runs(workers=WORKERS, ratios=RATIOS, seeds=(0,)) -> list[Run]:
     ]
 
 
-def train_runs(runs, steps: int = STEPS, out: str | os.PathLike | None = None) -> Iterator:
+def train_runs(runs: Sequence[Run], steps: int = STEPS, out: str | os.PathLike | None = None) -> Iterator:
     """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep` does.
 
     The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
@@ -123,7 +128,7 @@ def train_runs(runs, steps: int = STEPS, out: str | os.PathLike | None = None) -
     return train_each(every, trainer_of, data, out, lambda trainer: ages_of(trainer.compressor))
 
 
-def watched_trainer(settings, data=None):
+def watched_trainer(settings: DistributedConfig, data: Dataset | None = None):
     """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept.
 
     ``settings`` and ``data`` are the trainer's; a ValueError where `WatchedCompressor` cannot tell ages.
@@ -165,6 +170,8 @@ def clipping_of(row: dict) -> str:
         >>> clipping_of({"clip_norm": None, "workers": 4})
         'none'
     """
+    if missing := {"clip_norm", "workers"} - row.keys():
+        raise ValueError(f"row must have {', '.join(sorted(missing))}, got {row!r}")
     for clipping in CLIPPINGS:
         if row["clip_norm"] == clip_norm(clipping, row["workers"]):
             return clipping

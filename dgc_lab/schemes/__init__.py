@@ -5,7 +5,7 @@ Lesson 8. Read `scheme` first: what a scheme is. `quantised`, `sparse` and `low_
 where Deep Gradient Compression runs.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

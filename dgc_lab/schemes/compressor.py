@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.config import Collectives, DGCConfig
 from dgc_lab.dgc.exchange import Report, fail_if_bad, first_non_finite
 from dgc_lab.schemes.checks import described, watched
 from dgc_lab.schemes.memory import with_momentum
@@ -56,7 +57,14 @@ class SchemeCompressor(Compressor):
         ([[0.0, -0.5]], 24)
     """
 
-    def __init__(self, scheme: Scheme, variables, communicator, names=None, config: DGCConfig | None = None):
+    def __init__(
+        self,
+        scheme: Scheme,
+        variables: list[tf.Variable],
+        communicator: Collectives,
+        names: list[str] | None = None,
+        config: DGCConfig | None = None,
+    ):
         super().__init__(dataclasses.replace(config or DGCConfig(), **NOT_OURS), variables, communicator, names)
         self.scheme = scheme
         whole = with_momentum(dense(), scheme.momentum) if scheme.momentum else dense()
@@ -153,7 +161,13 @@ class SchemeCompressor(Compressor):
         self.agree(f"{self.scheme.name} asks {told[0]}")
 
 
-def compressor_of(how: DGCConfig | Scheme, variables, communicator, names=None, switches=None) -> Compressor:
+def compressor_of(
+    how: DGCConfig | Scheme,
+    variables: Sequence,
+    communicator: Collectives,
+    names: list[str] | None = None,
+    switches: DGCConfig | None = None,
+) -> Compressor:
     """The compressor for a config of Deep Gradient Compression, or for another scheme with the config ``switches``.
 
     Args:

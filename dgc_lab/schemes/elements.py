@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike, Seed
+from dgc_lab.common import check_whole
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import sampled_threshold
 from dgc_lab.dgc.wire_format import add_in_order, scatter_add
 from dgc_lab.schemes.scheme import Mean, Scheme, Turn
 
 
-def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
+def sent_alone(scheme: Scheme, gradient: ArrayLike, seed: int = 0, own_seed: int = 0):
     """What one worker's message stands for, float32, of a gradient of any shape and the scheme's first state.
 
     With nobody else there, the answer to each question is what was asked. ``seed`` and ``own_seed`` are numbers, for
@@ -33,7 +37,7 @@ def sent_alone(scheme: Scheme, gradient, seed=0, own_seed=0):
         return own
 
 
-def largest(x, ratio, seed):
+def largest(x: tf.Tensor, ratio: float, seed: Seed):
     """The share ``ratio`` of the elements of ``x`` that is largest in magnitude: int32 indices, and values.
 
     By a sampled threshold (`dgc_lab.dgc.sampled_threshold`), drawn with ``seed``, int32 (2,).
@@ -50,7 +54,7 @@ def largest(x, ratio, seed):
     return indices, values
 
 
-def in_places(indices, values, shape):
+def in_places(indices: tf.Tensor, values: tf.Tensor, shape: tf.TensorShape):
     """Zeros of a shape, a ``tf.TensorShape``, with ``values`` at the flat int32 ``indices``, none of which is twice.
 
     Example:
@@ -60,7 +64,7 @@ def in_places(indices, values, shape):
     return tf.reshape(tf.scatter_nd(indices[:, None], values, [shape.num_elements()]), shape)
 
 
-def mean_of_entries(everyone, shape):
+def mean_of_entries(everyone: list[tuple], shape: tf.TensorShape):
     """The mean of what all workers sent, a tensor of that shape; ``everyone`` has (indices, values) of each.
 
     Example:
@@ -73,7 +77,7 @@ def mean_of_entries(everyone, shape):
     return tf.reshape(total, shape)
 
 
-def mean_of(tensors):
+def mean_of(tensors: list[tf.Tensor]):
     """The mean of a list of tensors, added up in the order of the workers.
 
     Example:
@@ -83,7 +87,7 @@ def mean_of(tensors):
     return add_in_order(tensors) / len(tensors)
 
 
-def chance(x, seed):
+def chance(x: tf.Tensor, seed: Seed):
     """Uniform random numbers in [0, 1), one for each element of ``x``, drawn with ``seed``, int32 (2,).
 
     Example:
@@ -93,7 +97,7 @@ def chance(x, seed):
     return tf.random.stateless_uniform(x.shape, seed)
 
 
-def round_by_chance(x, seed):
+def round_by_chance(x: tf.Tensor, seed: Seed):
     """Each number of ``x`` rounded up or down to a whole one, the nearer one the likelier: right in the mean.
 
     ``seed`` is int32 (2,). Source: arXiv:1610.02132, section 3.1.
@@ -105,7 +109,7 @@ def round_by_chance(x, seed):
     return tf.floor(x + chance(x, seed))
 
 
-def pack_bits(numbers, bits: int):
+def pack_bits(numbers: tf.Tensor, bits: int):
     """Whole numbers from 0 to 2**bits - 1 as bytes, 8 / bits of them in each; uint8 (bytes,) from int tensor of n.
 
     Example:
@@ -113,19 +117,20 @@ def pack_bits(numbers, bits: int):
         >>> packed.numpy().tolist(), unpack_bits(packed, 2, [5]).numpy().tolist()
         ([177, 3], [1, 0, 3, 2, 3])
     """
-    each = 8 // bits
+    each = 8 // check_whole("bits", bits, 1, 8)
     flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
     rows = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % each]]), [-1, each])
     return tf.cast(tf.reduce_sum(rows * 2 ** (bits * tf.range(each)), 1), tf.uint8)
 
 
-def unpack_bits(packed, bits: int, shape):
+def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence | tf.TensorShape):
     """The opposite of `pack_bits`: from ``packed``, with ``bits`` for each number, an int32 tensor of that shape.
 
     Example:
         >>> unpack_bits(tf.constant([5], tf.uint8), 1, [3]).numpy().tolist()
         [1, 0, 1]
     """
+    check_whole("bits", bits, 1, 8)
     shifted = tf.bitwise.right_shift(tf.cast(packed, tf.int32)[:, None], bits * tf.range(8 // bits))
     flat = tf.reshape(shifted & (2**bits - 1), [-1])
     return tf.reshape(flat[: tf.TensorShape(shape).num_elements()], shape)

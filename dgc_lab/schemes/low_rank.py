@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dgc_lab.common import check_whole
 import tensorflow as tf
 
 from dgc_lab.schemes.naming import named
@@ -9,7 +10,7 @@ from dgc_lab.schemes.scheme import Mean, Scheme
 
 
 @named
-def powersgd(rank=2):
+def powersgd(rank: int = 2):
     """Two thin matrices whose product is near the gradient's matrix; allreduce carries both. With a memory.
 
     P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. One
@@ -22,6 +23,8 @@ def powersgd(rank=2):
         >>> sent_alone(powersgd(rank=1), [[1.0, 2.0], [2.0, 4.0]]).numpy().round(3).tolist()
         [[1.0, 2.0], [2.0, 4.0]]
     """
+
+    check_whole("rank", rank, 1)
 
     def init(gradient):
         rows, columns = matrix(gradient).shape

@@ -8,16 +8,26 @@ import inspect
 import numbers
 import types
 
+from dgc_lab.common import check_number
 from dgc_lab.schemes.scheme import Scheme
+
+# What the numbers may be that schemes are made with; a tensor is looked at where it is used.
+LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
 
 
 def named(make):
-    """Name what a function makes by its parameters, as in ``qsgd:levels=4``; what may change later, by its name."""
+    """Name what a function makes by its parameters, as in ``qsgd:levels=4``; what may change later, by its name.
+
+    A ValueError for a number outside of its `LIMITS`.
+    """
 
     @functools.wraps(make)
     def with_name(*args, **kwargs):
         bound = inspect.signature(make).bind(*args, **kwargs)
         bound.apply_defaults()
+        for key, value in bound.arguments.items():
+            if key in LIMITS and isinstance(value, numbers.Real):
+                check_number(key, value, LIMITS[key])
         told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in bound.arguments.items()]
         return make(*args, **kwargs)._replace(name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
 from dgc_lab.schemes.elements import chance, mean_of, pack_bits, round_by_chance, unpack_bits
 from dgc_lab.schemes.memory import with_memory
 from dgc_lab.schemes.naming import named
@@ -150,7 +151,7 @@ def ef_sign():
 
 
 @named
-def signum(momentum=0.9):
+def signum(momentum: float = 0.9):
     """The sign of each worker's momentum; the majority decides.
 
     v' = m v + (1 - m) g; update = sign(sum of sign(v')). An allgather of a bit an element.
@@ -198,7 +199,7 @@ def one_bit():
 
 
 @named
-def qsgd(levels=4):
+def qsgd(levels: int = 4):
     """Magnitudes rounded by chance to multiples of norm / levels: right in the mean.
 
     sent = |g| sign(g_i) l_i / s, where l_i is s |g_i| / |g| rounded up or down by chance. An allgather of 2, 4 or 8
@@ -211,6 +212,7 @@ def qsgd(levels=4):
         >>> sent_alone(qsgd(levels=5), [3.0, -4.0]).numpy().tolist()
         [3.0, -4.0]
     """
+    check_whole("levels", levels, 1, 127)
     bits = next(bits for bits in (1, 2, 4, 8) if 2 * levels + 1 <= 2**bits)
 
     def step(gradient, state, turn):

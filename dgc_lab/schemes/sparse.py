@@ -16,7 +16,7 @@ from dgc_lab.schemes.scheme import All, Mean, Scheme
 
 
 @named
-def masking(ratio=0.01):
+def masking(ratio: float = 0.01):
     """The largest elements, by a threshold for each tensor; the rest is dropped (lesson 4).
 
     sent = g where |g| is at least the threshold, else 0. An allgather of 8 bytes for an element that passes.
@@ -40,7 +40,7 @@ def masking(ratio=0.01):
 
 
 @named
-def top_k(ratio=0.01):
+def top_k(ratio: float = 0.01):
     """The largest elements; the rest waits in the memory.
 
     sent = top_k(g + e); e' = g + e - sent. An allgather of 8 bytes for an element that passes.
@@ -58,7 +58,7 @@ def top_k(ratio=0.01):
 
 
 @named
-def random_k(ratio=0.01):
+def random_k(ratio: float = 0.01):
     """Elements at random, the same places on all workers, so that no index travels; the rest waits in the memory.
 
     sent = g + e in the places drawn, else 0; e' = g + e - sent. An allreduce of 4 bytes for each of them.
@@ -88,7 +88,7 @@ def random_k(ratio=0.01):
 
 
 @named
-def threshold(limit=0.001):
+def threshold(limit: float = 0.001):
     """All elements of at least this magnitude; the rest waits in the memory.
 
     sent = x where |x| >= limit, else 0, of x = g + e; e' = x - sent. An allgather of 8 bytes for each of them.
@@ -112,7 +112,7 @@ def threshold(limit=0.001):
 
 
 @named
-def dgc(ratio=0.01, momentum=0.9):
+def dgc(ratio: float = 0.01, momentum: float = 0.9):
     """Deep Gradient Compression: velocities are added up, and cleared where they were sent (lesson 5).
 
     u' = m u + g; v' = v + u'; sent = v' where |v'| is at least the threshold; there both are cleared. An allgather of

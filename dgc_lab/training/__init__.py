@@ -3,7 +3,7 @@
 A loop is a generator of what happens in it and knows neither widget nor file.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
+from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
+from dgc_lab.distributed.communicators import Communicator
 from dgc_lab.distributed.rank_files import RankFiles
 from dgc_lab.schemes.gallery import parse_scheme
 from dgc_lab.schemes.memory import with_momentum
@@ -122,7 +125,9 @@ class DistributedTrainer(ModelTrainer):
         True
     """
 
-    def __init__(self, settings: DistributedConfig, communicator=None, data: Dataset | None = None):
+    def __init__(
+        self, settings: DistributedConfig, communicator: Communicator | None = None, data: Dataset | None = None
+    ):
         grow_gpu_memory()
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
@@ -205,7 +210,13 @@ class TrainerOnRanks:
         True
     """
 
-    def __init__(self, ranks, settings: DistributedConfig, data: Dataset | None = None, path=None):
+    def __init__(
+        self,
+        ranks: Cluster,
+        settings: DistributedConfig,
+        data: Dataset | None = None,
+        path: str | os.PathLike | None = None,
+    ):
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
         self.ranks, self.settings = ranks, settings

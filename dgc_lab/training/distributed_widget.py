@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
 
+from dgc_lab.cluster.base import Cluster
 from dgc_lab.training.live_sweep import AS_TYPED, RatioSweep
 from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.widget import wide
@@ -54,7 +56,7 @@ class DistributedSweep(RatioSweep):
     }
     beside_settings: ClassVar = (*RatioSweep.beside_settings, "method")
 
-    def __init__(self, ranks=None, out=None, **settings):
+    def __init__(self, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
         self.ranks, self._own_ranks = ranks, ranks is None
         if ranks is not None:
             settings.setdefault("workers", ranks.size)

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dgc_lab.arguments import ArrayLike
+from dgc_lab.common import check_number, check_some
 from dgc_lab.distributed.timeline import by_phase
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
@@ -27,7 +29,7 @@ LOOKS = {
 MOST_ROWS = 12  # of a panel; a gradient of dozens of tensors does not fit
 
 
-def masked_vector(vector, threshold: float) -> Picture:
+def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
 
     ``vector`` holds numbers, shape (n,); from the absolute value ``threshold`` on, an element is kept.
@@ -37,6 +39,9 @@ def masked_vector(vector, threshold: float) -> Picture:
         '3 gradient elements as bars; kept at threshold 0.4: 0, 1.'
     """
     vector = np.asarray(vector, dtype=float)
+    if vector.ndim != 1:
+        raise ValueError(f"vector must have one dimension, got shape {vector.shape}")
+    check_number("threshold", threshold, "at least 0")
     kept = np.abs(vector) >= threshold
     figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
     axes = figure.subplots()
@@ -62,6 +67,9 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
         >>> gradient_histograms({"kernel": [0.5, -1.0, 0.1, 0.0]}, {"kernel": 0.4}).alt.split(". ", 1)[1]
         'kernel: 4 elements, 25% zero, 50.00% kept (median size 3.0e-01, largest 1.0e+00).'
     """
+    check_some("gradients", gradients)
+    if limits is not None and gradients.keys() - limits.keys():
+        raise ValueError(f"limits must hold one for each of {list(gradients)}, got {limits!r}")
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
     for axes, (name, gradient) in zip(panels, gradients.items(), strict=True):
@@ -87,6 +95,7 @@ def accuracy_by_ratio(tables: dict) -> Picture:
         >>> accuracy_by_ratio({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
         'Test accuracy by the ratio asked for. sampled: 1 gives 0.980, 0.01 gives 0.900, 0 gives 0.100.'
     """
+    check_some("tables", tables)
     zero = min(ratio for points in tables.values() for ratio, _ in points if ratio > 0) / 3
     curves, said = {}, {}
     for label, points in tables.items():
@@ -131,6 +140,7 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
         >>> timelines({"dense": pd.DataFrame([("kernel", "ALLREDUCE", 0, 0.0, 2.5)], columns=columns)}).alt[52:]
         'dense: 1 tensor, 2.5 ms; longest in all: ALLREDUCE 2.50 ms.'
     """
+    check_some("frames", frames)
     titles = {}
     for label, frame in frames.items():
         tensors = list(dict.fromkeys(frame["tensor"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import ClassVar
 
@@ -40,7 +41,7 @@ class LiveSweep(LiveRun):
     redraw_share: ClassVar = 0.012
     _last_trainer = None  # of a subclass that trains with it again
 
-    def __init__(self, out=None, **settings):
+    def __init__(self, out: str | os.PathLike | None = None, **settings):
         self.out, self._data = out, None
         self.dataset = wide(Dropdown, "Data set", options=list(MODELS))
         self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])

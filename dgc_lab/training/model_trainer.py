@@ -13,10 +13,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_number, check_whole
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
-from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.distributed.communicators import Communicator, OneWorker
 from dgc_lab.schemes.compressor import SchemeCompressor, compressor_of
 from dgc_lab.schemes.scheme import Scheme
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
@@ -34,7 +35,7 @@ def dense(config: DGCConfig) -> DGCConfig:
     return dataclasses.replace(config, ratio=1.0, warm_up=())
 
 
-def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
+def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Callable:
     """A function from the number of a batch to its examples, for `ModelTrainer`; every epoch in a new order.
 
     Args:
@@ -52,10 +53,10 @@ def batches_of(inputs, targets, batch: int = 32, seed: int = 0) -> Callable:
     """
     check_whole("batch", batch, 1)
     check_whole("seed", seed, 0)
-    if not len(inputs):
+    if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
-    if len(inputs) != len(targets):
-        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {len(targets)}")
+    if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
+        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
     return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
 
@@ -94,12 +95,12 @@ class ModelTrainer:
 
     def __init__(
         self,
-        model,
-        loss,
-        batches,
+        model: keras.Model,
+        loss: Callable,
+        batches: Callable,
         config: DGCConfig | Scheme,
-        learning_rate=0.1,
-        communicator=None,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.1,
+        communicator: Communicator | None = None,
         seed: int = 0,
         switches: DGCConfig | None = None,
     ):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_some, check_whole
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import SimulatedWorkers
 from dgc_lab.training.events import Evaluation, TrainingDiverged
@@ -45,6 +45,8 @@ def updates(workers: int, examples: int, batch: int = 16) -> int:
         >>> updates(1, 1600), updates(8, 1600)
         (100, 12)
     """
+    for name, value in {"workers": workers, "examples": examples, "batch": batch}.items():
+        check_whole(name, value, 1)
     return examples // (batch * workers)
 
 
@@ -71,7 +73,9 @@ def accuracy_by_rate(
         (2, 1)
     """
     check_whole("batch", batch, 1)
-    check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()))
+    check_some("runs", runs)
+    check_some("seeds", seeds)
+    check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()), 10**9)
     data, found = data or load("digits"), {}
     first = {seed: digits_cnn(seed).get_weights() for seed in seeds}
     for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers

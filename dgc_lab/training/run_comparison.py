@@ -5,6 +5,8 @@ Lesson 7.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
@@ -12,7 +14,7 @@ from dgc_lab.common import free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
 
 
-def run_with_progress(run, steps: int, label: str = "") -> list:
+def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
     """A run's events as a list, with a progress bar, behind ``label``, while it trains.
 
     ``run`` is what `dgc_lab.training.model_trainer.ModelTrainer.run` gives, ``steps`` how many updates it will make.
@@ -34,7 +36,7 @@ def run_with_progress(run, steps: int, label: str = "") -> list:
     return events
 
 
-def steps_of(events) -> list[DistributedStep]:
+def steps_of(events: Iterable) -> list[DistributedStep]:
     """The updates among a run's ``events``.
 
     Example:

@@ -12,13 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from dgc_lab.cluster.processes import interrupt_held_back
-from dgc_lab.common import at_file, check_number
+from dgc_lab.common import at_file, check_file, check_number
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -145,7 +144,7 @@ def train_each(
         if same.count(own) > 1:
             raise ValueError(f"runs must differ from each other, got {settings} at ratio {ratio} more than once")
     if out is not None:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        check_file("out", out).parent.mkdir(parents=True, exist_ok=True)
     finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
     return _train_each(runs, same, finished, trainer_of, out, more)
 
@@ -242,7 +241,7 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
         >>> read_rows("not_there_yet.jsonl", {"steps": 300})
         []
     """
-    if not (file := Path(file)).exists():
+    if not (file := check_file("file", file)).exists():
         return []
     with at_file(file, "read"):
         lines, rows = file.read_text(encoding="utf-8", errors="replace").split("\n"), []

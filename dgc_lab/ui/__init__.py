@@ -4,7 +4,7 @@
 those that compute at once, `live_run` that of those that train, with a `live_figure`; `prediction` a widget of its own.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

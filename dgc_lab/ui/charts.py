@@ -9,11 +9,15 @@ import base64
 import html
 import io
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # To be told apart with any colour vision: of Okabe and Ito's palette what has a contrast of 3 to white, as thin lines
 # need, with a violet and a brown in place of its sky blue, its orange and its yellow, which are too pale.
@@ -125,7 +129,7 @@ def losses(runs: dict) -> Picture:
     return lines("Training loss by step", curves, said, "step", "training loss", looks=looks, ylim=(0, None))
 
 
-def bars(table, xlabel: str) -> Picture:
+def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
     """Horizontal bars, the number beside each: a group for each row of a table, in it a bar for each column.
 
     ``table`` is a ``pandas.DataFrame`` of numbers, or numbers by label; a ValueError where it is empty. ``xlabel`` says
@@ -139,7 +143,7 @@ def bars(table, xlabel: str) -> Picture:
 
     frame = table if isinstance(table, pd.DataFrame) else pd.Series(table).to_frame("")
     if not frame.size:
-        raise ValueError(f"frame must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")
+        raise ValueError(f"table must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")
     rows, columns = frame.shape
     figure, [axes] = grid(1, 1, 8, 0.8 + rows * (0.12 + 0.2 * columns))
     thick = 0.84 / columns

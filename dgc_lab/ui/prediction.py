@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 import pandas as pd
 
+from dgc_lab.common import check_number
 from dgc_lab.ui.widget import Column, message_line
 
 NONE_MADE = "none made"
@@ -36,11 +37,24 @@ class Prediction(Column):
         ['0.90', '0.95', '+0.05']
     """
 
-    def __init__(self, question: str, of: Sequence[str], least=0.0, most=1.0, step=0.01, form: str = ".2f"):
+    def __init__(
+        self,
+        question: str,
+        of: Sequence[str],
+        least: float = 0.0,
+        most: float = 1.0,
+        step: float = 0.01,
+        form: str = ".2f",
+    ):
         if not of or len(set(of)) != len(of):
             raise ValueError(f"of must name one thing or several, none of them twice, got {of!r}")
-        if not least < most:
-            raise ValueError(f"least must be below most, got {least!r} and {most!r}")
+        if not -math.inf < least < most < math.inf:
+            raise ValueError(f"least must be below most, and both finite, got {least!r} and {most!r}")
+        check_number("step", step, "above 0", finite=True)
+        try:
+            format(0.5, form)
+        except ValueError:
+            raise ValueError(f"form must be a number's format such as .2f, got {form!r}") from None
         self.form, self.kept = form, None
         wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
         self.sliders = {

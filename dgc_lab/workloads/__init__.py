@@ -5,7 +5,7 @@ Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` and `bert` with its `te
 function that returns a Keras model, the same for the same seed.
 """
 
-from dgc_lab.common import hand_on
+from dgc_lab.arguments import hand_on
 
 __getattr__, __dir__, __all__ = hand_on(
     __name__,

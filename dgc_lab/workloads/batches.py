@@ -10,10 +10,11 @@ import functools
 
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_whole
 
 
-def pick_batch(images, labels, step, batch, seed):
+def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int, batch: int, seed: int):
     """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
     Args:
@@ -27,6 +28,7 @@ def pick_batch(images, labels, step, batch, seed):
         >>> sorted(images.numpy().tolist())
         [0, 1, 2, 3]
     """
+    check_whole("batch", batch, 1, 2**30)
     examples = tf.shape(labels)[0]
     places = step * batch + tf.range(batch)
     epochs = places // examples
@@ -36,13 +38,16 @@ def pick_batch(images, labels, step, batch, seed):
     return tf.gather(images, chosen), tf.gather(labels, chosen)
 
 
-def cross_entropy(labels, logits):
+def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...).
 
     Example:
         >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)
         0.693
     """
+    ranks = [tf.convert_to_tensor(each).shape.rank for each in (labels, logits)]
+    if None not in ranks and (ranks[1] < 1 or ranks[0] != ranks[1] - 1):
+        raise ValueError(f"labels must have one dimension fewer than logits, got {ranks[0]} and {ranks[1]}")
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
@@ -54,7 +59,7 @@ def grow_gpu_memory() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def make_evaluator(inputs, targets, batch: int = 500):
+def make_evaluator(inputs: ArrayLike, targets: ArrayLike, batch: int = 500):
     """A function of a classifier, a Keras model or any function of inputs to logits, to (accuracy, mean cross-entropy).
 
     Args:

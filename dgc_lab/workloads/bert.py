@@ -57,11 +57,11 @@ def small_bert(
         >>> model.output_shape
         (None, 2, 1000)
     """
-    check_whole("vocabulary_size", vocabulary_size, 3)
-    check_whole("length", length, 2)
-    check_whole("seed", seed, 0)
+    check_whole("vocabulary_size", vocabulary_size, 3, 10**6)
+    check_whole("length", length, 2, 10_000)
+    check_whole("seed", seed, 0, 2**31 // 1000)
     for name, value in {"width": width, "layers": layers, "heads": heads}.items():
-        check_whole(name, value, 1)
+        check_whole(name, value, 1, 10_000 if name == "width" else 100)
     if width % heads:
         raise ValueError(f"width must be a multiple of heads, {heads}, got {width}")
     seeds = iter(range(1000 * seed, 1000 * seed + 999))

@@ -42,7 +42,7 @@ def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
     if name == "digits" and path is not None:
         raise ValueError(f"path must be None for dataset 'digits', which comes with scikit-learn, got {path!r}")
     loaders = {"mnist": mnist, "fashion_mnist": given_data.fashion_mnist, "cifar10": given_data.cifar10}
-    check_choice("dataset", name, ("digits", *loaders))
+    check_choice("name", name, ("digits", *loaders))
     return digits() if name == "digits" else loaders[name](path)
 
 
@@ -79,11 +79,14 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[key] for key in MNIST_KEYS)
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except Exception as error:  # whatever the readers of zip files and of arrays came upon
         raise DataError(f"{file} is not MNIST in Keras's layout (arrays {', '.join(MNIST_KEYS)}): {error}") from error
     for key, images in (("x_train", x_train), ("x_test", x_test)):
         if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
             raise DataError(f"{key} in {file} is {images.dtype} {images.shape}, expected uint8 (examples, 28, 28)")
+    for key, labels, images in (("y_train", y_train, x_train), ("y_test", y_test, x_test)):
+        if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or not np.isin(labels, range(10)).all():
+            raise DataError(f"{key} in {file} must be a digit for each of {len(images)} images")
     return Dataset("mnist", scaled(x_train), y_train.astype(np.int32), scaled(x_test), y_test.astype(np.int32))
 
 

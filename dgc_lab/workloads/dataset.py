@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,6 +14,16 @@ from dgc_lab.common import LabError
 
 class DataError(LabError):
     """The data could not be had; the message says what to do."""
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What can be trained on parameter servers, as `dgc_lab.parameter_server.Classifier` and `RingGAN` can."""
+
+    examples: tuple
+    initial_weights: Callable
+    gradients: Callable
+    score: Callable
 
 
 @dataclass(frozen=True)

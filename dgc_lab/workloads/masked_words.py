@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.arguments import ArrayLike, Seed
+from dgc_lab.common import check_some, check_whole
 from dgc_lab.workloads.text import MASK, SPECIAL, UNKNOWN, Vocabulary
 
 SHARE = 0.15  # of the words are to be guessed; of these
@@ -40,7 +42,7 @@ def guesses(length: int) -> int:
     return max(1, round(SHARE * length))
 
 
-def mask_words(words, vocabulary_size: int, seed) -> Masked:
+def mask_words(words: ArrayLike, vocabulary_size: int, seed: Seed) -> Masked:
     """Choose 15 % of the words of each sequence, unknown ones only where there are too few others.
 
     Of these, 80 % become [MASK], 10 % a random word, 10 % stay.
@@ -55,6 +57,9 @@ def mask_words(words, vocabulary_size: int, seed) -> Masked:
         >>> masked.targets.shape, bool(tf.reduce_all(masked.targets == masked.places + 2))
         (TensorShape([1, 5]), True)
     """
+    check_whole("vocabulary_size", vocabulary_size, len(SPECIAL) + 1)
+    if not (words := tf.convert_to_tensor(words)).dtype.is_integer or words.shape.rank != 2:
+        raise ValueError(f"words must be rows of whole numbers, got {words.dtype.name} of {words.shape}")
     words = tf.cast(tf.convert_to_tensor(words), tf.int32)
     sequences, length = tf.shape(words)[0], words.shape[1]
     number = guesses(length)
@@ -69,7 +74,7 @@ def mask_words(words, vocabulary_size: int, seed) -> Masked:
     return Masked(tf.tensor_scatter_nd_update(words, tf.stack([rows, places], 2), shown), places, targets)
 
 
-def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0):
+def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, seed: int = 0):
     """A function from the number of a batch to its examples, for `dgc_lab.training.model_trainer.ModelTrainer`.
 
     Every epoch walks the ``sequences``, int32 (n, length), in a new order, with new words masked; both are drawn from
@@ -84,7 +89,11 @@ def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0)
     """
     from dgc_lab.workloads.batches import pick_batch
 
+    check_whole("batch", batch, 1)
+    check_whole("seed", seed, 0)
     sequences = tf.constant(sequences)
+    if sequences.shape.rank != 2 or not sequences.dtype.is_integer or not sequences.shape[0]:
+        raise ValueError(f"sequences must be rows of words' numbers, got {sequences.dtype.name} of {sequences.shape}")
 
     def examples(turn):
         words, _ = pick_batch(sequences, tf.range(len(sequences)), turn, batch, tf.constant(seed))
@@ -93,7 +102,7 @@ def masked_batches(sequences, vocabulary: Vocabulary, batch: int, seed: int = 0)
     return examples
 
 
-def most_frequent(targets, vocabulary: Vocabulary) -> tuple[str, float]:
+def most_frequent(targets: ArrayLike, vocabulary: Vocabulary) -> tuple[str, float]:
     """The most frequent word among the targets, and the accuracy of always guessing it.
 
     ``targets`` are numbers of words in the ``vocabulary``, int, of any shape.
@@ -102,5 +111,8 @@ def most_frequent(targets, vocabulary: Vocabulary) -> tuple[str, float]:
         >>> most_frequent([2, 3, 2, 4], Vocabulary(("[UNK]", "[MASK]", "the", "a", "of")))
         ('the', 0.5)
     """
+    places = check_some("targets", np.ravel(targets))
+    if places.dtype.kind not in "iu" or not 0 <= places.min() <= places.max() < len(vocabulary):
+        raise ValueError(f"targets must be words' numbers, from 0 to {len(vocabulary) - 1}, got {targets!r}")
     counts = np.bincount(np.ravel(targets), minlength=len(vocabulary))
     return vocabulary.words[int(counts.argmax())], float(counts.max() / counts.sum())

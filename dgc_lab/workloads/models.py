@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dgc_lab.common import check_whole
+
 
 def mnist_cnn(seed: int = 0):
     """The convolutional network of the published MNIST experiments: 3 274 634 parameters.
@@ -65,6 +67,7 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
     """
     import keras
 
+    check_whole("seed", seed, 0, 2**31 - 1)
     layers = keras.layers
     seeds = iter(range(1000 * seed, 1000 * seed + 10))
 

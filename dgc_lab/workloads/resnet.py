@@ -6,6 +6,8 @@ with 16, 32 and 64 filters; a shortcut without parameters around each block. Fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 from keras.initializers import HeNormal
 
@@ -15,7 +17,7 @@ STAGES = (16, 32, 64)  # filters
 BLOCKS = 3  # in each stage
 
 
-def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model:
+def resnet20(shape: Sequence[int] = (32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model:
     """The residual network of 20 layers, for images of any size that can be halved twice.
 
     Args:
@@ -37,8 +39,8 @@ def resnet20(shape=(32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model
     shape = tuple(shape)
     if len(shape) != 3 or min(shape[:2]) < 4 or shape[2] < 1:
         raise ValueError(f"shape must be (height, width, channels) with sides of at least 4, got {shape}")
-    check_whole("classes", classes, 2)
-    check_whole("seed", seed, 0)
+    check_whole("classes", classes, 2, 10**6)
+    check_whole("seed", seed, 0, 2**31 // 1000)
     seeds = iter(range(1000 * seed, 1000 * seed + 999))
     images = keras.Input(shape, name="images")
     x = keras.layers.ReLU()(convolution(images, STAGES[0], 1, "first", seeds))

@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_whole
 
 MODES = 8  # centres on the ring
@@ -58,7 +59,7 @@ def compared_with() -> tuple[np.ndarray, float]:
     return points, mean_distance(points, points)
 
 
-def quality(points) -> dict[str, float]:
+def quality(points: ArrayLike) -> dict[str, float]:
     """How close points, a float array (count, 2), come to the real distribution; three numbers by name.
 
     - ``"modes covered"``: of the 8 centres, those that got at least a fifth of their share of the points, counting good

@@ -124,7 +124,8 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int 
         >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
         (16, True)
     """
-    check_whole("length", length, 2)
+    check_whole("length", length, 2, 10_000)
+    check_whole("least", least, 1)
     check_whole("seed", seed, 0)
     every = list(dict.fromkeys(paragraphs(python_reference() if text is None else text)))
     out = np.random.default_rng(seed).random(len(every)) < HELD_OUT

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -129,9 +130,10 @@ def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
         read_rows(file, {})
     folder = tmp_path / "folder.jsonl"
     folder.mkdir()
-    for called in (lambda: read_rows(folder, {}), lambda: append_row(folder, {"ratio": 1})):
-        with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*the same call goes on"):
-            called()
+    with pytest.raises(ValueError, match=r"file must be a file, or not be there yet, got .*folder\.jsonl"):
+        read_rows(folder, {})
+    with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*the same call goes on"):
+        append_row(folder, {"ratio": 1})
 
 
 def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
