@@ -66,13 +66,9 @@ def mutants_table(file=RESULTS) -> pd.DataFrame:
         >>> list(mutants_table().columns)
         ['module', 'mutants', 'killed', 'equivalent', 'survived', 'percent']
     """
-    tried = pd.DataFrame(json.loads(Path(file).read_text(encoding="utf-8"))["tried"])
-    tried = pd.concat([tried, tried.assign(module="all")])
-    fates = tried.groupby(["module", "fate"]).size().unstack(fill_value=0)
-    fates = fates.reindex(columns=["killed", "equivalent", "survived"], fill_value=0)
-    fates = fates.sort_index(key=lambda names: names.where(names != "all", "~")).rename_axis(columns=None)
-    fates.insert(0, "mutants", fates.sum(axis=1))
-    return fates.assign(percent=(100 * fates.killed / (fates.mutants - fates.equivalent)).round(1)).reset_index()
+    table = pd.DataFrame(json.loads(Path(file).read_text(encoding="utf-8"))["modules"])
+    table = pd.concat([table, pd.DataFrame([{"module": "all", **table.sum(numeric_only=True)}])], ignore_index=True)
+    return table.assign(percent=(100 * table.killed / (table.mutants - table.equivalent)).round(1))
 
 
 def main() -> None:
@@ -90,19 +86,24 @@ def main() -> None:
     fates = dict(json.loads(line) for line in FATES.read_text().splitlines()) if FATES.exists() else {}
     known = {(each["module"], each["old"], each["new"]): each["reason"] for each in settings.get("equivalent", [])}
     told = {"command": "make mutants", "made": made, "drawn": len(drawn), "seed": settings["seed"]}
-    tried = []
+    modules, kept = {}, {"survived": [], "equivalent": []}
     for number, mutant in enumerate(drawn, 1):
-        module = Path(mutant.module).name
-        reason = known.get((module, mutant.old, mutant.new))
+        name = Path(mutant.module).name
+        where = {"module": name, "line": mutant.line, "old": mutant.old, "new": mutant.new}
+        reason = known.get((name, mutant.old, mutant.new))
         if reason is None and fates.get(mutant.key) != "killed":
             fates[mutant.key] = "killed" if fails(mutant, tests.reaching(mutant), settings) else "survived"
             with FATES.open("a") as file:
                 print(json.dumps([mutant.key, fates[mutant.key]]), file=file)
-            print(f"{number}/{len(drawn)} {fates[mutant.key]} {mutant[:4]}", flush=True)
-        fate = {"fate": "equivalent", "reason": reason} if reason else {"fate": fates[mutant.key]}
-        tried.append({"module": module, "line": mutant.line, "old": mutant.old, "new": mutant.new, **fate})
-        rows = sorted(tried, key=lambda row: (row["module"], row["line"], row["new"]))
-        RESULTS.write_text(json.dumps({**told, "tried": rows}, indent=1) + "\n", encoding="utf-8")
+            print(f"{number}/{len(drawn)} {fates[mutant.key]} {where}", flush=True)
+        fate = "equivalent" if reason else fates[mutant.key]
+        counts = modules.setdefault(name, {"module": name, "mutants": 0, "killed": 0, "equivalent": 0, "survived": 0})
+        counts["mutants"] += 1
+        counts[fate] += 1
+        if fate in kept:
+            kept[fate].append(where | ({"reason": reason} if reason else {}))
+        rows = {"modules": sorted(modules.values(), key=lambda counts: counts["module"]), **kept}
+        RESULTS.write_text(json.dumps(told | rows, indent=1) + "\n", encoding="utf-8")
     print(mutants_table().to_string(index=False))
 
 
