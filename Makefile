@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 # Instructors have nbgrader, students must not: it would change their JupyterLab. Its environment reads .venv's packages
 # through a .pth file, so that only what nbgrader needs on top is installed (six packages, 82 MB, seconds).
 COURSE := .venv-course
+# cosmic-ray's, in the same way.
+MUTANTS := .venv-mutants
 # JupyterHub's, of which students are given their servers: what students need, and no test tools. Its proxy is npm's.
 HUB := .venv-hub
 PROXY := 5.3.0
@@ -45,8 +47,8 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab lint notebooks exercises docs site faults fuzz soak \
-	bench bench-gpu release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab test-versions coverage mutants lint notebooks exercises \
+	docs site faults fuzz soak bench bench-gpu release binder-replay requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -89,6 +91,18 @@ test-colab: $(COLAB)/.installed
 	env -u PYTHONPATH COLAB_RELEASE_TAG=release-colab_test $(COLAB)/bin/python -m pytest -n 0 \
 		colab/test_setup_cells.py colab/test_classic.py notebooks
 
+# The quick tests with the oldest and newest of every dependency, on each Python (needs uv); LANES="3.11-oldest" for some.
+test-versions:
+	$(PYTHON) tools/versions.py $(LANES)
+
+# Which lines and branches the tests run, in all of their processes; goes on where it was stopped. ROOM=dgc for one room.
+coverage: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
+	$(BIN)/python tools/measure_coverage.py $(ROOM)
+
+# Small faults put into dgc_lab/dgc: do the tests notice? Goes on where it was stopped, and takes hours.
+mutants: $(MUTANTS)/.installed $(VENV)/.fused
+	$(MUTANTS)/bin/python tools/mutants.py
+
 # Without ruff's cache: how an import is sorted depends on which files there are, and the cache does not know those.
 lint: $(INSTALLED)
 	$(BIN)/ruff check --no-cache .
@@ -124,11 +138,11 @@ HOURS ?= 2
 soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
 	PYTHONPATH=tests:tools $(BIN)/python tools/soak.py --hours $(HOURS)
 
-# Random and mutated inputs for every decoder, N of each in all: results/fuzz.jsonl has what was done, and goes on there.
-N ?= 100000
+# Random and mutated inputs for every decoder, INPUTS of each in all: results/fuzz.jsonl has what was done, and goes on there.
+INPUTS ?= 100000
 SEED ?= 0
 fuzz: $(INSTALLED)
-	$(BIN)/python tools/fuzz.py --inputs $(N) --seed $(SEED)
+	$(BIN)/python tools/fuzz.py --inputs $(INPUTS) --seed $(SEED)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused
@@ -151,10 +165,9 @@ release: $(VENV)/.horovod
 
 # Strike real work with faults, N of them in all, and check what is promised; goes on from results/faults.jsonl. The
 # kinds that fill disks, cut links and take memory need root, and are left out without.
-N ?= 100
-SEED ?= 0
+FAULTS ?= 100
 faults: $(VENV)/.horovod $(VENV)/.fused
-	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(N) --seed $(SEED)
+	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(FAULTS) --seed $(SEED)
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
 binder-replay: $(INSTALLED)
@@ -182,11 +195,13 @@ $(INSTALLED): requirements.txt requirements-gpu.txt pyproject.toml binder/overri
 	cp binder/overrides.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	touch $@
 
-$(COURSE)/.installed: $(INSTALLED) requirements-course.txt
-	[ -x $(COURSE)/bin/python ] || $(BIN)/python -m venv --without-pip $(COURSE)
+$(COURSE)/.installed: requirements-course.txt
+$(MUTANTS)/.installed: requirements-mutants.txt
+$(COURSE)/.installed $(MUTANTS)/.installed: $(INSTALLED)
+	[ -x $(@D)/bin/python ] || $(BIN)/python -m venv --without-pip $(@D)
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(COURSE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
-	$(BIN)/python -m pip --python $(COURSE)/bin/python install --quiet --no-deps --requirement requirements-course.txt
+		> "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lab.pth"
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --no-deps --requirement requirements-$(subst .venv-,,$(@D)).txt
 	touch $@
 
 $(HUB)/.installed: requirements.txt binder/requirements.txt requirements-hub.txt pyproject.toml binder/overrides.json
@@ -216,10 +231,11 @@ requirements:
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" requirements.in --output-file requirements.txt
 	$(call on_top,nbgrader>=0.9.6) > requirements-course.txt
+	$(call on_top,cosmic-ray>=8.7) > requirements-mutants.txt
 	$(call on_top,tensorflow[and-cuda]) > requirements-gpu.txt
 	$(call on_top,jupyterhub>=5.2 nbgitpuller>=1.2) > requirements-hub.txt
 	uv pip compile --quiet --universal --python-version 3.13 --no-annotate --upgrade \
 		--custom-compile-command "make requirements" colab/requirements.in --output-file colab/requirements.txt
 
 clean:
-	rm -rf $(VENV) $(COURSE) $(HUB) $(COLAB) build dist artefacts site
+	rm -rf $(VENV) $(COURSE) $(MUTANTS) $(HUB) $(COLAB) build dist artefacts site

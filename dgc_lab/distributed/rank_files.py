@@ -9,6 +9,7 @@ Lesson 7, section 7.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import keras

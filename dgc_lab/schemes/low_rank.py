@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dgc_lab.common import check_whole
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
 from dgc_lab.schemes.naming import named
 from dgc_lab.schemes.scheme import Mean, Scheme
 

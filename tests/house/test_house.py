@@ -113,7 +113,8 @@ def test_a_room_imports_only_what_it_may(room):
         f"{module} imports {name}"
         for module, every in IMPORTS.items()
         for name in every
-        if room_of(module) == room and (room_of(name) not in allowed or (room in ("common", "arguments") and name != module))
+        if room_of(module) == room
+        and (room_of(name) not in allowed or (room in ("common", "arguments") and name != module))
     }
     assert wrong == set()
 

@@ -1,0 +1,179 @@
+"""What measures the tests themselves: coverage of killed processes, mutants in forks, lanes of versions."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import tomllib
+from pathlib import Path
+
+import coverage
+import pytest
+
+import measure_coverage
+import mutants
+import versions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def own_environment(monkeypatch):
+    """Tests that start coverage.py must not start that of a measurement of these tests."""
+    for name in [name for name in os.environ if name.startswith("COVERAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tools"))
+
+
+def test_what_a_killed_process_and_its_fork_ran_is_measured(tmp_path, own_environment):
+    script = tmp_path / "endless.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, time
+
+        def parent():
+            return 1
+
+        def child():
+            return 2
+
+        parent() if os.fork() else child()
+        while True:
+            time.sleep(0.05)
+        """)
+    )
+    settings = "[run]\nbranch = true\nparallel = true\npatch = fork\nplugins = save_often\n"
+    (tmp_path / "settings").write_text(settings)
+    command = [sys.executable, "-m", "coverage", "run", "--rcfile=settings", str(script)]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as process:
+        try:
+            end = time.monotonic() + 120
+            while not {5, 8} <= (ran := lines_run(tmp_path, script)) and time.monotonic() < end:
+                time.sleep(0.2)
+        finally:
+            os.killpg(process.pid, 9)
+    assert {5, 8} <= ran
+
+
+def lines_run(folder, script) -> set[int]:
+    """What all data files in a folder say was run of a script."""
+    ran = set()
+    for file in folder.glob(".coverage.*"):
+        data = coverage.CoverageData(str(file))
+        try:
+            data.read()
+        except coverage.exceptions.DataError:  # half written at this moment
+            continue
+        ran |= set(data.lines(str(script)) or ())
+    return ran
+
+
+def test_rooms_of_a_coverage_are_added_up(tmp_path):
+    rooms = [
+        {"room": "dgc", "lines": 90, "lines_run": 90, "branches": 10, "branches_run": 9},
+        {"room": "ui", "lines": 50, "lines_run": 20, "branches": 50, "branches_run": 30},
+    ]
+    (tmp_path / "coverage.json").write_text(json.dumps({"rooms": rooms}))
+    table = measure_coverage.coverage_table(tmp_path / "coverage.json").set_index("room")
+    assert table.percent.to_dict() == {"dgc": 99.0, "ui": 50.0, "all": 74.5}
+    assert table.loc["all", "lines_run"] == 110
+
+
+HALF = "def half(x: int | None):\n    return x // 2\n"
+
+
+def test_a_mutant_is_caught_by_a_failing_or_an_endless_test_and_the_file_comes_back(tmp_path):
+    """In a process that has no threads, as the tool itself: it forks."""
+    (tmp_path / "half.py").write_text(HALF)
+    (tmp_path / "test_half.py").write_text("from half import half\n\ndef test_half():\n    assert half(8) == 4\n")
+    code = f"""
+        import sys
+        from pathlib import Path
+        import mutants
+
+        mutants.LOG = Path("log")
+        sys.path.insert(0, ".")
+        sys.dont_write_bytecode = True
+        for new in ("return x // 3", "return x / 2", "while True: pass"):
+            mutant = mutants.Mutant("half.py", 2, "return x // 2", new, {HALF!r}.replace("return x // 2", new))
+            print(mutants.fails(mutant, ["test_half.py"], {{"cpu_seconds": 10, "clock_seconds": 300}}))
+    """
+    path = {"PYTHONPATH": str(ROOT / "tools")}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, timeout=500)
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr
+    assert (tmp_path / "half.py").read_text() == HALF
+
+
+def test_a_changed_annotation_is_no_mutant():
+    assert mutants.meaning(HALF) == mutants.meaning(HALF.replace("|", "+"))
+    assert mutants.meaning(HALF) != mutants.meaning(HALF.replace("//", "/"))
+
+
+def test_only_the_head_of_a_statement_that_holds_others_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.py").write_text(
+        "def f(x):\n    if (\n        x\n    ):\n        return (\n            1\n        )\n"
+    )
+    lines = {line: list(mutants.statement_at(mutants.Mutant("f.py", line, "", "", ""))) for line in (1, 3, 6)}
+    assert lines == {1: [1], 3: [2, 3], 6: [5, 6, 7]}
+
+
+def test_mutants_that_change_nothing_do_not_count(tmp_path):
+    modules = [
+        {"module": "a.py", "mutants": 4, "killed": 3, "equivalent": 0, "survived": 1},
+        {"module": "b.py", "mutants": 2, "killed": 1, "equivalent": 1, "survived": 0},
+    ]
+    (tmp_path / "mutants.json").write_text(json.dumps({"modules": modules}))
+    table = mutants.mutants_table(tmp_path / "mutants.json").set_index("module")
+    assert table.percent.to_dict() == {"a.py": 75.0, "b.py": 100.0, "all": 80.0}
+    assert list(table.loc["all", ["mutants", "killed", "equivalent", "survived"]]) == [6, 4, 1, 1]
+
+
+def test_survivors_that_are_excused_are_lines_that_are_there():
+    excused = tomllib.loads(mutants.SETTINGS.read_text()).get("equivalent", [])
+    for each in excused:
+        lines = (ROOT / "dgc_lab" / "dgc" / each["module"]).read_text().splitlines()
+        assert each["old"] in {line.strip() for line in lines}, each
+        assert each["reason"]
+
+
+def test_a_lane_counts_what_pytest_reports(tmp_path):
+    tests = """
+        import pytest
+
+        def test_fine(): pass
+        def test_wrong(): assert False
+        @pytest.mark.skip
+        def test_left_out(): pass
+        def test_not_run(missing): pass
+    """
+    (tmp_path / "test_few.py").write_text(textwrap.dedent(tests))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
+    counts = versions.counts(tmp_path / "report.xml")
+    assert counts.pop("names") == ["test_few.test_wrong", "test_few.test_not_run"]
+    assert counts == {"passed": 1, "skipped": 1, "failed": 2}
+
+
+def test_every_lane_is_run_every_night():
+    import yaml
+
+    nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    matrix = nightly["jobs"]["versions"]["strategy"]["matrix"]
+    assert {f"{python}-{end}" for python in matrix["python"] for end in matrix["end"]} == set(versions.LANES)
+
+
+def test_what_was_measured_is_shown_as_tables():
+    assert versions.versions_table().lane.isin(versions.LANES).all()
+    assert mutants.mutants_table().module.iloc[-1] == "all"
+    assert measure_coverage.coverage_table().room.iloc[-1] == "all"
+
+
+def test_an_unknown_lane_or_room_is_told():
+    with pytest.raises(SystemExit, match="LANE must be one of 3"):
+        versions.main(["3.10-oldest"])
+    with pytest.raises(SystemExit, match="ROOM must be one of aggregation"):
+        measure_coverage.main(["kitchen"])
