@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from faults.programs import RATIOS, ROOT, SAVE_EVERY, STEPS, train_command
+from faults.programs import GRADIENTS, HOSTS_STEPS, RATIOS, ROOT, SAVES, STEPS, train_command
 
 LIMIT = 600  # seconds that a work may take in all, however busy the machine is
 # What shared memory the work leaves is then in its own folder, and not among that of others on this machine.
 BIND = 'mount --bind "$0" /dev/shm && exec "$@"'
 OWN_SHARED = ("unshare", "--mount", "sh", "-c", BIND) if os.geteuid() == 0 else ()
 TIMES = ("seconds", "started")
-SWEEP = ["--ratios", "1,0.1,0.01", "--steps", "60", "--batch", "32", "--evaluations", "1"]
-TABLE = ["--numbers", "1,4", "--ratios", "0.1,0.01", "--steps", "15"]
+SWEEP = ["--ratios", "1,0.1,0.01", "--steps", "150", "--batch", "32", "--evaluations", "1"]
+TABLE = ["--numbers", "1,4", "--ratios", "0.1,0.01", "--steps", "25"]
 
 
 def rows_of(folder: Path) -> dict[str, dict]:
@@ -87,6 +87,7 @@ class Work:
         command: program and arguments; ``OUT`` in them becomes the folder of what is kept.
         kept: function of that folder: by name of a row (or rank), its facts.
         parts: how many times it keeps something.
+        steps: that the last of them has made, where they tell.
         megabytes: of memory that it needs, about.
         expected: names of the files that may be in the folder at the end.
     """
@@ -94,6 +95,7 @@ class Work:
     command: tuple[str, ...]
     kept: Callable[[Path], dict[str, dict]] = rows_of
     parts: int = len(RATIOS)
+    steps: int = STEPS
     megabytes: int = 600
     expected: str = r"rows\.jsonl"
 
@@ -101,12 +103,8 @@ class Work:
         """How often it has kept something by now."""
         found = self.kept(folder)
         if any("step" in facts for facts in found.values()):
-            return self.parts * min(facts["step"] for facts in found.values()) // self.last_step
+            return self.parts * min(facts["step"] for facts in found.values()) // self.steps
         return len(found)
-
-    @property
-    def last_step(self) -> int:
-        return 180 if self.kept in (server_of, loose_server_of) else STEPS
 
 
 def loose_server_of(folder: Path) -> dict[str, dict]:
@@ -119,20 +117,20 @@ def program(*words: str) -> tuple[str, ...]:
 
 
 LAB = (sys.executable, "-m", "dgc_lab")
-SAVES = {"kept": saves_of, "parts": STEPS // SAVE_EVERY, "expected": r"rank_\d_step_\d+\.npz"}
-SERVED = {"parts": 3, "expected": r"saved\.npz", "megabytes": 1200}
+SAVED = {"kept": saves_of, "parts": SAVES, "expected": r"rank_\d_step_\d+\.npz"}
+SERVED = {"parts": 3, "steps": GRADIENTS, "expected": r"saved\.npz", "megabytes": 1200}
 WORKS = {
     "sweep": Work((*LAB, "sweep", *SWEEP, "--out", "OUT/rows.jsonl")),
     "workers table": Work((*LAB, "table", "workers", *TABLE, "--out", "OUT/rows.jsonl"), parts=4),
-    "train": Work((*train_command("--checkpoint", "OUT"),), **SAVES),
+    "train": Work((*train_command("--checkpoint", "OUT"),), **SAVED),
     "two ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "dgc"), megabytes=900),
     "four ranks": Work(program("ranks", "OUT/rows.jsonl", "4", "dgc"), megabytes=1400),
     "scheme on ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "topk"), megabytes=900),
-    "horovodrun": Work(program("launched", "OUT", "2", "dgc"), megabytes=1300, **SAVES),
-    "scheme under horovodrun": Work(program("launched", "OUT", "2", "qsgd:levels=4"), **SAVES),
+    "horovodrun": Work(program("launched", "OUT", "2", "dgc"), megabytes=1300, **SAVED),
+    "scheme under horovodrun": Work(program("launched", "OUT", "2", "qsgd:levels=4"), **SAVED),
     "synchronous servers": Work(program("servers", "OUT", "synchronous"), server_of, **SERVED),
     "asynchronous servers": Work(program("servers", "OUT", "asynchronous"), loose_server_of, **SERVED),
-    "two hosts": Work(program("hosts", "OUT"), **SAVES),
+    "two hosts": Work(program("hosts", "OUT"), **SAVED, steps=HOSTS_STEPS),
     "kernel": Work(program("kernel", "OUT/rows.jsonl", "sweep")),
     "kernel with ranks": Work(program("kernel", "OUT/rows.jsonl", "ranks", "2", "dgc")),
     "browser": Work(program("browser", "OUT/rows.jsonl"), lines_of),
