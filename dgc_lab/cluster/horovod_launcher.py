@@ -74,7 +74,9 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             raise
     lines = said.replace("\r", "\n").splitlines()
     if process.returncode:
-        last = "\n".join(lines[-LAST_LINES:])
+        # What ranks say is marked; the frames of horovodrun's own traceback would hide their last words.
+        told = [line for line in lines if line.strip() and not line.startswith(("  ", "Traceback "))]
+        last = "\n".join(told[-LAST_LINES:])
         raise LabError(f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}")
     return lines
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -47,12 +49,14 @@ def saves_of(folder: Path) -> dict[str, dict]:
     found = {}
     for file in sorted(folder.glob("rank_*_step_*.npz"), key=lambda file: int(file.stem.split("_")[3])):
         rank, step = re.findall(r"\d+", file.name)
-        found[f"rank {rank}"] = {"step": int(step), "bits": bits_of(file)}
+        with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place meanwhile
+            found[f"rank {rank}"] = {"step": int(step), "bits": bits_of(file, file.stat().st_mtime_ns)}
     return found
 
 
-def bits_of(file: Path) -> str | None:
-    """A hash of all arrays; None where it cannot be read."""
+@functools.lru_cache
+def bits_of(file: Path, changed: int) -> str | None:
+    """A hash of all arrays, for a file that was last changed then; None where it cannot be read."""
     try:
         with np.load(file, allow_pickle=False) as saved:
             return hashlib.sha256(b"".join(saved[name].tobytes() for name in saved.files)).hexdigest()[:16]
@@ -172,7 +176,7 @@ class Run:
     def until(self, condition: Callable[[], bool]) -> bool:
         """Wait until something is so, or the process has ended, or the limit is over; whether it is so."""
         while not (so := condition()) and self.running() and time.monotonic() < self.began + LIMIT:
-            time.sleep(0.02)
+            time.sleep(0.05)
         return so
 
     def wait(self) -> int | None:
