@@ -9,6 +9,7 @@ import tempfile
 
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster.processes import interrupt_held_back, kill, start_guarded
+from dgc_lab.cluster.watchdog import remove_semaphores
 from dgc_lab.common import LabError, check_number, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
@@ -68,18 +69,25 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             if process is not None:
                 kill(process)
                 process.communicate()
+                remove_semaphores(folder)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
             raise
     lines = said.replace("\r", "\n").splitlines()
     if process.returncode:
-        last = "\n".join(lines[-LAST_LINES:])
+        # What ranks say is marked; the frames of horovodrun's own traceback would hide their last words.
+        told = [line for line in lines if line.strip() and not line.startswith(("  ", "Traceback "))]
+        last = "\n".join(told[-LAST_LINES:])
         raise LabError(f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}")
     return lines
 
 
 if __name__ == "__main__":  # in the process beside the notebook, which is horovodrun
+    import multiprocessing
+
     from horovod.runner.launch import run_commandline
 
+    # Its semaphores bear the name of the folder, by which they are found when all are killed.
+    multiprocessing.current_process()._config["semprefix"] = f"/{os.path.basename(tempfile.gettempdir())}"
     sys.argv[0] = "horovodrun"
     run_commandline()

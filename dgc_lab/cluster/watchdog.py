@@ -5,6 +5,8 @@ python -m dgc_lab.cluster.watchdog PARENT FOLDER NETWORK MODULE ARGUMENTS...
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import runpy
 import shutil
@@ -28,9 +30,17 @@ def watch(parent: int, folder: str) -> None:
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     shutil.rmtree(folder, ignore_errors=True)
+    remove_semaphores(folder)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def remove_semaphores(folder: str) -> None:
+    """Remove from shared memory what bears the folder's name; the tracker that would do it is killed with the rest."""
+    for semaphore in glob.glob(f"/dev/shm/sem.{os.path.basename(folder)}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(semaphore)
 
 
 def main() -> None:

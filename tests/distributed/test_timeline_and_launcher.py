@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from dgc_lab.cluster import private_network
 from dgc_lab.common import LabError
 from dgc_lab.distributed.timeline import TimelineError, by_phase, read
 from dgc_lab.training.figures import timelines
+from kernels import until
 
 FILE = Path(__file__).with_name("horovod_timeline.json")  # rank 0 of two, two steps of the digits network at 1 %
 
@@ -96,6 +99,34 @@ def test_horovodrun_runs_ranks_that_nobody_else_reaches(horovod):
         "rank 0 sees ['lo']",
         "rank 1 sees ['lo']",
     ]
+
+
+def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(horovod):
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    fails = "import os, sys; sys.exit('error: no disk' if os.environ['HOROVOD_RANK'] == '1' else 0)"
+    with pytest.raises(LabError, match=r"ended with 1 on 2 ranks") as caught:
+        launcher.horovodrun(2, "python", "-c", fails)
+    assert "error: no disk" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert "File " not in str(caught.value)
+
+
+def test_a_killed_horovodrun_leaves_no_semaphores(horovod, tmp_path):
+    """Those of its processes lie in the machine's shared memory, and their tracker is killed with the rest."""
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    wait = f"import time, pathlib; pathlib.Path({str(tmp_path / 'there')!r}).touch(); time.sleep(600)"
+    call = f"from dgc_lab.cluster import horovodrun; horovodrun(2, 'python', '-c', {wait!r})"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, "-c", call], env=environment)
+    until((tmp_path / "there").exists, 120)
+    [folder] = tmp_path.glob("dgc_lab-*")
+    assert list(Path("/dev/shm").glob(f"sem.{folder.name}-*"))
+    process.kill()
+    process.wait()
+    until(lambda: not folder.exists(), 60)
+    until(lambda: not list(Path("/dev/shm").glob(f"sem.{folder.name}-*")))
 
 
 def test_what_takes_too_long_is_put_down(horovod):

@@ -18,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RATIOS = (1.0, 0.1, 0.01)
 READY = "ready"  # the file that says that SIGUSR1 is understood
-STEPS, SAVE_EVERY = 90, 30
+STEPS, SAVES = 150, 3
 CELL = "import sys; sys.path[:0] = {path}\nfrom faults.programs import {name}\nassert {name}(*{arguments}) == 0"
+HOSTS_STEPS, GRADIENTS = 1500, 180  # the first: seconds in which the link can be struck
 WIDGET = """\
 from dgc_lab.training import CompressionSweep
 
@@ -27,9 +28,9 @@ lab = CompressionSweep(ratios="1, 0.1, 0.01")
 lab"""
 
 
-def train_command(*more: str) -> list[str]:
+def train_command(*more: str, steps: int = STEPS) -> list[str]:
     """The lab's own command, short enough to be struck often."""
-    short = ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--batch", "16", "--evaluations", "3"]
+    short = ["--steps", str(steps), "--save-every", str(steps // SAVES), "--batch", "16", "--evaluations", "3"]
     return [sys.executable, "-m", "dgc_lab", "train", *short, "--ratio", "0.05", "--warm-up", "none", *more]
 
 
@@ -38,7 +39,7 @@ def sweep(out: str) -> int:
     from dgc_lab.terminal import run_rows
     from dgc_lab.training import MaskingConfig, table
 
-    settings = MaskingConfig(steps=60, batch=32, evaluations=1)
+    settings = MaskingConfig(steps=150, batch=32, evaluations=1)
     return run_rows(settings, list(RATIOS), argparse.Namespace(out=out, data=None), table)
 
 
@@ -48,7 +49,7 @@ def ranks(out: str, size: str, scheme: str) -> int:
     from dgc_lab.terminal import run_rows
     from dgc_lab.training import DistributedConfig, TrainerOnRanks, table
 
-    settings = DistributedConfig(workers=int(size), steps=40, batch=16, evaluations=1, scheme=scheme)
+    settings = DistributedConfig(workers=int(size), steps=100, batch=16, evaluations=1, scheme=scheme)
     with HorovodRanks(int(size), progress=None) as ranks:
         options = argparse.Namespace(out=out, data=None)
         return run_rows(settings, list(RATIOS), options, table, TrainerOnRanks(ranks, settings))
@@ -71,7 +72,9 @@ def servers(folder: str, mode: str) -> int:
     from dgc_lab.workloads.models import digits_cnn
 
     slow = tuple(Straggler(worker, delay=0.01) for worker in range(2))
-    config = AsyncConfig(Schedule(mode, stragglers=slow), gradients=180, batch=16, learning_rate=0.01, score_every=60)
+    config = AsyncConfig(
+        Schedule(mode, stragglers=slow), gradients=GRADIENTS, batch=16, learning_rate=0.01, score_every=60
+    )
     with ParameterServers(2, 1, progress=None) as servers:
         for event in servers.stream(train, Classifier(digits_cnn, load("digits")), config, f"{folder}/saved.npz"):
             if isinstance(event, Score):
@@ -106,7 +109,7 @@ def host(folder: str) -> int:
         hello = {"port": stack.enter_context(rendezvous(ADDRESSES[0]))} if first else {}
         print(json.dumps(hello), file=answers, flush=True)
         os.environ.update(meeting_variables(json.loads(sys.stdin.readline())["port"], ADDRESSES[0], DEVICE))
-        status = lab(train_command("--checkpoint", folder)[3:])
+        status = lab(train_command("--checkpoint", folder, steps=HOSTS_STEPS)[3:])
         print(json.dumps({"status": status}), file=answers, flush=True)
         sys.stdin.read()  # until the other has ended too: its rendezvous is here
     return status
@@ -158,7 +161,9 @@ def browser(out: str) -> int:
         with opened_notebook(address, "widget.ipynb") as page:
             run_all(page)
             fill(page, {"Steps": "600"})
-            page.keyboard.press("Control+S")
+            page.evaluate(
+                "() => window.jupyterapp.commands.execute('docmanager:save')"
+            )  # what a closed tab shows again
             press(page, "Run")
             while not again.is_set() and rows(page).count() < len(RATIOS):
                 time.sleep(0.05)

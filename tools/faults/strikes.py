@@ -23,6 +23,8 @@ from replay_binder import ControlGroup
 CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 DISK = "4m"  # of the small disk; what the works keep needs less than half
 LINK = "link0"  # `two_hosts.DEVICE`
+SLOW = f"tc qdisc replace dev {LINK} root tbf rate 1mbit burst 3028 latency 400ms"
+NOTHING = "nothing: the work had ended"
 ENTER = ("sh", "-c", 'echo $$ > "$0"; exec "$@"')  # a control group
 DAMAGE = 24  # bytes that are overwritten
 
@@ -77,7 +79,7 @@ def sending(number: int, to_part: bool = False) -> Callable[[Run, Fault], str]:
     def hit(run: Run, fault: Fault) -> str:
         struck = part(run, fault) if to_part else run.process
         if struck is None:
-            return "nothing: the work had ended"
+            return NOTHING
         if number in (signal.SIGTERM, signal.SIGINT):
             run.until(lambda: catches(struck, signal.SIGTERM))  # before, it is Python that begins, and not yet the lab
         told = name_of(struck)
@@ -93,8 +95,9 @@ def sending(number: int, to_part: bool = False) -> Callable[[Run, Fault], str]:
 
 def ask(run: Run, fault: Fault) -> str:
     """SIGUSR1, when the program is ready for it (`programs.asked`)."""
-    if run.until((run.folder / "ready").exists):
-        run.process.send_signal(signal.SIGUSR1)
+    if not run.until((run.folder / "ready").exists):
+        return NOTHING
+    run.process.send_signal(signal.SIGUSR1)
     return "asked the program"
 
 
@@ -194,17 +197,17 @@ def on_link(begin: str, end: str) -> Callable[[Run, Fault], str]:
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{process.pid}/ns/net") != here:
                         hosts.append(process.pid)
-            return bool(hosts) and inside("ip link show") == 0
+            return bool(hosts) and inside(f"ip link show {LINK}") == 0
 
         def inside(words: str) -> int:
             enter = ["nsenter", "--target", str(hosts[int(fault.pick * len(hosts))]), "--net"]
-            return subprocess.run([*enter, *words.split(), "dev", LINK], capture_output=True).returncode
+            return subprocess.run([*enter, *words.split()], capture_output=True).returncode
 
-        if not run.until(found):
-            return "nothing: the work had ended"
-        done = inside(begin)
+        if not run.until(found) or inside(begin):
+            return NOTHING
         time.sleep(fault.lasts)
-        return f"{begin} ({done}), {end} ({inside(end)})"
+        inside(end)
+        return begin
 
     return hit
 
@@ -225,12 +228,11 @@ def jump(run: Run, fault: Fault) -> str:
 
 
 def little_memory(folder: Path, fault: Fault, megabytes: int):
-    group = ControlGroup(round((0.2 + 0.7 * fault.pick) * megabytes * 1e6), "dgc_lab_faults")
+    GROUPS[folder] = group = ControlGroup(round((0.2 + 0.7 * fault.pick) * megabytes * 1e6), folder.name)
     return {}, (*ENTER, str(group.folder / "cgroup.procs"))
 
 
-def group_of() -> ControlGroup:
-    return ControlGroup(2**40, "dgc_lab_faults")
+GROUPS: dict[Path, ControlGroup] = {}
 
 
 def not_root() -> str:
@@ -256,15 +258,13 @@ STRIKES = {
     "folder in its place": Strike(put_folder, mend=take_folder, **ENDED),
     "truncated file": Strike(mend=damage("truncated"), **KILLED),
     "garbled file": Strike(mend=damage("garbled"), **KILLED),
-    "link lost": Strike(on_link("ip link set down", "ip link set up"), missing=not_root),
-    "slow link": Strike(
-        on_link("tc qdisc replace root tbf rate 1mbit burst 3028 latency 400ms", "tc qdisc del root"), missing=not_root
-    ),
+    "link lost": Strike(on_link(f"ip link set {LINK} down", f"ip link set {LINK} up"), missing=not_root),
+    "slow link": Strike(on_link(SLOW, f"tc qdisc del dev {LINK} root"), missing=not_root),
     "clock jumps": Strike(jump, clock, missing=without(CLOCK, "libfaketime (Debian: faketime)")),
     "memory short": Strike(
         lambda run, fault: "gave it little memory",
         little_memory,
-        after=lambda folder: group_of().close(),
+        after=lambda folder: GROUPS.pop(folder).close(),
         statuses=(-signal.SIGKILL, 1),
         missing=not_root,
     ),

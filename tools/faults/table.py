@@ -32,13 +32,16 @@ def add(row: dict, file: Path = FILE) -> None:
 def by_kind(file: Path = FILE) -> pd.DataFrame:
     """A line for each kind of fault, and one for all: how many, and how many of them broke which promise.
 
-    Columns: kind, faults, rows lost, hangs, left behind, unexplained, failures (any of these), seconds (the median).
+    Columns: kind, faults, too late (the work had ended), rows lost, hangs, left behind, unexplained, failures (any of
+    these), seconds (the median).
     Faults that this machine does not allow are not counted.
     """
-    rows = pd.DataFrame(read(file), columns=["kind", "verdict", "broken", "seconds"])
+    rows = pd.DataFrame(read(file), columns=["kind", "verdict", "broken", "seconds", "struck"])
     rows = rows[rows["verdict"] != "left out"]
     names = {"rows": "rows lost", "hang": "hangs", "left": "left behind", "message": "unexplained"}
-    found = rows[["kind"]].assign(faults=1, **{name: rows["broken"] == what for what, name in names.items()})
+    found = rows[["kind"]].assign(faults=1)
+    found["too late"] = rows["struck"].str.startswith("nothing")
+    found = found.assign(**{name: rows["broken"] == what for what, name in names.items()})
     found["failures"] = rows["verdict"] != "kept"
     table = found.groupby("kind").sum().reindex([kind for kind in KINDS if kind in set(rows["kind"])]).astype(int)
     table.loc["all"] = table.sum()

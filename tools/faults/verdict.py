@@ -11,13 +11,13 @@ from pathlib import Path
 
 from faults import traces
 from faults.plan import Fault
-from faults.strikes import STRIKES
+from faults.strikes import NOTHING, STRIKES
 from faults.works import LIMIT, WORKS, Run, Work
 
 CALLS = 8  # that may be needed where each is told to remove something
 TRACEBACK = "Traceback (most recent call last)"
 EXPLAINED = re.compile(r"error: \S|Stopped[:. ]")
-ADVICE = re.compile(r"goes? on|restart\(\)|start\(\)|remove|make room|name another", re.IGNORECASE)
+ADVICE = re.compile(r"goes? on|start\w*\(\)|remove|make room|name another", re.IGNORECASE)
 REMOVE = re.compile(r"(?:line (\d+) of )?(/\S+) (?:is not a row|cannot be read)[^\n]*?[Rr]emove it")
 PREFIX = "dgc_lab_faults-"
 
@@ -74,11 +74,13 @@ def check(fault: Fault, work: Work, folder: Path, expected: dict, seconds: list[
     moment = time.monotonic() + fault.wait * (seconds[done + 1] - seconds[done])
     run.until(lambda: time.monotonic() >= moment)
     before, row["moment"] = work.kept(run.out), round(time.monotonic() - run.began, 2)
-    row["struck"] = kind.hit(run, fault)
+    hit = run.running()
+    row["struck"] = kind.hit(run, fault) if hit else NOTHING
     status = ended(run, {0, *kind.statuses}, row)
     nothing_left(run, status < 0, False, row)
     there = work.kept(run.out)
-    row["struck"] += f"; {kind.mend(folder, fault)}".removesuffix("; ")
+    if hit:
+        row["struck"] += f"; {kind.mend(folder, fault)}".removesuffix("; ")
     if fault.kind not in ("truncated file", "garbled file"):
         there = work.kept(run.out)
         lost = sorted(name for name, facts in before.items() if less(there.get(name), facts))

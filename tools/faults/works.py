@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -17,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from faults.programs import RATIOS, ROOT, SAVE_EVERY, STEPS, train_command
+from faults.programs import GRADIENTS, HOSTS_STEPS, RATIOS, ROOT, SAVES, STEPS, train_command
 
 LIMIT = 600  # seconds that a work may take in all, however busy the machine is
 # What shared memory the work leaves is then in its own folder, and not among that of others on this machine.
 BIND = 'mount --bind "$0" /dev/shm && exec "$@"'
 OWN_SHARED = ("unshare", "--mount", "sh", "-c", BIND) if os.geteuid() == 0 else ()
 TIMES = ("seconds", "started")
-SWEEP = ["--ratios", "1,0.1,0.01", "--steps", "60", "--batch", "32", "--evaluations", "1"]
-TABLE = ["--numbers", "1,4", "--ratios", "0.1,0.01", "--steps", "15"]
+SWEEP = ["--ratios", "1,0.1,0.01", "--steps", "150", "--batch", "32", "--evaluations", "1"]
+TABLE = ["--numbers", "1,4", "--ratios", "0.1,0.01", "--steps", "25"]
 
 
 def rows_of(folder: Path) -> dict[str, dict]:
@@ -47,12 +49,14 @@ def saves_of(folder: Path) -> dict[str, dict]:
     found = {}
     for file in sorted(folder.glob("rank_*_step_*.npz"), key=lambda file: int(file.stem.split("_")[3])):
         rank, step = re.findall(r"\d+", file.name)
-        found[f"rank {rank}"] = {"step": int(step), "bits": bits_of(file)}
+        with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place meanwhile
+            found[f"rank {rank}"] = {"step": int(step), "bits": bits_of(file, file.stat().st_mtime_ns)}
     return found
 
 
-def bits_of(file: Path) -> str | None:
-    """A hash of all arrays; None where it cannot be read."""
+@functools.lru_cache
+def bits_of(file: Path, changed: int) -> str | None:
+    """A hash of all arrays, for a file that was last changed then; None where it cannot be read."""
     try:
         with np.load(file, allow_pickle=False) as saved:
             return hashlib.sha256(b"".join(saved[name].tobytes() for name in saved.files)).hexdigest()[:16]
@@ -87,6 +91,7 @@ class Work:
         command: program and arguments; ``OUT`` in them becomes the folder of what is kept.
         kept: function of that folder: by name of a row (or rank), its facts.
         parts: how many times it keeps something.
+        steps: that the last of them has made, where they tell.
         megabytes: of memory that it needs, about.
         expected: names of the files that may be in the folder at the end.
     """
@@ -94,6 +99,7 @@ class Work:
     command: tuple[str, ...]
     kept: Callable[[Path], dict[str, dict]] = rows_of
     parts: int = len(RATIOS)
+    steps: int = STEPS
     megabytes: int = 600
     expected: str = r"rows\.jsonl"
 
@@ -101,12 +107,8 @@ class Work:
         """How often it has kept something by now."""
         found = self.kept(folder)
         if any("step" in facts for facts in found.values()):
-            return self.parts * min(facts["step"] for facts in found.values()) // self.last_step
+            return self.parts * min(facts["step"] for facts in found.values()) // self.steps
         return len(found)
-
-    @property
-    def last_step(self) -> int:
-        return 180 if self.kept in (server_of, loose_server_of) else STEPS
 
 
 def loose_server_of(folder: Path) -> dict[str, dict]:
@@ -119,20 +121,20 @@ def program(*words: str) -> tuple[str, ...]:
 
 
 LAB = (sys.executable, "-m", "dgc_lab")
-SAVES = {"kept": saves_of, "parts": STEPS // SAVE_EVERY, "expected": r"rank_\d_step_\d+\.npz"}
-SERVED = {"parts": 3, "expected": r"saved\.npz", "megabytes": 1200}
+SAVED = {"kept": saves_of, "parts": SAVES, "expected": r"rank_\d_step_\d+\.npz"}
+SERVED = {"parts": 3, "steps": GRADIENTS, "expected": r"saved\.npz", "megabytes": 1200}
 WORKS = {
     "sweep": Work((*LAB, "sweep", *SWEEP, "--out", "OUT/rows.jsonl")),
     "workers table": Work((*LAB, "table", "workers", *TABLE, "--out", "OUT/rows.jsonl"), parts=4),
-    "train": Work((*train_command("--checkpoint", "OUT"),), **SAVES),
+    "train": Work((*train_command("--checkpoint", "OUT"),), **SAVED),
     "two ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "dgc"), megabytes=900),
     "four ranks": Work(program("ranks", "OUT/rows.jsonl", "4", "dgc"), megabytes=1400),
     "scheme on ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "topk"), megabytes=900),
-    "horovodrun": Work(program("launched", "OUT", "2", "dgc"), megabytes=1300, **SAVES),
-    "scheme under horovodrun": Work(program("launched", "OUT", "2", "qsgd:levels=4"), **SAVES),
+    "horovodrun": Work(program("launched", "OUT", "2", "dgc"), megabytes=1300, **SAVED),
+    "scheme under horovodrun": Work(program("launched", "OUT", "2", "qsgd:levels=4"), **SAVED),
     "synchronous servers": Work(program("servers", "OUT", "synchronous"), server_of, **SERVED),
     "asynchronous servers": Work(program("servers", "OUT", "asynchronous"), loose_server_of, **SERVED),
-    "two hosts": Work(program("hosts", "OUT"), **SAVES),
+    "two hosts": Work(program("hosts", "OUT"), **SAVED, steps=HOSTS_STEPS),
     "kernel": Work(program("kernel", "OUT/rows.jsonl", "sweep")),
     "kernel with ranks": Work(program("kernel", "OUT/rows.jsonl", "ranks", "2", "dgc")),
     "browser": Work(program("browser", "OUT/rows.jsonl"), lines_of),
@@ -174,7 +176,7 @@ class Run:
     def until(self, condition: Callable[[], bool]) -> bool:
         """Wait until something is so, or the process has ended, or the limit is over; whether it is so."""
         while not (so := condition()) and self.running() and time.monotonic() < self.began + LIMIT:
-            time.sleep(0.02)
+            time.sleep(0.05)
         return so
 
     def wait(self) -> int | None:
