@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from dgc_lab import __version__
-from dgc_lab.common import LabError, check_number
+from dgc_lab.common import LabError, check_whole
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -160,7 +160,7 @@ def run_train(options: argparse.Namespace) -> int:
     names = (*TRAINING_OPTIONS, "warm_up", "warm_up_steps", "clip_norm", "values", "indices", "scheme")
     settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
-    check_number("--save-every", options.save_every, "at least 1")
+    check_whole("--save-every", options.save_every, 1)
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
     stopping = threading.Event()

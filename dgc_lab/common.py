@@ -35,8 +35,9 @@ def check_choice(argument: str, value, allowed):
 def check_whole(argument: str, value, least: int, most: int | None = None) -> int:
     """The value as an int, when it is a whole number of at least ``least``, at most ``most``; else a ValueError."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
+    if not whole or value < least or value >= 2**63 or (most is not None and value > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        allowed += " and below 2**63" if whole and value >= 2**63 and most is None else ""
         raise ValueError(f"{argument} must be a whole number {allowed}, got {value!r}")
     return int(value)
 

@@ -12,9 +12,12 @@ def single_node(options: argparse.Namespace) -> int:
     from dgc_lab.training.sweeps import parse_ratios
 
     refuse(options, method="two-node", numbers="workers")
-    scope, steps = options.scope or "first", PUBLISHED_STEPS if options.steps is None else options.steps
+    scope, steps = (
+        "first" if options.scope is None else options.scope,
+        PUBLISHED_STEPS if options.steps is None else options.steps,
+    )
     settings = single_node_settings(steps, scope, options.seed)
-    ratios = parse_ratios(options.ratios) if options.ratios else list(SINGLE_NODE)
+    ratios = list(SINGLE_NODE) if options.ratios is None else parse_ratios(options.ratios)
     print(f"MNIST, {steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {scope!r}.")
     return run_rows(settings, ratios, options, beside_published)
 
@@ -37,7 +40,7 @@ def two_node(options: argparse.Namespace) -> int:
     methods = METHODS if options.method in (None, "all") else [options.method]
     steps = PUBLISHED_STEPS if options.steps is None else options.steps
     every = [two_node_settings(method, steps, seed=options.seed) for method in methods]
-    ratios = parse_ratios(options.ratios) if options.ratios else list(TWO_NODE)
+    ratios = list(TWO_NODE) if options.ratios is None else parse_ratios(options.ratios)
     data, worst = load("mnist", options.data), 0
     with HorovodRanks(2) as ranks:
         for method, settings in zip(methods, every, strict=True):
@@ -58,8 +61,8 @@ def workers(options: argparse.Namespace) -> int:
     refuse(options, scope="single-node", method="two-node")
     if options.data is not None:
         raise ValueError(f"--data is for MNIST; the workers table has digits, got {options.data!r}")
-    numbers = parse_numbers(options.numbers) if options.numbers else WORKERS
-    ratios = parse_ratios(options.ratios) if options.ratios else RATIOS
+    numbers = WORKERS if options.numbers is None else parse_numbers(options.numbers)
+    ratios = RATIOS if options.ratios is None else parse_ratios(options.ratios)
     steps = STEPS if options.steps is None else options.steps
     runs = table_runs(numbers, ratios, seeds=(options.seed,))
     print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step shared out among the workers.")

@@ -99,6 +99,8 @@ def tape_graph(uses: int = 8):
 def sum_nodes(result: tf.Tensor) -> list[Node]:
     """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
 
+    A ValueError for a tensor of no graph.
+
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
         >>> [node.inputs for node in sum_nodes(gradient)][0]

@@ -71,6 +71,7 @@ def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[fl
     """The last size at which two lines of times cross on logarithmic axes; None where one is faster at all sizes.
 
     ``sizes`` rise; ``first`` and ``second`` are the times at each of them, above 0.
+    A ValueError for other numbers of times than of sizes.
 
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)

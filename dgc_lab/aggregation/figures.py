@@ -66,6 +66,7 @@ def sum_graphs(graphs: dict) -> Picture:
     """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
 
     ``graphs``: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
+    A ValueError for no graphs.
 
     Example:
         >>> from dgc_lab.aggregation import gradient_graph, sum_nodes
@@ -127,7 +128,7 @@ def _drawable(points):
 def timeline(traces: dict) -> Picture:
     """For each trace a row of two panels: its operations as bars over time, and the memory that it held.
 
-    ``traces`` are `dgc_lab.aggregation.profiling.Trace` by title.
+    ``traces`` are `dgc_lab.aggregation.profiling.Trace` by title. A ValueError for no traces.
 
     Example:
         >>> from dgc_lab.aggregation.profiling import make_trace
@@ -170,6 +171,7 @@ def links(exchanges: dict, workers: int) -> Picture:
     """Who sends how many bytes to whom: workers on a circle, an arrow per link, its bytes in all beside it.
 
     ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title, all of so many ``workers``.
+    A ValueError for fewer workers than send.
 
     Example:
         >>> from dgc_lab.aggregation import exchange
@@ -210,7 +212,7 @@ def links(exchanges: dict, workers: int) -> Picture:
 def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
     """Relative error, on a logarithmic axis, and ms of each method; the ``chosen`` one in colour.
 
-    ``rows`` are of `dgc_lab.aggregation.measure`, at least one.
+    ``rows`` are of `dgc_lab.aggregation.measure`, at least one. A ValueError where ``chosen`` is in no row.
 
     Example:
         >>> kahan = {"method": "kahan", "error": 0.0, "seconds": 0.02}

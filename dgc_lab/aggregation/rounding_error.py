@@ -36,6 +36,7 @@ def relative_error(total: ArrayLike, exact: ArrayLike) -> float:
     """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
     Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
+    A ValueError where the shapes differ.
 
     Example:
         >>> import tensorflow as tf
@@ -87,6 +88,8 @@ def errors(addends: Tensors) -> dict[str, float]:
 
 def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[int]]) -> dict[str, float]:
     """How far sums of the same addends are apart when they are added in several orders.
+
+    A ValueError where ``orders`` are none, or name places that are not there.
 
     Args:
         add: a function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``.

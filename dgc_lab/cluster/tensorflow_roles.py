@@ -25,7 +25,7 @@ def serve(inter: int, intra: int) -> None:
     """Start the server that ``TF_CONFIG`` tells of, a parameter server or a worker; it lives as long as the process.
 
     It runs ``inter`` operations at a time, each on ``intra`` threads. With no more of the former than workers, servers
-    on few cores wait for ever.
+    on few cores wait for ever. A ValueError for fewer than one.
 
     Example, in a process of its own:
         >>> serve(inter=4, intra=1)  # doctest: +SKIP

@@ -132,6 +132,7 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
 
     ``rows`` are such as `scheme_rows` gives; those of a search for a learning rate are left out. kB are those that a
     worker hands to the collectives; ms those of the quickest run, which least else on the machine has slowed down.
+    A ValueError for no rows.
 
     Example:
         >>> scheme_table(scheme_rows("digits"))["scheme"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -46,9 +47,9 @@ def parser() -> argparse.ArgumentParser:
     found = command("grade", "grade a folder or zip of submissions", sources, secret, names, graded)
     found.add_argument("assignment", help="for example 04_masking")
     found.add_argument("submissions", type=Path, help="folder or zip as the learning platform hands it out")
-    found.add_argument("--minutes", type=float, default=5, help="longest time of a submission")
-    found.add_argument("--cell-seconds", type=int, default=60, help="longest time of a cell")
-    found.add_argument("--memory", type=float, default=3, help="most memory of a submission, in GB")
+    found.add_argument("--minutes", type=above_zero, default=5, help="longest time of a submission")
+    found.add_argument("--cell-seconds", type=at_least_one, default=60, help="longest time of a cell")
+    found.add_argument("--memory", type=above_zero, default=3, help="most memory of a submission, in GB")
     found.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="how many to grade at a time")
     text = "grade where there can be no fence: what is handed in then runs with your rights and your network"
     found.add_argument("--unfenced", action="store_true", help=text)
@@ -68,9 +69,22 @@ def at_least_one(text: str) -> int:
         >>> at_least_one("2")
         2
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 100000, got {text[:20]!r}")
     return int(text)
+
+
+def above_zero(text: str) -> float:
+    """Minutes, or gigabytes.
+
+    Example:
+        >>> above_zero("0.5")
+        0.5
+    """
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 100_000:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number above 0, at most 100000, got {text[:20]!r}")
 
 
 def release(options) -> int:
@@ -142,7 +156,7 @@ def main(arguments=None) -> int:
         os.umask(0o077)
     try:
         return (globals().get(options.command) or getattr(after, options.command))(options)
-    except LabError as error:
+    except (LabError, OSError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

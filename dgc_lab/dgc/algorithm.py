@@ -77,6 +77,8 @@ def local_step(
 ):
     """One worker's step: what it sends of each tensor, and what stays with it.
 
+    A ValueError where gradients and state are not of as many tensors.
+
     Args:
         gradients: flat float32 tensors, new in this step, clipped already.
         state: velocity and residual of each, flat, as the step before left them.
@@ -165,7 +167,7 @@ def clip_locally(gradients: list[tf.Tensor | None], clip_norm: float, workers: i
 
     The gradients of N workers are nearly independent, so the norm of their sum is about sqrt(N) times that of one.
     A worker's own mean may therefore reach sqrt(N) times the norm that is allowed for the average; a gradient that
-    holds 1/N already, 1/sqrt(N) of it.
+    holds 1/N already, 1/sqrt(N) of it. A ValueError for a norm that is not above 0, no worker, or another reduction.
 
     Args:
         gradients: list of tensors, ``tf.IndexedSlices`` with every row once, or None; the norm is that of all together.

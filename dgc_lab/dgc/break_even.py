@@ -41,6 +41,8 @@ def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
 def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
     """The ratio from which on `dense_is_shorter`, at most 1.
 
+    A ValueError for fewer than one of either.
+
     Example:
         >>> [break_even_ratio(workers) for workers in (1, 4, 32)], break_even_ratio(4, entry_bytes=4)
         ([1.0, 0.25, 0.03125], 0.5)

@@ -184,7 +184,7 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
 
     The number of sent elements is taken as ceil(ratio * n) for each tensor that is not sent whole, and run lengths as
     if none were too long; what a real step sent is counted in the step, since a sampled threshold lets a few more or
-    fewer pass.
+    fewer pass. A ValueError for fewer than one worker.
 
     Args:
         shapes: shape of each gradient tensor.

@@ -32,7 +32,7 @@ def block_maxima(x):
     return tf.maximum(tf.reduce_max(blocks, 1), -tf.reduce_min(blocks, 1))
 
 
-def elements_above(x, threshold, maxima: tf.Tensor | None = None):
+def elements_above(x, threshold, maxima=None):
     """The elements of a flat tensor with ``|x| >= threshold``: int32 indices, ascending, and values."""
     block = _block(x)
     maxima = block_maxima(x) if maxima is None else maxima
@@ -43,8 +43,10 @@ def elements_above(x, threshold, maxima: tf.Tensor | None = None):
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
 
 
-def select(residual: tf.Tensor, threshold: float, values: str = "float32", maxima=None):
+def select(residual: tf.Tensor, threshold: float, values: str = "float32", maxima: tf.Tensor | None = None):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
+
+    A ValueError for other ``values`` than `VALUE_TYPES`.
 
     Args:
         residual: flat floating-point tensor, n elements, n below 2**31.

@@ -21,6 +21,7 @@ from dgc_lab.parameter_server.training_loop import train
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
+from dgc_lab.workloads.dataset import Task
 from dgc_lab.workloads.models import wide_digits_cnn
 
 ONLY_IN = {"bound": "bounded staleness", "backup": "backup workers"}
@@ -59,7 +60,7 @@ class StragglerLab(LiveRun):
 
     redraw_share: ClassVar = 0.02
 
-    def __init__(self, task=None, *, reachable: bool = False, **settings):
+    def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
         self.task, self.reachable, self.servers = task, reachable, None
         super().__init__(**settings)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], title: str) -> Picture:
     """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
 
+    A ValueError for other numbers of values than of copies.
+
     Args:
         outcome: a `dgc_lab.replicas.AssignmentResult`.
         values: what the replicas gave, a number for each.

@@ -228,6 +228,8 @@ def combined_weights(
 def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
     """The largest absolute difference between ``one`` list of arrays and the ``other``, of the same shapes.
 
+    A ValueError where the shapes differ.
+
     Example:
         >>> largest_difference([np.array([1.0, 2.0]), np.array(3.0)], [np.array([1.0, 2.5]), np.array(3.25)])
         0.5

@@ -187,6 +187,8 @@ def age_histograms(rows: list[dict]) -> Picture:
 def bandwidth_label(bandwidth: float) -> str:
     """A bandwidth in bytes a second, as it is sold.
 
+    A ValueError for a bandwidth that is not above 0.
+
     Example:
         >>> bandwidth_label(GBIT / 10), bandwidth_label(25 * GBIT)
         ('100 Mbit/s', '25 Gbit/s')

@@ -94,6 +94,7 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
 
     The latency of a hop is what two ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the
     slower rank, little of it the link's. ``left_out`` is the name of the link whose rows are not looked at.
+    A ValueError for no rows, or a link that is not there.
 
     Example:
         >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
@@ -202,6 +203,7 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.Data
     """Bytes past a link by allgather over those by ring allreduce.
 
     A row for each of the ``ratios``, a column for each number of ``workers``.
+    A ValueError for a ratio outside [0, 1], or no worker.
 
     Example:
         >>> break_even_table([0.25, 0.001], [2, 4, 1024]).loc[0.25].tolist()
@@ -224,7 +226,7 @@ def gains_by_bandwidth(
 
     ``workloads`` are `dgc_lab.scaling.cost_model.Workload` by name, ``bandwidths`` bytes a second; ``link`` gives all
     else, ``workers`` and ``ratio`` are those of a step. The table is for `dgc_lab.scaling.figures.lines_and_marks`, x
-    in Gbit/s.
+    in Gbit/s. A ValueError for a bandwidth that is not above 0.
 
     Example:
         >>> from dgc_lab.scaling.cost_model import Workload

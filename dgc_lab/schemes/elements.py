@@ -112,6 +112,8 @@ def round_by_chance(x: tf.Tensor, seed: Seed):
 def pack_bits(numbers: tf.Tensor, bits: int):
     """Whole numbers from 0 to 2**bits - 1 as bytes, 8 / bits of them in each; uint8 (bytes,) from int tensor of n.
 
+    A ValueError for other bits than 1 to 8.
+
     Example:
         >>> packed = pack_bits(tf.constant([1, 0, 3, 2, 3]), bits=2)
         >>> packed.numpy().tolist(), unpack_bits(packed, 2, [5]).numpy().tolist()
@@ -123,8 +125,10 @@ def pack_bits(numbers: tf.Tensor, bits: int):
     return tf.cast(tf.reduce_sum(rows * 2 ** (bits * tf.range(each)), 1), tf.uint8)
 
 
-def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence | tf.TensorShape):
+def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence[int] | tf.TensorShape):
     """The opposite of `pack_bits`: from ``packed``, with ``bits`` for each number, an int32 tensor of that shape.
+
+    A ValueError for other bits than 1 to 8.
 
     Example:
         >>> unpack_bits(tf.constant([5], tf.uint8), 1, [3]).numpy().tolist()

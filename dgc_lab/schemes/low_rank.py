@@ -15,6 +15,7 @@ def powersgd(rank: int = 2):
 
     P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. One
     step of the power method, from the Q of the step before. An allreduce of 4 (rows + columns) bytes for each rank.
+    A ValueError for a rank below 1.
 
     Source: arXiv:1905.13727, Algorithms 1 and 2.
 

@@ -204,6 +204,7 @@ def qsgd(levels: int = 4):
 
     sent = |g| sign(g_i) l_i / s, where l_i is s |g_i| / |g| rounded up or down by chance. An allgather of 2, 4 or 8
     bits an element. The variance is at most min(n / s^2, sqrt(n) / s) times |g|^2 for n elements.
+    A ValueError for other levels than 1 to 127.
 
     Source: arXiv:1610.02132, section 3.1 and lemma 3.1.
 

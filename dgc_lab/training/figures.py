@@ -33,6 +33,7 @@ def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
 
     ``vector`` holds numbers, shape (n,); from the absolute value ``threshold`` on, an element is kept.
+    A ValueError for more dimensions.
 
     Example:
         >>> masked_vector([0.5, -1.0, 0.1], 0.4).alt
@@ -61,7 +62,7 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
     """One histogram of log10 ``|gradient|`` per tensor, its threshold a vertical line; both are by tensor's name.
 
     ``gradients`` are arrays of any shape, ``limits`` their thresholds, or None for no lines. Zeros have no logarithm
-    and are counted in the title.
+    and are counted in the title. A ValueError for no gradients, or one without its limit.
 
     Example:
         >>> gradient_histograms({"kernel": [0.5, -1.0, 0.1, 0.0]}, {"kernel": 0.4}).alt.split(". ", 1)[1]
@@ -89,7 +90,7 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
 def accuracy_by_ratio(tables: dict) -> Picture:
     """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
 
-    ``tables`` are sequences of ``(ratio, accuracy)``, by label.
+    ``tables`` are sequences of ``(ratio, accuracy)``, by label. A ValueError for no tables.
 
     Example:
         >>> accuracy_by_ratio({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
@@ -133,7 +134,7 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
     """Timelines one under the other, on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
 
     ``frames`` are what `dgc_lab.distributed.timeline.read` gives, by label. Of many tensors the first ones are drawn,
-    and the alternative text says so.
+    and the alternative text says so. A ValueError for no frames.
 
     Example:
         >>> columns = ["tensor", "phase", "depth", "start ms", "ms"]

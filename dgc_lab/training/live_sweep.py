@@ -161,7 +161,7 @@ class RatioSweep(LiveSweep):
     listed: ClassVar = "ratios"
     beside_settings: ClassVar = ("ratio", "preset")
 
-    def __init__(self, out=None, **settings):
+    def __init__(self, out: str | os.PathLike | None = None, **settings):
         ratios = {"value": 0.01, "base": 10, "min": -4, "max": 0, "step": 0.1, "readout_format": ".2g"}
         self.ratio = wide(FloatLogSlider, "Ratio", **ratios)
         self.ratios = wide(Text, "Ratios", value="0.01", placeholder="0.01 or 1, 10%, 1%")

@@ -41,6 +41,8 @@ class RateOfStep(keras.optimizers.schedules.LearningRateSchedule):
 def updates(workers: int, examples: int, batch: int = 16) -> int:
     """How many updates N workers make of so many examples, ``batch`` of them each.
 
+    A ValueError for fewer than one of any.
+
     Example:
         >>> updates(1, 1600), updates(8, 1600)
         (100, 12)

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ def configuration(settings: MaskingConfig, data: Dataset) -> dict:
 
 def sweep(
     settings: MaskingConfig,
-    ratios,
+    ratios: Sequence[float],
     out: str | os.PathLike | None = None,
     data: Dataset | None = None,
     trainer: Trainer | None = None,

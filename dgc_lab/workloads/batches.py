@@ -17,6 +17,8 @@ from dgc_lab.common import check_whole
 def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int, batch: int, seed: int):
     """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
+    A ValueError for fewer than one in a batch.
+
     Args:
         images, labels: the training set.
         step: int32 scalar tensor, 0 for the first.
@@ -40,6 +42,8 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int, batch: int, seed
 
 def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...).
+
+    A ValueError where the dimensions do not fit.
 
     Example:
         >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)

@@ -46,6 +46,7 @@ def mask_words(words: ArrayLike, vocabulary_size: int, seed: Seed) -> Masked:
     """Choose 15 % of the words of each sequence, unknown ones only where there are too few others.
 
     Of these, 80 % become [MASK], 10 % a random word, 10 % stay.
+    A ValueError for no rows of numbers, or too small a vocabulary.
 
     Args:
         words: int (sequences, length), word numbers; numpy or tensor.
@@ -78,7 +79,7 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
     """A function from the number of a batch to its examples, for `dgc_lab.training.model_trainer.ModelTrainer`.
 
     Every epoch walks the ``sequences``, int32 (n, length), in a new order, with new words masked; both are drawn from
-    ``seed``, an integer.
+    ``seed``, an integer. A ValueError for no rows of numbers, or fewer than one in a batch.
 
     Example:
         >>> vocabulary = Vocabulary(("[UNK]", "[MASK]", "the", "a", "of"))
@@ -106,6 +107,7 @@ def most_frequent(targets: ArrayLike, vocabulary: Vocabulary) -> tuple[str, floa
     """The most frequent word among the targets, and the accuracy of always guessing it.
 
     ``targets`` are numbers of words in the ``vocabulary``, int, of any shape.
+    A ValueError for numbers that are no words.
 
     Example:
         >>> most_frequent([2, 3, 2, 4], Vocabulary(("[UNK]", "[MASK]", "the", "a", "of")))

@@ -1,0 +1,82 @@
+"""Every option of both command lines with what it cannot be: status 1 or 2, a line that says why, and no traceback."""
+
+import argparse
+
+import pytest
+
+from dgc_lab import __main__ as lab
+from dgc_lab.course import __main__ as course
+
+WORDS, NUMBERS = ("ten", "", "ключ ☃", "1.5.2"), ("nan", "-1", "1e999", "9" * 30)
+# What an option cannot be, by its name, else by its type.
+BAD = {
+    int: (*WORDS, *NUMBERS, "1.5"),
+    float: (*WORDS, "nan", "-1"),
+    course.at_least_one: (*WORDS, *NUMBERS, "0", "1.5"),
+    course.above_zero: (*WORDS, *NUMBERS, "0"),
+    course.after.points: (*WORDS, *NUMBERS),
+    "data": ("/dev/null", "/nowhere"),
+    "out": ("/", "/dev/full", "/dev/null/x"),
+    "checkpoint": ("/dev/null", "/dev/null/x"),
+    "ratios": (*WORDS, *NUMBERS, "0.1 0.1"),
+    "numbers": (*WORDS, *NUMBERS, "0"),
+    **dict.fromkeys(("dataset", "rule", "scope", "scheme", "warm_up", "values", "indices", "method", "which"), WORDS),
+    **dict.fromkeys(("source", "roster", "secret", "folder", "submissions"), ("/dev/null/x", "/dev/null", "ключ ☃")),
+    **dict.fromkeys(("moodle", "canvas", "brightspace", "blackboard", "to"), ("/dev/null/x",)),
+    **dict.fromkeys(("assignment", "task", "student"), ("ключ ☃", "", "../..")),
+}
+# What makes a command whole; a training that begins all the same is a small one.
+WHOLE = {
+    **{"sweep": ["--steps", "1"], "train": ["--steps", "1"], "table": ["single-node"]},
+    **{"new": ["04_masking"], "grade": ["04_masking", "/nowhere"], "publish": ["/dev/null/x"]},
+    "override": ["jane", "04_masking", "marks-a", "1"],
+}
+TABLES = {"numbers": "workers", "method": "two-node"}  # whose an option is
+RIGHT = {("new", "source", "ключ ☃")}  # a folder that is made
+
+
+def cases(parser):
+    """Command, option and value, of all that a program has."""
+    [commands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for command, found in commands.choices.items():
+        for action in found._actions:
+            for value in BAD.get(action.dest, BAD.get(action.type, ())) if action.nargs != 0 else ():
+                if (command, action.dest, value) not in RIGHT:
+                    yield pytest.param(found, command, action, value, id=f"{command} {action.dest}={value[:9]!r}")
+
+
+def line_of(parser, command, action, value):
+    """The words after the program's name; a word that has a place of its own takes the place of the right one."""
+    words = [*WHOLE.get(command, [])]
+    if action.option_strings:
+        if command == "table":
+            words = [TABLES.get(action.dest, words[0])]
+        return [command, *words, f"{action.option_strings[-1]}={value}"]
+    places = [each.dest for each in parser._actions if not each.option_strings]
+    words += [""] * (len(places) - len(words)) if action.nargs is None else []
+    place = places.index(action.dest)
+    return [command, *words[:place], "--", value, *words[place + 1 :]]
+
+
+def check(main, words, capsys, monkeypatch, folder):
+    """Status 1 or 2, and something said of it; what is raised is a traceback."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("os.umask", lambda mask: 0)
+    try:
+        status = main(words)
+    except SystemExit as error:  # of argparse
+        status = error.code
+    printed, told = capsys.readouterr()
+    assert status in (1, 2), printed + told
+    assert told.strip(), "nothing was said"
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(("parser", "command", "action", "value"), cases(lab.parser()))
+def test_what_an_option_of_the_lab_cannot_be(parser, command, action, value, capsys, monkeypatch, tmp_path):
+    check(lab.main, line_of(parser, command, action, value), capsys, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(("parser", "command", "action", "value"), cases(course.parser()))
+def test_what_an_option_of_the_course_cannot_be(parser, command, action, value, capsys, monkeypatch, tmp_path):
+    check(course.main, line_of(parser, command, action, value), capsys, monkeypatch, tmp_path)
