@@ -120,7 +120,7 @@ site: $(INSTALLED)
 # Do for hours what a class does, and write down memory, descriptors, threads, processes and files: results/soak.jsonl.
 HOURS ?= 2
 soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
-	PYTHONPATH=tests:tools $(BIN)/python tools/soak.py --hours $(HOURS)
+	PYTHONPATH=tests $(BIN)/python tools/soak.py --hours $(HOURS)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.fused
