@@ -136,7 +136,7 @@ site: $(INSTALLED)
 # Do for hours what a class does, and write down memory, descriptors, threads, processes and files: results/soak.jsonl.
 HOURS ?= 2
 soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
-	PYTHONPATH=tests:tools $(BIN)/python tools/soak.py --hours $(HOURS)
+	PYTHONPATH=tests $(BIN)/python tools/soak.py --hours $(HOURS)
 
 # Random and mutated inputs for every decoder, INPUTS of each in all: results/fuzz.jsonl has what was done, and goes on there.
 INPUTS ?= 100000

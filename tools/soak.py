@@ -47,7 +47,8 @@ class Kernel:
         from jupyter_client.manager import start_new_kernel
 
         folder.mkdir()
-        self.manager, self.client = start_new_kernel(cwd=str(folder))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # it imports `soak_round`
+        self.manager, self.client = start_new_kernel(cwd=str(folder), env=environment)
         self.pid = self.manager.provisioner.pid
 
     def run(self, code: str) -> None:
