@@ -2,6 +2,7 @@
 # make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
 # make course makes the instructors' environment, for python -m dgc_lab.course; make hub makes JupyterHub's
 # make wheelhouse gathers what make lab needs, for rooms without a network: make lab takes it from there
+# make test-versions, make coverage and make mutants measure the tests themselves: CONTRIBUTING.md
 # make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 

@@ -84,13 +84,13 @@ def main() -> None:
     drawn, made = mutants_of(settings)
     tests = Tests(settings)
     fates = dict(json.loads(line) for line in FATES.read_text().splitlines()) if FATES.exists() else {}
-    known = {(each["module"], each["old"], each["new"]): each["reason"] for each in settings.get("equivalent", [])}
+    known = {spelled(each["module"], each["old"], each["new"]): each["reason"] for each in settings["equivalent"]}
     told = {"command": "make mutants", "made": made, "drawn": len(drawn), "seed": settings["seed"]}
     modules, kept = {}, {"survived": [], "equivalent": []}
     for number, mutant in enumerate(drawn, 1):
         name = Path(mutant.module).name
         where = {"module": name, "line": mutant.line, "old": mutant.old, "new": mutant.new}
-        reason = known.get((name, mutant.old, mutant.new))
+        reason = known.get(spelled(name, mutant.old, mutant.new))
         if reason is None and fates.get(mutant.key) != "killed":
             fates[mutant.key] = "killed" if fails(mutant, tests.reaching(mutant), settings) else "survived"
             with FATES.open("a") as file:
@@ -105,6 +105,11 @@ def main() -> None:
         rows = {"modules": sorted(modules.values(), key=lambda counts: counts["module"]), **kept}
         RESULTS.write_text(json.dumps(told | rows, indent=1) + "\n", encoding="utf-8")
     print(mutants_table().to_string(index=False))
+
+
+def spelled(*texts: str) -> str:
+    """Texts without spaces, which cosmic-ray sets as it likes."""
+    return "|".join("".join(text.split()) for text in texts)
 
 
 def copy_tree() -> None:
