@@ -1,4 +1,4 @@
-"""Feed every decoder of the lab with random and mutated inputs: make fuzz INPUTS=100000 SEED=0, or tools/fuzz.py --help.
+"""Feed every decoder of the lab with random and mutated inputs: make fuzz INPUTS=100000 SEED=0, or --help.
 
 A decoder, a seed and a number make an input: ``tools/fuzz.py rows --seed 0 --show 17`` prints it. Most inputs are valid
 examples with bits flipped, parts cut off, repeated or put in from another example, and numbers that are too large; some

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from dgc_lab.common import check_some, check_whole
+from dgc_lab.common import check_some, check_whole, free_memory
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import SimulatedWorkers
 from dgc_lab.training.events import Evaluation, TrainingDiverged
@@ -95,6 +95,8 @@ def accuracy_by_rate(
                 seed.assign(number)
                 trainer.first_values = first[number]
                 found[label, number] = last_accuracy(trainer.run(steps, evaluate=evaluate, evaluations=1))
+        del trainer, evaluate
+        free_memory()  # their traces
     return pd.DataFrame([[found[label, seed] for seed in seeds] for label in runs], list(runs), list(seeds))
 
 
