@@ -1,7 +1,6 @@
 """The published MNIST figures that the lessons put to the test, and the config that goes with them.
 
-Masking on one worker and on two: the share of the gradient that is sent, test accuracy and test loss after 20 000
-steps in all.
+Masking on one worker and on two: share of the gradient sent, test accuracy and test loss after 20 000 steps in all.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from dgc_lab.training.sweeps import read_rows, table
 
 #: Updates of each published row, of all workers together.
 PUBLISHED_STEPS = 20_000
-#: Those of the rows of every ratio that were made here; some were made at full length too.
-SHORT_STEPS = 5_000
+SHORT_STEPS = 5_000  # of the rows that were made here for every ratio; some were made at full length too
 #: One worker, masking, as published: by ratio, test accuracy and test loss.
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
@@ -129,8 +127,7 @@ def single_node_rows(scope: str = "first", steps: int = SHORT_STEPS) -> list[dic
 def two_node_rows(method: str, steps: int = SHORT_STEPS, seed: int = 0) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    ``method`` is one of `two_node_settings`, else a ValueError. ``steps`` are the updates of a row, of both ranks
-    together. For a seed other than 0 there are few rows.
+    ``method`` is one of `two_node_settings`, else a ValueError; ``steps`` are the updates of a row, of both ranks.
 
     Example:
         >>> two_node_rows("dgc")[0]["workers"]
