@@ -99,10 +99,11 @@ def read_rows(path: Path, columns, delimiter: str = ",") -> list[dict]:
     """The rows of a table of ours as dicts; a LabError where a column is missing, or it is no table."""
     lines = io.StringIO(read_text(path), newline="")
     try:
-        rows = list(csv.DictReader(lines, delimiter=delimiter, restval=""))
+        reader = csv.DictReader(lines, delimiter=delimiter, restval="")
+        rows = list(reader)
     except csv.Error as error:
         raise LabError(f"{path} is no table: {error}") from None
-    missing = [name for name in columns if rows and name not in rows[0]]
+    missing = [name for name in columns if name not in (reader.fieldnames or ())]
     if missing:
         raise LabError(f"{path} needs the columns {', '.join(columns)}; {', '.join(missing)} is not there")
     return rows

@@ -158,3 +158,25 @@ def test_bfloat16_is_saved_without_pickle(tmp_path):
     variable.assign([0.0, 0.0])
     assert RankFiles(tmp_path, OneWorker(), [variable], {}).restore() == 1
     assert variable.numpy().tolist() == [1.5, -2.0]
+
+
+def test_a_bit_that_turned_is_told_wherever_it_is(tmp_path):
+    """A zip tells of what turned inside of an array, and not of what turned in its directory: an array was hidden."""
+    from dgc_lab.distributed.communicators import OneWorker
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
+    RankFiles(tmp_path, OneWorker(), variables, {}).save(1)
+    [file] = tmp_path.glob("rank_0_step_1.npz")
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        with pytest.raises(LabError, match="is damaged"):
+            RankFiles(tmp_path, OneWorker(), variables, {}).restore()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        try:  # whole but for its SHA-256 it is a file as version 1.0.0 wrote it
+            assert RankFiles(tmp_path, OneWorker(), variables, {}).restore() == 1
+        except LabError as error:
+            assert "is damaged" in str(error)
+    assert [variable.numpy().tolist() for variable in variables] == [[1.0, 2.0], [3.0]]
