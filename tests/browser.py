@@ -124,6 +124,7 @@ def jupyterlab_on(files, folder, settings):
         path.write_text(json.dumps(chosen))
     options = [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
     options += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
+    options += ["--KernelManager.transport_encryption=auto"]  # as `make lab` has it
     with served(folder, port, "jupyterlab", *options) as address:
         yield address
 

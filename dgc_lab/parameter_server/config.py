@@ -22,7 +22,7 @@ class AsyncConfig:
         learning_rate: for one worker's gradient, above 0; see `dgc_lab.parameter_server.server.ParameterServerModel`.
         momentum: in [0, 1).
         staleness_aware: divide the rate by the staleness, where that is above 1.
-        seed: of the order of examples.
+        seed: of the order of examples; in any mode but synchronous two runs differ all the same, by who comes first.
         score_every: gradients between two scores (and two checkpoints).
 
     Raises:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
+from dgc_lab.common import free_memory
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.published_tables import beside_published
 from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, is_of, parse_ratios, table, train_each
@@ -71,6 +72,7 @@ class LiveSweep(LiveRun):
         """Stop the training and close the widget; of what it has made only the rows stay."""
         super().close()
         self._data = self._last_trainer = None
+        free_memory()
 
     # The work ----------------------------------------------------------------------------------------------------
 
