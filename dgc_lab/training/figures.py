@@ -32,8 +32,7 @@ MOST_ROWS = 12  # of a panel; a gradient of dozens of tensors does not fit
 def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
 
-    ``vector`` holds numbers, shape (n,); from the absolute value ``threshold`` on, an element is kept.
-    A ValueError for more dimensions.
+    ``vector`` holds numbers, shape (n,), else a ValueError; from the absolute value ``threshold`` on, one is kept.
 
     Example:
         >>> masked_vector([0.5, -1.0, 0.1], 0.4).alt

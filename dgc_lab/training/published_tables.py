@@ -119,8 +119,7 @@ def single_node_rows(scope: str = "first", steps: int = SHORT_STEPS) -> list[dic
         >>> len(single_node_rows("tensor"))
         12
     """
-    if scope not in ("first", "tensor"):
-        raise ValueError(f"scope must be 'first' or 'tensor', there are no rows for {scope!r}")
+    check_choice("scope", scope, ("first", "tensor"))
     return read_rows(results_file(f"single_node_{scope}.jsonl"), {"scope": scope, "steps": steps})
 
 

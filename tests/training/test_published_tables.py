@@ -23,7 +23,7 @@ def test_committed_rows_are_whole(scope):
 
 
 def test_rows_of_a_scope_that_was_not_run():
-    with pytest.raises(ValueError, match="scope must be 'first' or 'tensor'"):
+    with pytest.raises(ValueError, match="scope must be one of first, tensor, got 'global'"):
         published.single_node_rows("global")
 
 
