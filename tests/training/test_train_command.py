@@ -71,10 +71,10 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path):
 def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):
     if private_network.why_not():
         pytest.skip(private_network.why_not())
-    command = [*TRAIN, "--steps", "5000", "--save-every", "50", "--checkpoint", str(tmp_path)]
+    command = [*TRAIN, "--steps", "100000", "--save-every", "50", "--checkpoint", str(tmp_path)]
 
     def kill_rank_1():
-        until(lambda: list(tmp_path.glob("rank_1_step_*.npz")), 120)
+        until(lambda: list(tmp_path.glob("rank_1_step_*.npz")), 240)
         ranks = [p for p in psutil.process_iter(["environ", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
         [rank] = [p for p in ranks if (p.info["environ"] or {}).get("HOROVOD_RANK") == "1" and p.cmdline()[1] == "-m"]
         rank.kill()
