@@ -150,6 +150,7 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 
 def run_train(options: argparse.Namespace) -> int:
+    import tensorflow as tf
     from tqdm import tqdm
 
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
@@ -166,19 +167,26 @@ def run_train(options: argparse.Namespace) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done
-    with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
-        for event in trainer.run(options.ratio, stopping.is_set, go_on, options.save_every):
-            if isinstance(event, DistributedStep):
-                step, sent = event.step, event.bytes_sent
-                bar.update()
-                if options.checkpoint and (step % options.save_every == 0):
-                    trainer.save(options.checkpoint)
-            else:
-                bar.write(f"step {event.step}: accuracy {event.accuracy:.4f}, loss {event.loss:.4f}, {sent} bytes sent")
+    kept = f"the same command goes on from {options.checkpoint}" if options.checkpoint else "nothing was kept"
+    try:
+        with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
+            for event in trainer.run(options.ratio, stopping.is_set, go_on, options.save_every):
+                if isinstance(event, DistributedStep):
+                    step, sent = event.step, event.bytes_sent
+                    bar.update()
+                    if options.checkpoint and (step % options.save_every == 0):
+                        trainer.save(options.checkpoint)
+                else:
+                    bar.write(
+                        f"step {event.step}: accuracy {event.accuracy:.4f}, loss {event.loss:.4f}, {sent} bytes sent"
+                    )
+    except (tf.errors.OpError, RuntimeError) as error:
+        if "horovod" not in str(error).lower():
+            raise
+        raise LabError(f"another rank has ended, and no step can be made without it; {kept}") from None
     if options.checkpoint:
         trainer.save(options.checkpoint)
     if step < settings.steps and first:
-        kept = f"the same command goes on from {options.checkpoint}" if options.checkpoint else "nothing was kept"
         print(f"Stopped at step {step} of {settings.steps}; {kept}.", file=sys.stderr)
     return 0 if step >= settings.steps else 130
 

@@ -6,13 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dgc_lab.__main__ import main
+from dgc_lab.cluster import horovodrun, private_network
+from dgc_lab.common import LabError
 from dgc_lab.install.build_horovod import horovod_state
+from kernels import until
 
 TRAIN = [sys.executable, "-m", "dgc_lab", "train", "--evaluations", "1"]
 
@@ -68,6 +73,29 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     assert "was saved by a run with seed 0 (now 1)" in other
     reached = [re.search(r"step 120: .* bytes", said).group() for said in (whole, again)]
     assert reached[0] == reached[1]
+
+
+def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    command = [*TRAIN, "--steps", "100000", "--save-every", "50", "--checkpoint", str(tmp_path)]
+
+    def kill_rank_1():
+        until(lambda: list(tmp_path.glob("rank_1_step_*.npz")), 240)
+        ranks = [p for p in psutil.process_iter(["environ", "cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+        [rank] = [p for p in ranks if (p.info["environ"] or {}).get("HOROVOD_RANK") == "1" and p.cmdline()[1] == "-m"]
+        rank.kill()
+
+    killer = threading.Thread(target=kill_rank_1)
+    killer.start()
+    with pytest.raises(LabError) as caught:
+        horovodrun(2, *command)
+    killer.join()
+    told = (
+        f"error: another rank has ended, and no step can be made without it; the same command goes on from {tmp_path}"
+    )
+    assert told in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_under_horovodrun_all_ranks_train(tmp_path):
