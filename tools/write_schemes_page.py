@@ -56,7 +56,7 @@ def gallery() -> str:
         what, equation, *rest = (re.sub(r"\s+", " ", part) for part in inspect.getdoc(make).split("\n\n"))
         source = next((part.removeprefix("Source: ") for part in rest if part.startswith("Source: ")), "")
         source = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
-        knobs = ", ".join(map(str, inspect.signature(make).parameters.values()))
+        knobs = ", ".join(str(p.replace(annotation=p.empty)) for p in inspect.signature(make).parameters.values())
         cells = (f"`{name}({knobs})`", what, equation.replace("|", r"\|"), source)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -207,7 +207,7 @@ class StragglerLab(LiveRun):
     def close(self):
         """End the training, the widget, and the servers that it started."""
         super().close()
-        if self.servers is not None:
+        if getattr(self, "servers", None) is not None:  # one that refused a setting has none yet
             self.servers.stop()
 
 

@@ -129,5 +129,5 @@ class DistributedSweep(RatioSweep):
     def close(self):
         """End the widget, and the ranks that it started."""
         super().close()
-        if self._own_ranks and self.ranks is not None:
+        if getattr(self, "_own_ranks", False) and self.ranks is not None:  # one that refused a setting has none
             self.ranks.stop()

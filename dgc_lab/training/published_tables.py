@@ -126,7 +126,7 @@ def single_node_rows(scope: str = "first", steps: int = SHORT_STEPS) -> list[dic
 def two_node_rows(method: str, steps: int = SHORT_STEPS, seed: int = 0) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``.
 
-    ``method`` is one of `two_node_settings`, else a ValueError; ``steps`` are the updates of a row, of both ranks.
+    ``method`` is one of `two_node_settings`, else a ValueError; of ``steps`` updates of both ranks, with ``seed``.
 
     Example:
         >>> two_node_rows("dgc")[0]["workers"]

@@ -75,7 +75,7 @@ def test_every_kind_of_fault_is_found_by_its_number(tmp_path):
     assert (found["accepted"], found["refused"]) == (1, 1)
     for word, what in {
         **{"key": "KeyError", "hang": "TooLong", "memory": "MemoryError", "crash": "ended with 11"},
-        **{"elsewhere": "for writing", "run": "subprocess.Popen", "code": "exec", "pickle": "pickle.find_class"},
+        **{"elsewhere": "it ran open of", "run": "subprocess.Popen", "code": "exec", "pickle": "pickle.find_class"},
         **{"other": "another word", "sleep": "no end after 60 s"},
     }.items():
         assert what in words[word]

@@ -1,4 +1,4 @@
-"""The soak for three short rounds, for real: it finds what grows, and the lab gives back what a round took."""
+"""The soak for four short rounds, for real: it finds what grows, and the lab gives back what a round took."""
 
 import os
 import random
@@ -14,25 +14,25 @@ pytestmark = pytest.mark.timeout(1800)
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory):
-    """The rows of three rounds without a browser and without grading, and what was there before and after."""
+    """The rows of four rounds without a browser and without grading, and what was there before and after."""
     out = tmp_path_factory.mktemp("soak") / "soak.jsonl"
     out.write_text('{"round": 1}\n')
     before = set(psutil.Process().children(recursive=True)), dict(os.environ)
-    rows = soak.soak(1, out, rounds=3, say=lambda *_, **__: None, browser=False, course=False)
+    rows = soak.soak(1, out, rounds=4, say=lambda *_, **__: None, browser=False, course=False)
     return rows, out, before, (set(psutil.Process().children(recursive=True)), dict(os.environ))
 
 
 def test_a_round_gives_back_what_it_took(rounds):
-    """What is loaded and kept for good comes in the first round."""
-    _, second, third = rounds[0]
+    """What is loaded and kept for good comes in the first rounds; what each round leaves behind would show twice."""
+    _, second, _, fourth = rounds[0]
     for name in (*soak.COUNTED, "files"):
-        assert second[name] == third[name], name
+        assert fourth[name] < second[name] + 2, name
 
 
 def test_the_rows_are_in_the_file_and_nothing_else_is_left(rounds):
     rows, out, before, after = rounds
     assert soak.read(out) == rows
-    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
     assert all(row["kernel MB"] > 100 and row["all MB"] >= row["kernel MB"] for row in rows)
     assert after == before
 
@@ -43,7 +43,7 @@ def test_the_table_and_the_picture_say_what_was_measured(rounds):
     assert table.loc["kernel MB", "at the end"] == rows[-1]["kernel MB"]
     assert table.loc["processes", "more each hour"] == pytest.approx(0, abs=1e-6)
     picture = soak.picture(rows)
-    assert picture.alt.startswith("3 rounds in ")
+    assert picture.alt.startswith("4 rounds in ")
     drawn = picture.figure.axes[0].lines[0].get_ydata()
     assert list(drawn) == [row["kernel MB"] for row in rows]
     assert f"processes from {rows[0]['processes']:g} to {rows[-1]['processes']:g}" in picture.alt

@@ -38,7 +38,7 @@ def test_trains_and_says_what_it_reached():
         (["--ratio", "2"], "error: ratio must be in [0, 1], got 2"),
         (["--warm-up", "slow"], "error: warm_up must be one of none, paper, geometric, dense, got 'slow'"),
         (["--clip-norm", "-1"], "error: clip_norm must be above 0"),
-        (["--save-every", "0"], "error: --save-every must be at least 1, got 0"),
+        (["--save-every", "0"], "error: --save-every must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_options_are_named(options, message, capsys):
