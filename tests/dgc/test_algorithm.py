@@ -610,5 +610,5 @@ def test_one_traced_step_serves_every_ratio():
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True])
 def test_impossible_numbers_of_workers(workers):
-    with pytest.raises(ValueError, match="workers must be a whole number( of at least 1)?, got"):
+    with pytest.raises(ValueError, match=r"workers must be a whole number( of at least 1)?, got"):
         SimulatedWorkers(workers)
