@@ -63,8 +63,8 @@ def read_rules(folder: Path) -> Rules:
         )
     numbers = {name: found.get(name, least) for name, least in NUMBERS.items()}
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise LabError(f"{path}: {name} must be a number of at least 0, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**6:
+            raise LabError(f"{path}: {name} must be a number of at least 0, got {value!r} (most: 1000000)")
     due = {name: _time(path, f"due.{name}", value) for name, value in found.get("due", {}).items()}
     students = {}
     for each in found.get("student", ()):
