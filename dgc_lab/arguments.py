@@ -128,7 +128,7 @@ def guard_making(owner: type) -> None:
 
 
 def _refuse(name: str, allowed: str, value):
-    if isinstance(value, int) and allowed.startswith(SIMPLE[int][1]):
+    if _is_huge(value) and allowed.startswith(SIMPLE[int][1]):
         allowed = f"{allowed} below 2**63"
     shown = repr(value)
     shown = shown if len(shown) <= LONGEST_VALUE else f"{shown[:LONGEST_VALUE]}..."

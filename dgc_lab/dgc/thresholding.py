@@ -198,8 +198,9 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
     if sample is not None or rule != "exact":
         check_number("sample", sample, "in (0, 1]")
     tensors = [tf.convert_to_tensor(x) for x in tensors]
-    if wrong := [x.dtype.name for x in tensors if not x.dtype.is_floating]:
-        raise TypeError(f"{name} must be floating point, got {wrong[0]}")
+    for x in tensors:
+        if not x.dtype.is_floating:
+            raise TypeError(f"{name} must be floating point, got {x.dtype.name}")
     ratio = _checked_ratio(ratio)
 
     def everything():

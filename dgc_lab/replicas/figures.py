@@ -29,7 +29,7 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
         >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
         'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
-    if len(values) != len(outcome.before):
+    if outcome.before and len(values) != len(outcome.before):
         raise ValueError(f"values must be one for each of {len(outcome.before)} copies, got {len(values)}")
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()

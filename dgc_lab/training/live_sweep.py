@@ -40,10 +40,9 @@ class LiveSweep(LiveRun):
     sent: ClassVar[str] = "share of the gradient that was sent"
     beside_settings: ClassVar = ("preset",)
     redraw_share: ClassVar = 0.012
-    _last_trainer = None  # of a subclass that trains with it again
 
     def __init__(self, out: str | os.PathLike | None = None, **settings):
-        self.out, self._data = out, None
+        self.out, self._data, self._last_trainer = out, None, None  # a subclass may train with the last one again
         self.dataset = wide(Dropdown, "Data set", options=list(MODELS))
         self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])
         self.learning_rate = wide(FloatText, "Learning rate", value=0.05)

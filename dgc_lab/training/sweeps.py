@@ -23,6 +23,7 @@ from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 
 if TYPE_CHECKING:
+    from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
@@ -82,7 +83,7 @@ def sweep(
     ratios: Sequence[float],
     out: str | os.PathLike | None = None,
     data: Dataset | None = None,
-    trainer: Trainer | None = None,
+    trainer: Trainer | DistributedTrainer | TrainerOnRanks | None = None,
 ) -> Iterator:
     """Train once per ratio and yield what happens: `RowStarted`, the trainer's events, `RowEnded` or `RowFailed`.
 

@@ -59,9 +59,10 @@ def mask_words(words: ArrayLike, vocabulary_size: int, seed: Seed) -> Masked:
         (TensorShape([1, 5]), True)
     """
     check_whole("vocabulary_size", vocabulary_size, len(SPECIAL) + 1)
-    if not (words := tf.convert_to_tensor(words)).dtype.is_integer or words.shape.rank != 2:
+    words = tf.convert_to_tensor(words)
+    if not words.dtype.is_integer or words.shape.rank != 2:
         raise ValueError(f"words must be rows of whole numbers, got {words.dtype.name} of {words.shape}")
-    words = tf.cast(tf.convert_to_tensor(words), tf.int32)
+    words = tf.cast(words, tf.int32)
     sequences, length = tf.shape(words)[0], words.shape[1]
     number = guesses(length)
     seeds = tf.unstack(tf.random.experimental.stateless_split(tf.cast(seed, tf.int32), 3))

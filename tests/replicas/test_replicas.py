@@ -147,7 +147,7 @@ def test_bad_arguments_are_refused():
     for replicas in (0, 9, 2.5, True):
         with pytest.raises(ValueError, match=r"replicas must be a whole number from 1 to 8, got"):
             mirrored(replicas)
-    with pytest.raises(ValueError, match=r"replicas must be a whole number from 2 to 8, got 0"):
+    with pytest.raises(ValueError, match=r"count must be a whole number from 2 to 8, got 0"):
         start_devices(0)
     with pytest.raises(ValueError, match=r"aggregation must be one of NONE, .*, got 'AVERAGE'"):
         per_replica_variable(strategy(2), aggregation="AVERAGE")

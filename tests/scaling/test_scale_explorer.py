@@ -249,13 +249,13 @@ def test_times_are_measured_here_scaled_or_assumed():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: step_times.measured(batch=0), r"batch must be a whole number of at least 1, got 0"),
-        (lambda: step_times.measured(rounds=1), r"rounds must be a whole number of at least 3, got 1"),
+        (lambda: step_times.measured(batch=0), r"batch must be a whole number from 1 to 10000, got 0"),
+        (lambda: step_times.measured(rounds=1), r"rounds must be a whole number from 3 to 1000, got 1"),
         (lambda: times_of("GPT", HERE), r"model must be one of mnist_cnn, ResNet-50, BERT-base, got 'GPT'"),
         (lambda: Workload(10, math.nan), r"compute must be above 0, got nan"),
         (lambda: Workload(10, 1.0, selection=-1), r"selection must be at least 0, got -1"),
         (lambda: scale_tables.times_over_links([]), r"rows must hold steps without exchange and of DGC at ratio 0.001"),
-        (lambda: selection_times(0), r"elements must be a whole number of at least 1, got 0"),
+        (lambda: selection_times(0), r"elements must be a whole number from 1 to 1073741824, got 0"),
         (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
         (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one row, got none"),
         (lambda: scale_pictures.errors_by_workers(pd.DataFrame()), r"frame must hold at least one row, got none"),
