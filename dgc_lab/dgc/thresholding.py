@@ -200,7 +200,7 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
     tensors = [tf.convert_to_tensor(x) for x in tensors]
     for x in tensors:
         if not x.dtype.is_floating:
-            raise TypeError(f"{name} must be floating point, got {x.dtype.name}")
+            raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype.name}")
     ratio = _checked_ratio(ratio)
 
     def everything():

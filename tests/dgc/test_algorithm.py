@@ -15,7 +15,7 @@ from dgc_lab.dgc.config import MASKING, PAPER_WARM_UP, DGCConfig, geometric_warm
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import exact_threshold
 from dgc_lab.dgc.wire_format import Content, Layout, global_indices, pack
-from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
+from dgc_lab.distributed import OneWorker, SimulatedWorkers
 
 SHAPES = [(40, 50), (50,), (3, 30)]
 EXACT = DGCConfig(ratio=0.01, rule="exact", dense_below=0)

@@ -243,7 +243,7 @@ def test_bad_arguments_name_the_argument_the_value_and_what_is_allowed(arguments
 
 
 def test_integers_are_no_gradient():
-    with pytest.raises(TypeError, match="floating-point tensor, got int32"):
+    with pytest.raises(TypeError, match="x must hold floating-point numbers, got int32"):
         c.exact_threshold(tf.constant([1, 2]), 0.5)
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 
+from dgc_lab.parameter_server import StepCosts, scale_row, simulate, sweep_workers
 from dgc_lab.parameter_server import figures as schedule_pictures
 from dgc_lab.parameter_server import metrics as event_log
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler, draw_delay
-from dgc_lab.parameter_server.simulation import StepCosts, scale_row, simulate, sweep_workers
 from dgc_lab.ui.charts import bars
 
 COSTS = StepCosts(computing=0.02, reading=0.0004, applying=0.001, dispatch=0.002)
@@ -340,7 +340,7 @@ def test_a_sweep_says_that_it_is_simulated():
     [
         ({"computing": 0}, r"computing must be above 0 seconds and finite, got 0.0"),
         ({"computing": []}, r"computing must hold at least one number of seconds, got none"),
-        ({"computing": "long"}, r"computing must be seconds, one number or several, got 'long'"),
+        ({"computing": "long"}, r"computing must be a number, or a list, each a number, got 'long'"),
         ({"computing": 1, "reading": -1}, r"reading must be at least 0 seconds and finite, got -1.0"),
         ({"computing": 1, "dispatch": [0.1, math.inf]}, r"dispatch must be at least 0 seconds and finite, got inf"),
     ],
@@ -492,7 +492,7 @@ def test_throughput_bars(measured_like):
     widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
     np.testing.assert_allclose(widths, [*frame["samples/s"], *frame["gradients/s"]])
     assert f"asynchronous: samples/s {frame.loc['asynchronous', 'samples/s']:,.0f}, gradients/s" in picture.alt
-    with pytest.raises(ValueError, match=r"frame must hold at least one number, got 0 rows"):
+    with pytest.raises(ValueError, match=r"table must hold at least one number, got 0 rows"):
         bars(frame.iloc[:0], "a second")
 
 

@@ -10,9 +10,9 @@ from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+from dgc_lab.training import ModelTrainer, batches_of, dense
 from dgc_lab.training.events import Evaluation, TrainingDiverged
 from dgc_lab.training.figures import loss_and_accuracy
-from dgc_lab.training.model_trainer import ModelTrainer, batches_of, dense
 from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
 from dgc_lab.workloads.batches import make_evaluator
 from dgc_lab.workloads.bert import small_bert
