@@ -127,7 +127,7 @@ def test_no_network_and_no_file_says_both_ways_out(tmp_path, monkeypatch):
 
 
 def test_unknown_data_set():
-    with pytest.raises(ValueError, match="dataset must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"):
+    with pytest.raises(ValueError, match="name must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"):
         data.load("cifar")
     with pytest.raises(ValueError, match="path must be None for dataset 'digits'"):
         data.load("digits", "somewhere")
