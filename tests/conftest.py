@@ -4,7 +4,9 @@ And what decides how they run side by side: which files come first, and which mu
 """
 
 import gc
+import importlib
 import os
+import pkgutil
 import signal
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_fail
 from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
+
+import dgc_lab
 
 # Threads that look for work in vain cost as much as those that find it, and the workers keep all cores busy by
 # themselves. How many threads share an operation stays as it is: numbers depend on that.
@@ -89,7 +93,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: the garbage collector, which Keras calls for each new model, need not look at it."""
+    """Every class looks at its arguments from the first test on, and not from when a test has got it from its room.
+
+    What was imported stays: the garbage collector, which Keras calls for each new model, need not look at it.
+    """
+    for module in pkgutil.iter_modules(dgc_lab.__path__, "dgc_lab."):
+        room = importlib.import_module(module.name) if module.ispkg else None
+        for name in getattr(room, "__all__", ()):
+            getattr(room, name)
     gc.freeze()
     gc.enable()
 

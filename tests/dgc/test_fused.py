@@ -61,7 +61,7 @@ class Pair:
         self.weights = [
             [tf.Variable(tf.random.stateless_normal(shape, (9, i))) for i, shape in enumerate(shapes)] for _ in range(2)
         ]
-        names = "abcde"[: len(shapes)]
+        names = [*"abcde"][: len(shapes)]
         self.compressors = [Compressor(config, own, SimulatedWorkers(workers), names) for own in self.weights]
         assert bool(self.compressors[0].fused) == config.accumulate
         self.compressors[1].fused = ()

@@ -2,8 +2,7 @@
 
 Which arguments there are is read from signatures; arguments that are right come from the examples in the docstrings,
 which are run up to the call. Hypothesis then puts something in one argument's place: another type than its annotation
-says. What has the right type and cannot be (NaN, a negative number, a folder, an empty list) is refused, or taken where
-`TAKEN` says so.
+says.
 """
 
 import contextlib

@@ -181,6 +181,13 @@ def test_tests_have_the_same_rooms():
 
 
 @whole
+def test_no_two_files_of_tests_have_one_name():
+    """A process imports the first one, and what is pickled by its name is then looked for in the other."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+@whole
 def test_files_that_run_first_or_alone_are_there():
     there = {file.name for folder in ("tests", "notebooks") for file in (ROOT / folder).rglob("*.*")}
     assert {*LONGEST, *LESSONS_ALONE} - there == set()
