@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import dgc_lab
 from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
-
-import dgc_lab
 
 # Threads that look for work in vain cost as much as those that find it, and the workers keep all cores busy by
 # themselves. How many threads share an operation stays as it is: numbers depend on that.
