@@ -1,7 +1,8 @@
 """Public names, looked over on their way out: an argument of a wrong type is refused by its annotation, before work.
 
-Rooms hand their names on by `hand_on`. What no annotation says, such as a limit, a function checks by itself, with
-`dgc_lab.common`. The standard library only: tensors are known by their dtype and shape.
+Rooms hand their names on by `hand_on`. An annotation may say a limit too, in `dgc_lab.common.check_number`'s words:
+``Annotated[float, "in [0, 1]"]``. What no annotation says a function checks by itself, with `dgc_lab.common`. The
+standard library only: tensors are known by their dtype and shape.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import pathlib
 import sys
 import types
 import typing
+
+from dgc_lab.common import is_within
 
 LONGEST_VALUE = 200  # characters of it in a message
 SEVERAL = (list, tuple, set, kinds.Collection, kinds.Container, kinds.Iterable, kinds.Iterator, kinds.Sequence)
@@ -151,6 +154,12 @@ def _rule(annotation, names: dict):
         rules = [_rule(each, names) for each in inner]
         whole = None not in rules
         return whole and ((lambda x: any(fits(x) for fits, _ in rules)), ", or ".join(words for _, words in rules))
+    if kind is typing.Annotated:
+        (fits, words), limit = _rule(inner[0], names), inner[1]
+        words = f"{words} of {limit}" if inner[0] is int else limit
+        return (lambda x: fits(x) and (not isinstance(x, numbers.Real) or is_within(x, limit))), words
+    if kind is typing.Literal:
+        return (lambda x: isinstance(x, str) and x in inner), f"one of {', '.join(inner)}"
     if kind in SIMPLE:
         return SIMPLE[kind]
     if kind in (dict, kinds.Mapping):

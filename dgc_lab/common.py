@@ -74,12 +74,17 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
     """
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{argument} must be a number, got {value!r}")
+    if not is_within(value, allowed) or (finite and math.isinf(value)):
+        raise ValueError(f"{argument} must be {allowed}, got {value!r}")
+    return value
+
+
+def is_within(value, allowed: str) -> bool:
+    """Whether a number is within what the words of `check_number` say."""
     rule = INTERVALS.get(allowed, allowed)
     bounds = re.findall(rf"({'|'.join(BOUNDS)}) ([\d.]*\d)", rule)
     inside = not math.isnan(value) and all(BOUNDS[word](value, float(bound)) for word, bound in bounds)
-    if not inside or (math.isinf(value) and (finite or "finite" in rule)):
-        raise ValueError(f"{argument} must be {allowed}, got {value!r}")
-    return value
+    return inside and not (math.isinf(value) and "finite" in rule)
 
 
 def read_text(file: str | os.PathLike) -> str:

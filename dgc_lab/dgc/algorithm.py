@@ -15,12 +15,11 @@ With gradient g, velocity u and residual v of each tensor (arXiv:1712.01887, Alg
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import tensorflow as tf
 
 from dgc_lab.arguments import Seed
-from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.thresholding import keep_mask, thresholds
@@ -70,7 +69,7 @@ def local_gradients(gradients, weights, config: DGCConfig, workers: int):
 def local_step(
     gradients: list[tf.Tensor],
     state: State,
-    ratio: float,
+    ratio: Annotated[float, "in [0, 1]"],
     config: DGCConfig,
     seed: Seed,
     by_allreduce: bool = False,
@@ -162,7 +161,12 @@ def take_masked(state: State, limits, ratio, config: DGCConfig):
     return selection, State(velocities, residuals)
 
 
-def clip_locally(gradients: list[tf.Tensor | None], clip_norm: float, workers: int, reduction: str = "average"):
+def clip_locally(
+    gradients: list[tf.Tensor | None],
+    clip_norm: Annotated[float, "above 0"],
+    workers: Annotated[int, "at least 1"],
+    reduction: Literal["average", "sum"] = "average",
+):
     """Scale a worker's gradients down together, to the share of the global norm that one of N workers may use.
 
     The gradients of N workers are nearly independent, so the norm of their sum is about sqrt(N) times that of one.
@@ -182,10 +186,6 @@ def clip_locally(gradients: list[tf.Tensor | None], clip_norm: float, workers: i
 
     Source: arXiv:1712.01887, section 3.2 (local gradient clipping).
     """
-    check_choice("reduction", reduction, ("average", "sum"))
-    check_whole("workers", workers, 1)
-    if not tf.is_tensor(clip_norm):
-        check_number("clip_norm", clip_norm, "above 0")
     limit = clip_norm * workers ** (0.5 if reduction == "average" else -0.5)
     norm = tf.linalg.global_norm(gradients)
     # A norm that overflows must not pass for a large gradient, which would be scaled to nothing.

@@ -7,17 +7,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dgc_lab.common import check_number
 from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, local_step
 from dgc_lab.dgc.config import Collectives, DGCConfig
-from dgc_lab.dgc.exchange import (
-    ExchangeResult,
-    GradientExchange,
-    Kinds,
-    Report,
-    WorkerPayload,
-    fail_if_bad,
-    first_non_finite,
-)
+from dgc_lab.dgc.exchange import GradientExchange, Kinds, Report, WorkerPayload, fail_if_bad, first_non_finite
 from dgc_lab.dgc.fused import FusedStep, Weights, suits
 from dgc_lab.dgc.wire_format import scatter_add
 
@@ -135,7 +128,7 @@ class Compressor(tf.Module):
     def _step(self, gradients, ratio, metadata, learning_rate=None):
         """`__call__`; with a learning rate, updates that were taken off their variables already are None."""
         gradients, clipped, metadata = self.prepared(gradients, metadata)
-        ratio = self._ratio() if ratio is None else ratio
+        ratio = self._ratio(ratio)
         exchange = self.exchange_of(gradients[0], 1 + metadata[0].shape[0])
         kinds, by_allreduce = exchange.kinds, exchange.prefers_allreduce(ratio)
         every = enumerate(zip(gradients, clipped, metadata, strict=True))
@@ -236,7 +229,7 @@ class Compressor(tf.Module):
                 changes += [(own, self._shaped(i, value)) for own, i, value in pairs if own is not None]
         return changes
 
-    def _sparse(self, received: ExchangeResult, exchange: GradientExchange, by_allreduce, learning_rate):
+    def _sparse(self, received, exchange: GradientExchange, by_allreduce, learning_rate):
         """Flat updates of the sparse tensors; with a learning rate, their new weights."""
         if learning_rate is None:
             ways = (lambda: received.masked, lambda: scatter_add(received.entries, exchange.sizes))
@@ -285,9 +278,11 @@ class Compressor(tf.Module):
             assigned += [getattr(self, name).assign_add(more) for name, more in counts.items()]
         return after(updates, [] if tf.executing_eagerly() else [*checks, *assigned])
 
-    def _ratio(self):
-        """The ratio of the coming step: a number, or by the config's warm-up a float64 scalar tensor."""
+    def _ratio(self, given):
+        """The ratio of the coming step: what was given, or a number, or by the warm-up a float64 scalar tensor."""
         config = self.config
+        if given is not None:
+            return given if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
         if not config.warm_up:
             return config.ratio
         stage = tf.minimum(self.step // config.warm_up_steps, len(config.warm_up))

@@ -182,6 +182,16 @@ def row_in_table(metadata, worker: int, workers: int):
     return tf.pad(metadata[None], [[worker, workers - worker - 1], [0, 0]])
 
 
+def check_finite(gradient, name):
+    """The gradient as it is; an InvalidArgumentError names its variable when it holds NaN or infinity."""
+    # A sum is finite only if every addend is, and costs a tenth of looking at each; finite addends can overflow it.
+    return tf.cond(
+        tf.math.is_finite(tf.reduce_sum(gradient)),
+        lambda: gradient,
+        lambda: tf.debugging.check_numerics(gradient, f"gradient of {name}"),
+    )
+
+
 def first_non_finite(gradients, witnesses, clipped):
     """The number of the first gradient that holds NaN or infinity, or -1; float32 scalar tensor.
 

@@ -8,11 +8,9 @@ have to be opened.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import tensorflow as tf
-
-from dgc_lab.common import check_choice
-from dgc_lab.dgc.wire_format import VALUE_TYPES
 
 BLOCK = 64
 LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24  # of the finite float16 above zero
@@ -43,7 +41,12 @@ def elements_above(x, threshold, maxima=None):
     return tf.gather(opened, found[:, 0]) * block + found[:, 1], tf.gather_nd(rows, found)
 
 
-def select(residual: tf.Tensor, threshold: float, values: str = "float32", maxima: tf.Tensor | None = None):
+def select(
+    residual: tf.Tensor,
+    threshold: float,
+    values: Literal["float32", "float16"] = "float32",
+    maxima: tf.Tensor | None = None,
+):
     """The elements that are sent: where they stand, what is sent for them, and what sending them leaves behind.
 
     A ValueError for other ``values`` than `VALUE_TYPES`.
@@ -65,7 +68,6 @@ def select(residual: tf.Tensor, threshold: float, values: str = "float32", maxim
 
     Source: arXiv:1712.01887, Algorithm 1 (``v * mask``, of which only what is not zero is looked at).
     """
-    check_choice("values", values, VALUE_TYPES)
     if values == "float16":  # what would be rounded to zero waits
         threshold = tf.maximum(threshold, SMALLEST_HALF)
     indices, chosen = elements_above(residual, threshold, maxima)

@@ -18,12 +18,13 @@ Source: Lin et al., Deep Gradient Compression, arXiv:1712.01887, Algorithm 1 and
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
 import ml_dtypes
 import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike, Seed, Tensors
-from dgc_lab.common import check_choice, check_number
+from dgc_lab.common import check_number
 
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
@@ -31,9 +32,14 @@ MINIMUM_KEPT_IN_SAMPLE = 32
 SMALL_TENSOR = 10_000  # elements up to which a tensor is looked at whole: a sample would cost more than it spares
 # The paper's hierarchical selection repairs a sampled threshold outside this band of the wanted number.
 TOO_FEW, TOO_MANY = 0.8, 1.3
+#: Whose threshold holds for a tensor: its own, one over the elements of all tensors, or the first tensor's.
+SCOPES = ("tensor", "global", "first")
+# What arguments may be; who takes a function from the room is told so at its door, and a training step is not asked.
+Ratio, Sample = Annotated[float, "in [0, 1]"], Annotated[float, "in (0, 1]"]
+Rule, Scope = Literal["exact", "sampled", "hierarchical"], Literal[SCOPES]
 
 
-def exact_threshold(x: ArrayLike, ratio: float, sample: float | None = None, seed: Seed = None):
+def exact_threshold(x: ArrayLike, ratio: Ratio, sample: Sample | None = None, seed: Seed = None):
     """Threshold that keeps the k = ceil(ratio * n) largest magnitudes and ties with the k-th: a scalar of x's dtype.
 
     Args:
@@ -52,7 +58,7 @@ def exact_threshold(x: ArrayLike, ratio: float, sample: float | None = None, see
     return _each("exact", [x], ratio, sample, [seed])[0]
 
 
-def sampled_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, seed: Seed = (0, 0)):
+def sampled_threshold(x: ArrayLike, ratio: Ratio, sample: Sample = 0.01, seed: Seed = (0, 0)):
     """Threshold read off a strided sample with a random start: one pass over the sample in place of one over x.
 
     A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
@@ -78,7 +84,7 @@ def sampled_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, seed: Se
     return _each("sampled", [x], ratio, sample, [seed])[0]
 
 
-def hierarchical_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, seed: Seed = (0, 0)):
+def hierarchical_threshold(x: ArrayLike, ratio: Ratio, sample: Sample = 0.01, seed: Seed = (0, 0)):
     """Sampled threshold, repaired where it is far off: between 0.8 k and 1.3 k elements are kept, whatever the sample.
 
     When more pass, the exact k-th largest among them replaces the sampled threshold. When fewer pass, the share read
@@ -99,11 +105,16 @@ def hierarchical_threshold(x: ArrayLike, ratio: float, sample: float = 0.01, see
 
 #: Functions of (x, ratio, sample, seed) that find a threshold, by name; a `DGCConfig` and `thresholds` take the name.
 RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical": hierarchical_threshold}
-#: Whose threshold holds for a tensor: its own, one over the elements of all tensors, or the first tensor's.
-SCOPES = ("tensor", "global", "first")
 
 
-def thresholds(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
+def thresholds(
+    gradients: Tensors,
+    ratio: Ratio,
+    rule: Rule = "exact",
+    scope: Scope = "tensor",
+    sample: Sample = 0.01,
+    seed: Seed = (0, 0),
+):
     """One threshold per gradient tensor: a list of scalar tensors, as long as ``gradients``.
 
     Args:
@@ -123,8 +134,6 @@ def thresholds(gradients: Tensors, ratio: float, rule="exact", scope="tensor", s
         >>> [float(t) for t in thresholds([small, large], 0.5, scope="global")]
         [30.0, 30.0]
     """
-    check_choice("rule", rule, RULES)
-    check_choice("scope", scope, SCOPES)
     if scope == "tensor" or not len(gradients):
         seeds = [tf.stack([seed[0], seed[1] + 1000 * i]) for i in range(len(gradients))]  # each draws its own start
         return _each(rule, gradients, ratio, sample, seeds, "gradients")
@@ -132,7 +141,14 @@ def thresholds(gradients: Tensors, ratio: float, rule="exact", scope="tensor", s
     return _each(rule, [together], ratio, sample, [seed], "gradients") * len(gradients)
 
 
-def keep_masks(gradients: Tensors, ratio: float, rule="exact", scope="tensor", sample=0.01, seed: Seed = (0, 0)):
+def keep_masks(
+    gradients: Tensors,
+    ratio: Ratio,
+    rule: Rule = "exact",
+    scope: Scope = "tensor",
+    sample: Sample = 0.01,
+    seed: Seed = (0, 0),
+):
     """One boolean tensor per gradient, True for what is kept at its threshold.
 
     Args, Raises: gradients, ratio, rule, scope, sample and seed are as in `thresholds`.
@@ -169,16 +185,6 @@ def split(x: tf.Tensor, threshold: float):
     return tf.where(mask, x, zero), tf.where(mask, zero, x)
 
 
-def check_finite(gradient, name):
-    """The gradient as it is; an InvalidArgumentError names its variable when it holds NaN or infinity."""
-    # A sum is finite only if every addend is, and costs a tenth of looking at each; finite addends can overflow it.
-    return tf.cond(
-        tf.math.is_finite(tf.reduce_sum(gradient)),
-        lambda: gradient,
-        lambda: tf.debugging.check_numerics(gradient, f"gradient of {name}"),
-    )
-
-
 def elements_to_keep(ratio, x):
     """k = ceil(ratio * n) for x's n elements, int32 scalar; see the top of this module for the rounding.
 
@@ -195,16 +201,12 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
 
     The ratio is looked at once for all tensors: in a graph each such condition takes time to build, and memory.
     """
-    if sample is not None or rule != "exact":
-        check_number("sample", sample, "in (0, 1]")
     tensors = [tf.convert_to_tensor(x) for x in tensors]
     for x in tensors:
         if not x.dtype.is_floating:
             raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype.name}")
-    ratio = _checked_ratio(ratio)
-
-    def everything():
-        return [tf.zeros([], x.dtype) for x in tensors]
+    ratio = _checked_ratio(ratio) if tf.is_tensor(ratio) else _double(ratio)
+    zeros = [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
         return [
@@ -214,8 +216,8 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
 
     known = tf.get_static_value(ratio)
     if known is None and tensors:
-        return tf.cond(ratio >= 1, everything, largest)
-    return everything() if known is not None and known >= 1 else largest()
+        return tf.cond(ratio >= 1, lambda: zeros, largest)
+    return zeros if known is not None and known >= 1 else largest()
 
 
 def _exact(flat, ratio, sample, seed):
@@ -258,16 +260,14 @@ SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 
 
 def _checked_ratio(ratio):
-    """The ratio as a float64 scalar tensor; an error when it is known to lie outside [0, 1]."""
-    known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
+    """The tensor as a float64 scalar; an error when it lies outside [0, 1], now or when it runs."""
+    known, ratio = tf.get_static_value(ratio), _double(ratio)
     if known is not None:
         check_number("ratio", float(known), "in [0, 1]")
-    ratio = _double(ratio)
-    if known is None:
-        check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
-        with tf.control_dependencies([check]):
-            ratio = tf.identity(ratio)
-    return ratio
+        return ratio
+    check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
+    with tf.control_dependencies([check]):
+        return tf.identity(ratio)
 
 
 def _double(number):

@@ -14,7 +14,7 @@ from dgc_lab.dgc.algorithm import sum_duplicate_rows
 from dgc_lab.dgc.break_even import dense_is_shorter
 from dgc_lab.dgc.compressor import Compressor, after
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.thresholding import check_finite
+from dgc_lab.dgc.exchange import check_finite
 from dgc_lab.dgc.wire_format import nbytes
 from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, default_communicator
 
@@ -140,7 +140,7 @@ class LocalCompressor(Compressor):
         whether indices come has to be known beforehand.
         """
         gradients, clipped, metadata = self.prepared(gradients)
-        ratio = self._ratio() if ratio is None else ratio
+        ratio = self._ratio(ratio)
         kinds = self.exchange_of(gradients[0], 1).kinds
         entry = tf.as_dtype(self.config.values).size + tf.int32.size  # Horovod knows no run lengths
         dense = not tf.is_tensor(ratio) and dense_is_shorter(ratio, self.communicator.size, entry)

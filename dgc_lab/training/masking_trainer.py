@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number, check_whole
-from dgc_lab.dgc.thresholding import RULES, SCOPES, check_finite, keep_masks
+from dgc_lab.dgc.exchange import check_finite
+from dgc_lab.dgc.thresholding import RULES, SCOPES, keep_masks
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
@@ -20,7 +20,7 @@ from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class MaskingConfig:
     """Everything that fixes a training run, but for the ratio.
 

@@ -63,7 +63,7 @@ def grow_gpu_memory() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def make_evaluator(inputs: ArrayLike | tuple, targets: ArrayLike, batch: int = 500):
+def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike, batch: int = 500):
     """A function of a classifier, a Keras model or any function of inputs to logits, to (accuracy, mean cross-entropy).
 
     Args:

@@ -9,6 +9,8 @@ import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dgc_lab import dgc
+from dgc_lab.dgc import exchange
 from dgc_lab.dgc import thresholding as c
 from dgc_lab.dgc.selection import block_maxima, elements_above
 
@@ -221,9 +223,9 @@ def test_scopes_on_tensors_of_different_scale():
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, math.nan, math.inf])
 def test_impossible_ratio_is_refused(ratio):
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got"):
-        c.exact_threshold([1.0], ratio)
+        dgc.exact_threshold([1.0], ratio)
     with pytest.raises(ValueError, match="ratio must be"):
-        c.thresholds([[1.0]], tf.constant(ratio))
+        dgc.thresholds([[1.0]], tf.constant(ratio))
     with pytest.raises(tf.errors.InvalidArgumentError, match="ratio must be in"):
         tf.function(c.exact_threshold)(tf.constant([1.0]), tf.constant(ratio))
 
@@ -239,7 +241,7 @@ def test_impossible_ratio_is_refused(ratio):
 )
 def test_bad_arguments_name_the_argument_the_value_and_what_is_allowed(arguments, message):
     with pytest.raises(ValueError, match=message):
-        c.thresholds([tf.ones([3])], 0.5, **arguments)
+        dgc.thresholds([tf.ones([3])], 0.5, **arguments)
 
 
 def test_integers_are_no_gradient():
@@ -250,7 +252,7 @@ def test_integers_are_no_gradient():
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (math.inf, "Inf"), (-math.inf, "Inf")])
 def test_check_finite_names_the_variable(graph, value, word):
-    check = tf.function(c.check_finite) if graph else c.check_finite
+    check = tf.function(exchange.check_finite) if graph else exchange.check_finite
     fine = tf.constant([1.0, 2.0])
     assert check(fine, "dense/kernel").numpy().tolist() == [1, 2]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"gradient of dense/kernel.*{word}"):
@@ -258,7 +260,7 @@ def test_check_finite_names_the_variable(graph, value, word):
 
 
 def test_check_finite_lets_a_sum_overflow():
-    check = c.check_finite(tf.constant([3e38, 3e38]), "dense/kernel")
+    check = exchange.check_finite(tf.constant([3e38, 3e38]), "dense/kernel")
     assert np.all(np.isfinite(check))
 
 

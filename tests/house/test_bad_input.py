@@ -2,7 +2,7 @@
 
 Which arguments there are is read from signatures; arguments that are right come from the examples in the docstrings,
 which are run up to the call. Hypothesis then puts something in one argument's place: another type than its annotation
-says.
+says. What an annotation excludes by a limit or by choices is tried too.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_reference import ROOMS, public
 
+from dgc_lab.arguments import Names
 from dgc_lab.common import LabError
 
 LIBRARY = str(Path(__file__).resolve().parents[2] / "dgc_lab")
@@ -63,8 +65,6 @@ NOT_CHECKED = {  # arguments, and why
     "cluster.HorovodRanks.client": "ipyparallel's",
 }
 SAID_ELSEWHERE = {  # what else an argument takes that has no room for an annotation
-    **{f"dgc.{name}.{knob}": "str" for name in ("thresholds", "keep_masks") for knob in ("rule", "scope")},
-    **{f"dgc.{name}.sample": "float" for name in ("thresholds", "keep_masks")},
     **{f"distributed.{name}Optimizer.optimizer": "Optimizer" for name in ("Distributed", "GradientCompression")},
     "comparison.SchemeLab.mine": "Scheme | None",
 }
@@ -160,9 +160,9 @@ def wrong_types(annotation: str, default):
     kinds |= {"nothing": st.none(), "huge": st.integers(2**64, 2**90), "type": st.just(Stranger)}
     if re.search(r"\bstr\b(?!\])|PathLike|Path\b", annotation):
         kinds.pop("text")
-    if re.search(r"\b(int|float|ArrayLike|Seed)\b(?!\])", annotation):
+    if re.search(r"\b(int|float|ArrayLike|Ratio|Sample|Seed)\b(?!\])", annotation):
         kinds.pop("number")
-    if re.search(r"\bfloat\b(?!\])", annotation):
+    if re.search(r"\b(float|Ratio|Sample)\b(?!\])", annotation):
         kinds.pop("huge")
     if "None" in annotation or default is None:
         kinds.pop("nothing")
@@ -210,3 +210,26 @@ def test_wrong_types_are_refused(room):
         return
     every = [(*each, wrong_types(annotation_of(room, *each), each[2].default)) for each in parameters(room)]
     assert [found for each in every if (found := taken(room, *each))] == []
+
+
+OUT_OF_LIMITS = {
+    "in [0, 1]": [-0.1, 1.1, float("nan")],
+    "in (0, 1]": [0, 2, float("inf")],
+    "above 0": [0, -1.0],
+    "at least 1": [0, -3],
+}
+
+
+def outside(thing, parameter):
+    """Values of the right type that an annotation excludes, by its limit or its choices."""
+    names = Names(vars(sys.modules[inspect.unwrap(thing).__module__]))
+    hint = eval(parameter.annotation, {}, names) if isinstance(parameter.annotation, str) else None
+    if typing.get_origin(hint) is typing.Literal:
+        return ["none of them", ""]
+    return OUT_OF_LIMITS[hint.__metadata__[0]] if hasattr(hint, "__metadata__") else []
+
+
+def test_values_that_an_annotation_excludes_are_refused():
+    every = [(room, *each, value) for room in WITH_NAMES for each in parameters(room) for value in outside(*each[1:])]
+    assert len(every) > 30
+    assert [each for each in every if refused(*each)] == []
