@@ -44,7 +44,11 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
 
 def check_file(argument: str, file: str | os.PathLike) -> Path:
     """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
-    if (path := Path(file)).exists() and not path.is_file():
+    try:
+        wrong = (path := Path(file)).exists() and not path.is_file()
+    except OSError:  # too long a name
+        wrong = True
+    if wrong or "\0" in str(file):
         raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}")
     return path
 

@@ -70,7 +70,7 @@ class HorovodRanks(Cluster):
         interface: str | None = None,
     ):
         super().__init__(timeout, grace, progress)
-        check_whole("size", size, 1)
+        check_whole("size", size, 1, 4096)
         if cluster is not None and client is not None:
             raise ValueError("cluster and client must not both be given")
         if (address is None) != (interface is None):

@@ -74,13 +74,13 @@ class RankFiles:
         try:
             saved = dict(json.loads(str(about)))
         except (TypeError, ValueError):
-            raise LabError(f"{self._file(step)} does not say which run saved it: delete it") from None
+            raise LabError(f"{self._file(step)} does not say which run saved it: remove it") from None
         differing = [name for name, now in self.about.items() if saved.get(name) != now]
         if differing:
             told = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
             raise LabError(f"{self.folder} was saved by a run with {told}")
         if [value.shape for value in values] != [tuple(variable.shape) for variable in self.variables]:
-            raise LabError(f"{self._file(step)} does not hold what it was saved with: delete it")
+            raise LabError(f"{self._file(step)} does not hold what it was saved with: remove it")
         return values
 
     def steps(self) -> list[int]:

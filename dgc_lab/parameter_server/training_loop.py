@@ -96,7 +96,7 @@ def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
         raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
     names = {name: [f"{name}{n}" for n in range(len(weights))] for name in ("weights", "velocities")}
     if {"updates", "version", *names["weights"], *names["velocities"]} - file.keys():
-        raise LabError(f"checkpoint {checkpoint} does not hold what it was saved with: delete it")
+        raise LabError(f"checkpoint {checkpoint} does not hold what it was saved with: remove it")
     kept = {name: [file[each] for each in every] for name, every in names.items()}
     return kept | {"updates": file["updates"], "version": int(file["version"])}
 

@@ -234,10 +234,7 @@ def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
         >>> largest_difference([np.array([1.0, 2.0]), np.array(3.0)], [np.array([1.0, 2.5]), np.array(3.25)])
         0.5
     """
-    if (
-        len(one) != len(other)
-        or not len(one)
-        or any(np.shape(a) != np.shape(b) for a, b in zip(one, other, strict=True))
-    ):
-        raise ValueError(f"one and other must hold arrays of the same shapes, got {len(one)} and {len(other)} arrays")
+    shapes, others = [[np.shape(array) for array in arrays] for arrays in (one, other)]
+    if not shapes or shapes != others:
+        raise ValueError(f"one and other must hold arrays of the same shapes, got {shapes} and {others}")
     return max(float(np.abs(np.subtract(a, b)).max()) for a, b in zip(one, other, strict=True))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import Collectives, DGCConfig
 
@@ -62,6 +63,7 @@ class WatchedCompressor(Compressor):
             raise ValueError(f"config must send float32 values, which leave nothing behind, got {config.values!r}")
         if config.weight_decay:
             raise ValueError(f"config must have weight_decay 0: it is in no gradient, got {config.weight_decay}")
+        check_whole("longest", longest, 0, 10**6)
         super().__init__(config, variables, communicator, names)
         self.ages = [
             [None if r is None else tf.Variable(tf.zeros(r.shape, tf.int32), trainable=False) for r in residuals]

@@ -210,7 +210,7 @@ def selection_times(
     from dgc_lab.dgc.thresholding import RULES, keep_mask
 
     check_whole("elements", elements, 1, 2**30)
-    check_whole("rounds", rounds, 3)
+    check_whole("rounds", rounds, 3, 1000)
     for ratio in ratios:
         check_number("ratios", ratio, "above 0 and below 1")
     x, lines = tf.random.stateless_normal([elements], (0, 0)), []

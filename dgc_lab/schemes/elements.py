@@ -9,7 +9,7 @@ import tensorflow as tf
 from dgc_lab.arguments import ArrayLike, Seed
 from dgc_lab.common import check_whole
 from dgc_lab.dgc.selection import select
-from dgc_lab.dgc.thresholding import sampled_threshold
+from dgc_lab.dgc.thresholding import Ratio, sampled_threshold
 from dgc_lab.dgc.wire_format import add_in_order, scatter_add
 from dgc_lab.schemes.scheme import Mean, Scheme, Turn
 
@@ -37,7 +37,7 @@ def sent_alone(scheme: Scheme, gradient: ArrayLike, seed: int = 0, own_seed: int
         return own
 
 
-def largest(x: tf.Tensor, ratio: float, seed: Seed):
+def largest(x: tf.Tensor, ratio: Ratio, seed: Seed):
     """The share ``ratio`` of the elements of ``x`` that is largest in magnitude: int32 indices, and values.
 
     By a sampled threshold (`dgc_lab.dgc.sampled_threshold`), drawn with ``seed``, int32 (2,).

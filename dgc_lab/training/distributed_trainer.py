@@ -9,12 +9,11 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import tensorflow as tf
 
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import LabError, check_choice, check_whole, free_memory
+from dgc_lab.common import LabError, check_choice, check_file, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.communicators import Communicator
 from dgc_lab.distributed.rank_files import RankFiles
@@ -220,7 +219,7 @@ class TrainerOnRanks:
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
         self.ranks, self.settings = ranks, settings
-        self.path = path and str(Path(path).resolve())
+        self.path = path and str(check_file("path", path).resolve())
         self.data = data or load(settings.dataset, path)
 
     def run(self, ratio: float) -> Iterator:

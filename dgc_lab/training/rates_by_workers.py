@@ -74,7 +74,7 @@ def accuracy_by_rate(
         >>> accuracy_by_rate({"one": (1, 0.1), "two": (2, 0.2)}, examples=64, seeds=[0]).shape
         (2, 1)
     """
-    check_whole("batch", batch, 1)
+    check_whole("batch", batch, 1, 10**6)
     check_some("runs", runs)
     check_some("seeds", seeds)
     check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()), 10**9)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import Annotated
 
 import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_whole
 
+Int32 = Annotated[int, "at least 0 and at most 2147483647"]
 
-def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int, batch: int, seed: int):
+
+def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: Int32, batch: int, seed: Int32):
     """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
     A ValueError for fewer than one in a batch.

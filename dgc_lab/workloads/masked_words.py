@@ -58,7 +58,7 @@ def mask_words(words: ArrayLike, vocabulary_size: int, seed: Seed) -> Masked:
         >>> masked.targets.shape, bool(tf.reduce_all(masked.targets == masked.places + 2))
         (TensorShape([1, 5]), True)
     """
-    check_whole("vocabulary_size", vocabulary_size, len(SPECIAL) + 1)
+    check_whole("vocabulary_size", vocabulary_size, len(SPECIAL) + 1, 2**31 - 1)
     words = tf.convert_to_tensor(words)
     if not words.dtype.is_integer or words.shape.rank != 2:
         raise ValueError(f"words must be rows of whole numbers, got {words.dtype.name} of {words.shape}")

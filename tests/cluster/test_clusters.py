@@ -187,7 +187,8 @@ def test_what_waits_to_be_printed_is_bounded(two_ranks, capsys):
     left_out, *lines = capsys.readouterr().out.splitlines()
     assert left_out == "[rank 1] ... what was printed before is left out ..."
     assert lines[-1][:15] == "[rank 1] 399 xx"
-    assert 900_000 < sum(map(len, lines)) < 1_100_000, "of 40 MB"
+    # A million characters waited; what rank 1's socket still held when rank 0 ended, some 200 KB, came then.
+    assert 900_000 < sum(map(len, lines)) < 1_400_000, "of 40 MB"
 
 
 def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
@@ -490,7 +491,7 @@ def test_ranks_that_are_forgotten_end(two_ranks):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 0}, "size must be a whole number of at least 1, got 0"),
+        ({"size": 0}, "size must be a whole number from 1 to 4096, got 0"),
         ({"size": 1.5}, "size must be a whole number, got 1.5"),
         ({"size": True}, "size must be a whole number, got True"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),

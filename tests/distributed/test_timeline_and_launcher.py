@@ -78,7 +78,7 @@ def test_the_picture_says_what_it_shows(tmp_path):
 
 
 def test_horovodrun_needs_a_command_and_a_number():
-    with pytest.raises(ValueError, match=r"size must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"size must be a whole number from 1 to 4096, got 0"):
         launcher.horovodrun(0, "python")
     with pytest.raises(ValueError, match=r"command must name a program, got nothing"):
         launcher.horovodrun(2)

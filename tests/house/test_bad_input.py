@@ -160,7 +160,7 @@ def wrong_types(annotation: str, default):
     kinds |= {"nothing": st.none(), "huge": st.integers(2**64, 2**90), "type": st.just(Stranger)}
     if re.search(r"\bstr\b(?!\])|PathLike|Path\b", annotation):
         kinds.pop("text")
-    if re.search(r"\b(int|float|ArrayLike|Ratio|Sample|Seed)\b(?!\])", annotation):
+    if re.search(r"\b(int|float|ArrayLike|Int32|Ratio|Sample|Seed)\b(?!\])", annotation):
         kinds.pop("number")
     if re.search(r"\b(float|Ratio|Sample)\b(?!\])", annotation):
         kinds.pop("huge")
@@ -181,9 +181,9 @@ def devices() -> bool:
         return False
 
 
-def in_its_own_process(test):
-    """Run a test of this file where TensorFlow has not started yet."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", f"{__file__}::{test}"]
+def in_its_own_process(test, file=__file__):
+    """Run a test of a file where TensorFlow has not started yet."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", f"{file}::{test}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:]
 
@@ -217,6 +217,7 @@ OUT_OF_LIMITS = {
     "in (0, 1]": [0, 2, float("inf")],
     "above 0": [0, -1.0],
     "at least 1": [0, -3],
+    "at least 0 and at most 2147483647": [-1, 2**31],
 }
 
 

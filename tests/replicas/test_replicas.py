@@ -367,3 +367,11 @@ def test_pictures_say_what_they_show():
     assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
     assert "a: 0.5; b: 0.25" in charts.bars({"a": 0.5, "b": 0.25}, "accuracy").alt
     assert "a: from 2.000 to 1.000" in charts.losses({"a": [[1, 3], [0, 2]]}).alt
+
+
+@pytest.mark.parametrize("other", [[], [[1.0], [2.0]], [[1.0, 2.0]]])
+def test_a_difference_is_between_arrays_of_the_same_shapes(other):
+    from dgc_lab.replicas.training_loop import largest_difference
+
+    with pytest.raises(ValueError, match=r"one and other must hold arrays of the same shapes, got \[\(1,\)\] and"):
+        largest_difference([[1.0]], other)
