@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,16 +21,16 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     """Run a command on several ranks of this machine, as ``horovodrun -np SIZE COMMAND...`` in a terminal does.
 
     Args:
-        size: number of ranks, at least 1.
+        size: number of ranks, from 1 to 4096.
         command: program and arguments.
-        timeout: seconds that it may take; horovodrun itself needs about 15 before the first line of the program runs.
+        timeout: seconds that it may take, a million at most; horovodrun itself needs about 15 before the program runs.
         reachable: consent to listen on all of this machine's addresses where it allows no private network.
 
     Returns:
         The lines that it printed; horovodrun marks each with its rank.
 
     Raises:
-        ValueError: size is no whole number of at least 1, or there is no command.
+        ValueError: size or timeout is none of those allowed, or the command is no program that is there.
         LabError: Horovod is not built; there is no private network; the command failed (with its last lines), or took
             too long. All ranks have ended by then.
 
@@ -38,9 +39,12 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         ['[1,0]<stderr>:step 20: accuracy 0.6833, ...
     """
     check_whole("size", size, 1, 4096)
-    check_number("timeout", timeout, "above 0", finite=True)
+    check_number("timeout", timeout, "above 0 and at most 1000000")
     if not command:
         raise ValueError("command must name a program, got nothing")
+    paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    if not shutil.which(command[0], path=paths):
+        raise ValueError(f"command must name a program that is there, got {command[0]!r}")
     require_horovod()
     reason = private_network.why_not()
     if reason and not reachable:
@@ -49,7 +53,6 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             "with no password. reachable=True runs it so"
         )
     with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
-        paths = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
         process = None
         try:
             with interrupt_held_back():
@@ -60,7 +63,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                     folder=folder,
                     private=not reason,
                     # What TensorFlow and others leave behind where they are killed goes with the folder.
-                    variables={"PATH": os.pathsep.join(paths), "TMPDIR": folder},
+                    variables={"PATH": paths, "TMPDIR": folder},
                     stdout=subprocess.PIPE,
                     text=True,
                 )

@@ -32,8 +32,8 @@ def serve(inter: int, intra: int) -> None:
     """
     import tensorflow as tf
 
-    check_whole("inter", inter, 1)
-    check_whole("intra", intra, 1)
+    check_whole("inter", inter, 1, 4096)
+    check_whole("intra", intra, 1, 4096)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=inter, intra_op_parallelism_threads=intra)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, job, index = resolver.cluster_spec(), resolver.task_type, resolver.task_id
