@@ -43,5 +43,5 @@ def test_bad_arguments_are_named():
     assert updates(4, 640) == 10
     with pytest.raises(ValueError, match="examples must be a whole number from 64 to 1000000000, got 63"):
         accuracy_by_rate({"four": (4, 0.1)}, examples=63)
-    with pytest.raises(ValueError, match="batch must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch must be a whole number from 1 to 1000000, got 0"):
         accuracy_by_rate({"one": (1, 0.1)}, examples=63, batch=0)
