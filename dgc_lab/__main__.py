@@ -32,7 +32,21 @@ def status_of(command: Callable[[], int]) -> int:
 
 def end_as_by_ctrl_c() -> None:
     """Let SIGTERM do what Ctrl-C does: whoever ends a job for its time or its machine sends that first."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's & starts it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = interrupt_again
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def interrupt_again(ignored) -> None:
+    """Python drops what a destructor raises, and TensorFlow has many: an interrupt that is lost in one comes once more.
+
+    It is ``sys.unraisablehook``.
+    """
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,12 +1,14 @@
 """Sweeps: rows on disk as they end, resumed after a kill, never mixed; the command line on top of them."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -276,11 +278,17 @@ def test_ctrl_c_before_the_first_step_is_a_line_too(tmp_path):
     assert done.stderr == "Stopped. The same command goes on from what it has kept.\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "started"),
+    [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
+    ids=["Ctrl-C", "kill", "kill in the background"],
+)
+def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, started):
+    """A script's ``&`` starts what ignores Ctrl-C, and ``kill`` has to end it all the same."""
     out = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "dgc_lab", "sweep", "--ratios", "1,0.1", "--steps", "1500", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = functools.partial(signal.signal, signal.SIGINT, started)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before)
     end = time.monotonic() + 120
     while not out.exists() or not out.read_text():
         assert process.poll() is None
@@ -291,6 +299,26 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number):
     assert process.returncode == 130
     assert printed.splitlines()[1].split()[0] == "1.0"
     assert f"1 of 2 rows finished, kept in {out}" in errors
+
+
+def test_an_interrupt_that_hits_a_destructor_is_not_lost():
+    code = """
+        import signal, sys, time
+        from dgc_lab.__main__ import end_as_by_ctrl_c, status_of
+
+        class Dies:
+            def __del__(self):
+                signal.raise_signal(signal.SIGTERM)
+
+        def work():
+            Dies()
+            time.sleep(30)
+
+        end_as_by_ctrl_c()
+        sys.exit(status_of(work))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=29)
+    assert (done.returncode, done.stderr) == (130, "Stopped. The same command goes on from what it has kept.\n")
 
 
 def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, capsys):
