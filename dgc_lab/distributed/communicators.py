@@ -43,7 +43,8 @@ class Communicator:
 class SimulatedWorkers(Communicator):
     """One or more workers that live in this process and take turns: no network, the same sums.
 
-    ``workers`` is their number, at least 1, else a ValueError.
+    ``workers`` is their number, 1 to 256, else a ValueError: each takes part in the trace of a step, which takes half a
+    second for each.
 
     Example:
         >>> pair = SimulatedWorkers(2)
@@ -56,7 +57,7 @@ class SimulatedWorkers(Communicator):
     first = 0
 
     def __init__(self, workers: int):
-        self.size = self.local = check_whole("workers", workers, 1)
+        self.size = self.local = check_whole("workers", workers, 1, 256)
 
     def allreduce(self, groups, name=None):
         return [add_in_order(tensors) for tensors in zip(*groups, strict=True)]

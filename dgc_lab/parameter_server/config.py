@@ -44,7 +44,7 @@ class AsyncConfig:
 
     def __post_init__(self):
         check_whole("gradients", self.gradients, 1, 1_000_000)
-        check_whole("batch", self.batch, 1, 2**20)
+        check_whole("batch", self.batch, 1, min(2**16, 2**27 // self.gradients))  # their order is a gigabyte at most
         check_whole("seed", self.seed, 0, 2**31 - 1)
         check_whole("score_every", self.score_every, 1, 1_000_000)
         check_number("learning_rate", self.learning_rate, "above 0 and finite")

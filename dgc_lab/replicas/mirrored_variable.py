@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import LabError, check_choice, check_whole
+from dgc_lab.common import LabError, check_choice, check_number, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
 MOST_REPLICAS = 8
@@ -199,8 +199,8 @@ def try_pair(
     """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
 
     The strategy is of `mirrored`; aggregation, synchronization and how are names from `AGGREGATIONS`,
-    `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown name or a wrong number of values is a ValueError; what TensorFlow
-    refuses is in the `AssignmentResult`.
+    `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown name, a wrong number of values or one that is not finite is a
+    ValueError; what TensorFlow refuses is in the `AssignmentResult`.
 
     Example:
         >>> try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after  # doctest: +SKIP
@@ -210,6 +210,7 @@ def try_pair(
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
+    check_number("initial", initial, "finite")
     before, after, stage = (), (), "create"
     try:
         variable = per_replica_variable(strategy, initial, aggregation, synchronization)

@@ -73,19 +73,17 @@ class Evaluation:
     loss: float
 
 
-def is_evaluated(step: int, steps: int, evaluations: int) -> bool:
-    """Whether the test set is measured after this step, 1 for the first: at even distances, and after the last."""
-    return step * evaluations // steps > (step - 1) * evaluations // steps
-
-
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
-    """The first step after this one that `is_evaluated`; ``step`` is below ``steps``, whose last one is.
+    """The first step after this one at which the test set is measured: at even distances, and after the last.
+
+    ``step`` is below ``steps``.
 
     Example:
         >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)
         (30, 60, 300)
     """
-    return next(later for later in range(step + 1, steps + 1) if is_evaluated(later, steps, evaluations))
+    number = step * evaluations // steps + 1
+    return -(-number * steps // evaluations)
 
 
 def readable_error(error) -> str:

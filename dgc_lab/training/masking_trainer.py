@@ -27,12 +27,12 @@ class MaskingConfig:
     Attributes:
         dataset: one of `dgc_lab.workloads.load`; the model goes with it (`dgc_lab.workloads.models.MODELS`).
         steps: number of updates, at least 1.
-        batch: examples per update, at least 1.
+        batch: examples per update, 1 to 65 536.
         learning_rate: above 0.
         momentum: in [0, 1); applied to what the mask lets through, as the published code does.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
         scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.dgc.thresholding.thresholds`).
-        seed: integer from which first weights, batches, dropout and samples are drawn.
+        seed: integer, 0 to 2 147 483 647, from which first weights, batches, dropout and samples are drawn.
         evaluations: how often the test set is measured, at even distances; the last time is after the last step.
 
     Raises:
@@ -56,10 +56,9 @@ class MaskingConfig:
     def __post_init__(self):
         for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
             check_choice(name, getattr(self, name), allowed)
-        for name, least in {"steps": 1, "batch": 1, "seed": 0, "evaluations": 1}.items():
-            check_whole(name, getattr(self, name), least)
+        for name, limits in {"steps": (1,), "batch": (1, 2**16), "seed": (0, 2**31 - 1), "evaluations": (1,)}.items():
+            check_whole(name, getattr(self, name), *limits)
         check_number("learning_rate", self.learning_rate, "above 0", finite=True)
-        check_number("seed", self.seed, "below 2147483648")
         check_number("momentum", self.momentum, "at least 0 and below 1")
 
     def facts(self) -> dict:

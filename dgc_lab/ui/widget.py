@@ -17,6 +17,7 @@ from dgc_lab.common import LabError
 from dgc_lab.ui.charts import image_tag
 
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
+LONGEST_MESSAGE = 800  # characters
 WRAP = {"flex_flow": "row wrap"}
 EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are for the user as they are
 
@@ -143,6 +144,8 @@ def message_line(text: str, error: bool = False) -> str:
         '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
+    if len(text) > LONGEST_MESSAGE:  # it repeats what somebody has pasted into a field
+        text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
 
 

@@ -252,7 +252,8 @@ def test_simulation_equals_measurement(servers, mode):
     ("arguments", "message"),
     [
         ({"gradients": 0}, "gradients must be a whole number from 1 to 1000000, got 0"),
-        ({"batch": 0}, "batch must be a whole number from 1 to 1048576, got 0"),
+        ({"gradients": 10**6, "batch": 135}, "batch must be a whole number from 1 to 134, got 135"),
+        ({"batch": 0}, "batch must be a whole number from 1 to 65536, got 0"),
         ({"learning_rate": 0}, "learning_rate must be above 0 and finite, got 0"),
         ({"momentum": 1}, "momentum must be at least 0 and below 1, got 1"),
         ({"score_every": 0}, "score_every must be"),

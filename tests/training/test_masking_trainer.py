@@ -161,7 +161,7 @@ def test_divergence_names_step_ratio_and_variable(digits):
         ("steps", 2.5, "whole number"),
         ("batch", -3, "at least 1"),
         ("seed", -1, "at least 0"),
-        ("seed", 2**31, "below 2147483648"),
+        ("seed", 2**31, "from 0 to 2147483647, got 2147483648"),
         ("evaluations", 0, "at least 1"),
         ("learning_rate", 0, "above 0"),
         ("learning_rate", float("nan"), "above 0"),

@@ -1,0 +1,82 @@
+"""Every field of every widget takes what may be typed into it, or says in its own words what is wrong, and goes on.
+
+Values come as the front end sends them. After each, Run and Stop are pressed, or the picture is waited for.
+"""
+
+import contextlib
+import importlib
+import math
+import re
+
+import ipywidgets
+import pytest
+from test_bad_input import devices, in_its_own_process
+
+from dgc_lab.ui.live_run import LiveRun
+from widgets import press, said
+
+TYPED = {
+    ipywidgets.IntText: [-1, 0, 2**31, 2**62, 2**70],
+    ipywidgets.FloatText: [-1.0, 0.0, 1e30, math.inf, math.nan],
+    ipywidgets.Text: ["", " ", "ä 中 \0", "../..", "x" * 10_000, "nan", "inf", "-1", "1e-400", "1, " * 5000],
+}
+WIDGETS = {  # room, name, and first values that make a run short
+    "CompressionSweep": ("training", {"steps": 20}),
+    "DistributedSweep": ("training", {"steps": 20}),
+    "SchemeLab": ("comparison", {"steps": 20, "schemes": "qsgd:levels=7"}),
+    "StragglerLab": ("parameter_server", {"gradients": 20, "batch": 16}),
+    "ReplicaExplorer": ("replicas", {}),
+    "ScaleExplorer": ("scaling", {}),
+}
+CALLED = {"knob": "levels", **{f"value{place}": "values" for place in range(8)}}  # in messages
+LONGEST = 60  # seconds from a value to the answer
+
+
+def fields(widget):
+    """Every field that is typed into and can be changed, by its name in the widget."""
+    every = {**vars(widget), **widget.controls}
+    return {name: field for name, field in every.items() if type(field) in TYPED and not field.disabled}
+
+
+def answer(widget, name, field, value):
+    """None for a value that was taken, or refused by name; else what the widget did in its place."""
+    first = field.value
+    field.set_state({"value": value})
+    if isinstance(widget, LiveRun):
+        press(widget, "run")
+        widget.stop()
+    if not widget.wait(LONGEST):
+        return f"no answer in {LONGEST} s: {said(widget)}"
+    told, refused = said(widget), 'role="alert"' in widget.message.value
+    field.value = first
+    assert widget.wait(LONGEST)
+    if isinstance(widget, LiveRun):
+        widget.clear()
+    named = re.match(rf"({CALLED.get(name, name)}) must ", told)
+    return told if len(told) > 1000 or (refused and not named) else None
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_what_is_typed_into_a_field_is_taken_or_refused_by_name(name, request):
+    room, settings = WIDGETS[name]
+    if room == "replicas" and not devices():
+        in_its_own_process(f"test_what_is_typed_into_a_field_is_taken_or_refused_by_name[{name}]", __file__)
+        return
+    make, given = getattr(importlib.import_module(f"dgc_lab.{room}"), name), ()
+    if name == "DistributedSweep":
+        given = (request.getfixturevalue("two_ranks"),)
+    elif name == "ScaleExplorer":
+        from dgc_lab.scaling import StepTimes
+
+        given = (StepTimes(0.05, 0.01, 1e-8),)
+    with contextlib.closing(make(*given, **settings)) as widget:
+        every = [
+            (field_name, field, value) for field_name, field in fields(widget).items() for value in TYPED[type(field)]
+        ]
+        assert len(every) >= 15
+        found = [
+            (field, str(value)[:20], told)
+            for field, control, value in every
+            if (told := answer(widget, field, control, value))
+        ]
+    assert found == []
