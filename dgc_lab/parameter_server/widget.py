@@ -101,7 +101,7 @@ class StragglerLab(LiveRun):
         own = {name: value for name, value in own.items() if ONLY_IN[name] == mode}
         stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
         schedule = Schedule(mode, stragglers=stragglers, **own)
-        settings = AsyncConfig(schedule, score_every=max(1, values["gradients"]), **values)
+        settings = AsyncConfig(schedule, **values, score_every=max(1, values["gradients"]))
         settings.check(workers)
         return settings
 
