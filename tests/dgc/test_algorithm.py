@@ -608,7 +608,10 @@ def test_one_traced_step_serves_every_ratio():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize(("workers", "allowed"), [(0, " of at least 1"), (-1, " of at least 1"), (1.5, ""), (True, "")])
+@pytest.mark.parametrize(
+    ("workers", "allowed"),
+    [(0, " from 1 to 256"), (-1, " from 1 to 256"), (257, " from 1 to 256"), (1.5, ""), (True, "")],
+)
 def test_impossible_numbers_of_workers(workers, allowed):
     with pytest.raises(ValueError, match=f"workers must be a whole number{allowed}, got {workers}"):
         SimulatedWorkers(workers)
