@@ -168,7 +168,7 @@ def run_train(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
-    from dgc_lab.training.events import DistributedStep
+    from dgc_lab.training.events import DistributedStep, TrainingDiverged
     from dgc_lab.workloads.data import load
 
     communicator = launched_communicator()
@@ -191,9 +191,10 @@ def run_train(options: argparse.Namespace) -> int:
                     if options.checkpoint and (step % options.save_every == 0):
                         trainer.save(options.checkpoint)
                 else:
-                    bar.write(
-                        f"step {event.step}: accuracy {event.accuracy:.4f}, loss {event.loss:.4f}, {sent} bytes sent"
-                    )
+                    found = f"accuracy {event.accuracy:.4f}, loss {event.loss:.4f}"
+                    bar.write(f"step {event.step}: {found}" + (f", {sent} bytes sent" if sent else ""))
+    except TrainingDiverged as error:
+        raise LabError(f"{error}; {kept}") from None
     except (tf.errors.OpError, RuntimeError) as error:
         if "horovod" not in str(error).lower():
             raise

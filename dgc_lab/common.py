@@ -164,6 +164,12 @@ def load_arrays(file: str | os.PathLike) -> dict:
         raise LabError(f"{told}. Remove it, and the same call goes on from what else is kept") from None
 
 
+def results_file(name: str) -> Path:
+    """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
+    package = Path(__file__).resolve().parent
+    return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
+
+
 def free_memory() -> None:
     """Free what nobody can reach any more, and hand the freed pages to the system.
 

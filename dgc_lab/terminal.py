@@ -135,8 +135,7 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
     """
     from tqdm import tqdm
 
-    from dgc_lab.training.events import Evaluation, Step
-    from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted
+    from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step
 
     rows, status = [], 0
     with tqdm(total=len(names) * steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
@@ -158,8 +157,10 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
                     status = 1
         except KeyboardInterrupt:
             status = 130
-    if rows:
-        print(table(rows).to_string(index=False, na_rep="-"))
+        finally:
+            bar.close()
+            if rows and len(shown := table(rows)):
+                print(shown.to_string(index=False, na_rep="-"))
     if status == 130:
         kept = f"kept in {out}, the same command goes on there" if out else "not kept (no --out given)"
         print(f"Stopped: {len(rows)} of {len(names)} rows finished, {kept}.", file=sys.stderr)

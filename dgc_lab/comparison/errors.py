@@ -46,7 +46,8 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
     check_whole("draws", draws, 2, 100_000)
     check_some("gradient", tf.reshape(gradient, [-1]))
     lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
-    size = float(tf.reduce_sum(whole**2))
+    if not (size := float(tf.reduce_sum(whole**2))):
+        raise ValueError("gradient must hold something other than zeros")
     for name, scheme in schemes.items():
 
         @tf.function(autograph=False)

@@ -13,8 +13,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_some
-from dgc_lab.training.sweeps import RowEnded, read_rows, train_each
+from dgc_lab.common import check_choice, check_some, results_file
+from dgc_lab.training.events import RowEnded
+from dgc_lab.training.sweeps import read_rows, train_each
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,8 +123,6 @@ def scheme_rows(dataset: str = "digits") -> list[dict]:
         >>> {row["workers"] for row in scheme_rows("digits")}
         {4}
     """
-    from dgc_lab.training.published_tables import results_file
-
     return read_rows(results_file("schemes.jsonl"), {"dataset": check_choice("dataset", dataset, SCHEMES)})
 
 
@@ -132,7 +131,7 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
 
     ``rows`` are such as `scheme_rows` gives; those of a search for a learning rate are left out. kB are those that a
     worker hands to the collectives; ms those of the quickest run, which least else on the machine has slowed down.
-    A ValueError for no rows.
+    Empty where a search is all there is; a ValueError for no rows.
 
     Example:
         >>> scheme_table(scheme_rows("digits"))["scheme"][0]
@@ -140,7 +139,8 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    made = pd.DataFrame([row for row in check_some("rows", rows) if row["seed"] != SEARCH_SEED])
+    told = ["scheme", "learning_rate", "accuracy", "bytes a step", "seconds", "steps"]
+    made = pd.DataFrame([row for row in check_some("rows", rows) if row["seed"] != SEARCH_SEED], columns=told)
     made["kB a step"] = made["bytes a step"] / 1000
     made["ms a step"] = 1000 * made["seconds"] / made["steps"]
     by = made.groupby("scheme", sort=False)

@@ -12,12 +12,11 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number, check_some, check_whole
+from dgc_lab.common import check_choice, check_number, check_some, check_whole, results_file
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
 from dgc_lab.scaling.timing import StepTimes, workload
-from dgc_lab.training.published_tables import results_file
 
 if TYPE_CHECKING:
     import pandas as pd

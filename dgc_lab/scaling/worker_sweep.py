@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number
+from dgc_lab.common import check_choice, check_number, results_file
 from dgc_lab.training.sweeps import read_rows, train_each
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def table(rows: list[dict]) -> pd.DataFrame:
     columns = ["workers", "ratio", "clipping", "seed", "accuracy", "loss", "kB a step"]
     columns += ["mean age", "median age", "mean age waiting"]
     lines = [{**row, "clipping": clipping_of(row), "kB a step": row["bytes a step"] / 1000} for row in rows]
-    frame = pd.DataFrame(lines)[columns]
+    frame = pd.DataFrame(lines, columns=columns)  # rows of a plain sweep have no ages
     order = ["workers", "clipping", "ratio", "seed"]
     frame = frame.sort_values(order, ascending=[True, False, False, True], kind="stable", ignore_index=True)
     return frame if frame["seed"].nunique() > 1 else frame.drop(columns="seed")
@@ -212,6 +212,4 @@ def worker_rows() -> list[dict]:
         >>> worker_rows()[0]["workers"]
         1
     """
-    from dgc_lab.training.published_tables import results_file
-
     return read_rows(results_file("workers.jsonl"), {})

@@ -8,11 +8,11 @@ from dgc_lab.arguments import hand_on
 __getattr__, __dir__, __all__ = hand_on(
     __name__,
     {
-        "events": "DistributedStep Evaluation Step TrainingDiverged",
+        "events": "DistributedStep Evaluation RowEnded RowFailed RowStarted Step TrainingDiverged",
         "masking_trainer": "MaskingConfig Trainer",
         "distributed_trainer": "DistributedConfig DistributedTrainer TrainerOnRanks",
         "model_trainer": "ModelTrainer batches_of dense",
-        "sweeps": "RowEnded RowFailed RowStarted parse_ratios read_rows sweep table",
+        "sweeps": "parse_ratios read_rows sweep table",
         "rates_by_workers": "accuracy_by_rate updates",
         "run_comparison": "comparison run_with_progress spread steps_of",
         "figures": "accuracy_by_ratio gradient_histograms loss_and_accuracy masked_vector timelines",

@@ -9,11 +9,12 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import tensorflow as tf
 
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import LabError, check_choice, check_file, check_whole, free_memory
+from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.distributed.communicators import Communicator
 from dgc_lab.distributed.rank_files import RankFiles
@@ -173,7 +174,8 @@ class DistributedTrainer(ModelTrainer):
 
     def save(self, folder) -> None:
         """Keep weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""
-        self.files = self.files or self._files(folder, self.ratio)
+        if self.files is None or self.files.folder != Path(folder):
+            self.files = self._files(folder, self.ratio)
         self.files.save(self.steps_done)
 
     def restore(self, folder, ratio: float) -> bool:
@@ -219,8 +221,8 @@ class TrainerOnRanks:
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
         self.ranks, self.settings = ranks, settings
-        self.path = path and str(check_file("path", path).resolve())
         self.data = data or load(settings.dataset, path)
+        self.path = path and str(Path(path).expanduser().resolve())
 
     def run(self, ratio: float) -> Iterator:
         """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them.
@@ -233,7 +235,8 @@ class TrainerOnRanks:
 
         step = 0
         try:
-            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path):
+            data = self.data.fingerprint()
+            for event in self.ranks.stream(train_on_rank, self.settings, ratio, self.path, data):
                 step = event.step
                 yield event
         except RankFailed as error:
@@ -245,11 +248,13 @@ class TrainerOnRanks:
             raise LabError(f"the ranks were stopped after step {step} of {self.settings.steps}")
 
 
-def train_on_rank(settings: DistributedConfig, ratio: float, path: str | None = None) -> Iterator:
+def train_on_rank(settings: DistributedConfig, ratio: float, path: str | None, data: str) -> Iterator:
     """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
     from dgc_lab.cluster import stop_requested
 
     trainer = trainer_on_rank(settings, path)
+    if trainer.data.fingerprint() != data:
+        raise LabError(f"data must be what the ranks load too, from {path}: theirs are others. Give the path of yours")
     free_memory()  # the trainer before goes ahead of this one's trace
     yield from trainer.run(ratio, stop_requested)
 

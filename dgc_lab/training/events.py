@@ -5,6 +5,7 @@ Lessons 4 and 5.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,47 @@ class Evaluation:
     loss: float
 
 
+@dataclass(frozen=True)
+class RowStarted:
+    """A ``ratio`` begins; ``number`` counts from 0 over all ratios of the sweep.
+
+    Example:
+        >>> RowStarted(number=0, ratio=0.01).ratio
+        0.01
+    """
+
+    number: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class RowFailed:
+    """A ``ratio``, the ``number``-th, whose training diverged: no row, the ``reason`` in words; the sweep goes on.
+
+    Example:
+        >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
+        'the gradient of dense/kernel holds NaN'
+    """
+
+    number: int
+    ratio: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowEnded:
+    """A ratio is done: ``number`` as in `RowStarted`, its ``row``, and whether an earlier call had made it.
+
+    Example:
+        >>> RowEnded(0, {"ratio": 0.01, "accuracy": 0.9}, from_file=True).row["accuracy"]
+        0.9
+    """
+
+    number: int
+    row: dict
+    from_file: bool
+
+
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
     """The first step after this one at which the test set is measured: at even distances, and after the last.
 
@@ -88,8 +130,6 @@ def next_evaluation(step: int, steps: int, evaluations: int) -> int:
 
 def readable_error(error) -> str:
     """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
-    for line in str(error.message).splitlines():
-        if "gradient of" in line:
-            start = line.index("gradient of")
-            return line[start:].replace(" : Tensor had", " holds").replace(" values", "").split(" [[")[0]
-    return str(error.message)
+    said = str(error.message).replace('\\"', "")
+    found = re.search(r"gradient of .*?(?= values| \[\[|]?$)", said, re.MULTILINE)
+    return found[0].replace(" : Tensor had", " holds") if found else said

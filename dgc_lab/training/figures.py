@@ -96,7 +96,7 @@ def accuracy_by_ratio(tables: dict) -> Picture:
         'Test accuracy by the ratio asked for. sampled: 1 gives 0.980, 0.01 gives 0.900, 0 gives 0.100.'
     """
     check_some("tables", tables)
-    zero = min(ratio for points in tables.values() for ratio, _ in points if ratio > 0) / 3
+    zero = min((ratio for points in tables.values() for ratio, _ in points if ratio > 0), default=1) / 3
     curves, said = {}, {}
     for label, points in tables.items():
         ratios, accuracies = zip(*sorted(points), strict=True)

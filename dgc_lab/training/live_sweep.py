@@ -10,9 +10,10 @@ from typing import ClassVar
 from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
 from dgc_lab.common import free_memory
+from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.published_tables import beside_published
-from dgc_lab.training.sweeps import RowEnded, RowFailed, RowStarted, is_of, parse_ratios, table, train_each
+from dgc_lab.training.sweeps import is_of, parse_ratios, table, train_each
 from dgc_lab.ui.live_run import LiveRun
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
@@ -82,7 +83,8 @@ class LiveSweep(LiveRun):
         """The runs that have no row yet, with the buttons set for them; None when all rows are there."""
         runs = [(settings, ratio) for settings, ratio in self.runs() if not self._has_row(settings, ratio)]
         if not runs:
-            self._say("The table has these rows already. Change a control, or press Clear to make them again.")
+            clear = "press Clear" if self.out is None else f"remove them from {self.out} and press Clear"
+            self._say(f"The table has these rows already. Change a control, or {clear} to make them again.")
             return None
         name = runs[0][0].dataset
         source = "MNIST (DGC_LAB_DATA, Keras's cache, or an 11 MB download)" if name == "mnist" else name
@@ -111,8 +113,6 @@ class LiveSweep(LiveRun):
 
     def _follow(self, events, runs, failures) -> str:
         """Show the events of a sweep as they come, until they end or Stop is pressed; returns the last message."""
-        from dgc_lab.training.events import Evaluation, Step
-
         done, steps, start = 0, runs[0][0].steps, time.monotonic()
         total = len(runs) * steps
 

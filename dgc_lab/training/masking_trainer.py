@@ -54,6 +54,9 @@ class MaskingConfig:
     evaluations: int = 10
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            if getattr(value, "shape", None) == ():  # NumPy's numbers, which a row's JSON cannot hold
+                object.__setattr__(self, name, np.asarray(value).item())
         for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
             check_choice(name, getattr(self, name), allowed)
         for name, limits in {"steps": (1,), "batch": (1, 2**16), "seed": (0, 2**31 - 1), "evaluations": (1,)}.items():

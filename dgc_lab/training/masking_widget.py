@@ -76,7 +76,7 @@ class CompressionSweep(RatioSweep):
 class CompressionTaste(CompressionSweep):
     """`CompressionSweep` with one slider, the ratio, and everything else at its first value: digits, 300 steps.
 
-    ``out``, ``settings`` and a ValueError are those of `CompressionSweep`.
+    ``out`` is that of `CompressionSweep`; a ValueError for any of ``settings``.
 
     Example:
         >>> CompressionTaste().settings().dataset

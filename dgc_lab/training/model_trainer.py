@@ -41,7 +41,7 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
     Args:
         inputs, targets: arrays (examples, ...).
         batch: examples in a batch.
-        seed: integer from which the orders are drawn.
+        seed: integer, 0 to 2 147 483 647, from which the orders are drawn.
 
     Raises:
         ValueError: there are no inputs, or not as many targets, or batch or seed is no such number.
@@ -52,7 +52,7 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
         (TensorShape([3]), True)
     """
     check_whole("batch", batch, 1)
-    check_whole("seed", seed, 0)
+    check_whole("seed", seed, 0, 2**31 - 1)
     if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
     if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
@@ -200,6 +200,8 @@ class ModelTrainer:
             self._warm_up(config)
         step, seconds, dense_bytes, workers = self.steps_done, 0.0, 4 * int(self.sizes.sum()), self.communicator.size
         self._calls.begin()
+        if step >= steps and evaluate is not None and self.communicator.first == 0:  # it goes on from its end
+            yield Evaluation(step, *map(float, evaluate(self.model)))
         while step < steps:
             due = next_evaluation(step, steps, evaluations)
             looked_at = step + look_every - step % look_every if look_every else due
@@ -216,7 +218,7 @@ class ModelTrainer:
                 yield DistributedStep(step, loss, kept / self.sizes, overall, seconds, sent, dense_bytes, ratio)
             if error:
                 raise TrainingDiverged(f"step {step + 1}, ratio {config.ratio:g}: {readable_error(error)}") from error
-            if stopping:
+            if stopping and step < steps:
                 return
             if step == due and evaluate is not None and self.communicator.first == 0:
                 yield Evaluation(step, *map(float, evaluate(self.model)))

@@ -5,11 +5,9 @@ Masking on one worker and on two: share of the gradient sent, test accuracy and 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, results_file
 from dgc_lab.training.sweeps import read_rows, table
 
 #: Updates of each published row, of all workers together.
@@ -134,9 +132,3 @@ def two_node_rows(method: str, steps: int = SHORT_STEPS, seed: int = 0) -> list[
     """
     check_choice("method", method, METHODS)
     return read_rows(results_file(f"two_node_{method}.jsonl"), {"steps": steps // 2, "seed": seed})
-
-
-def results_file(name: str) -> Path:
-    """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
-    package = Path(__file__).resolve().parents[1]
-    return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())

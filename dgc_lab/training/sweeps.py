@@ -11,14 +11,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from dgc_lab.cluster.processes import interrupt_held_back
 from dgc_lab.common import at_file, check_file, check_number
-from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
+from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 
@@ -30,47 +29,6 @@ COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
 BEFORE = {"scheme": "dgc"}  # what rows have that do not say so
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
-
-
-@dataclass(frozen=True)
-class RowStarted:
-    """A ``ratio`` begins; ``number`` counts from 0 over all ratios of the sweep.
-
-    Example:
-        >>> RowStarted(number=0, ratio=0.01).ratio
-        0.01
-    """
-
-    number: int
-    ratio: float
-
-
-@dataclass(frozen=True)
-class RowFailed:
-    """A ``ratio``, the ``number``-th, whose training diverged: no row, the ``reason`` in words; the sweep goes on.
-
-    Example:
-        >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
-        'the gradient of dense/kernel holds NaN'
-    """
-
-    number: int
-    ratio: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class RowEnded:
-    """A ratio is done: ``number`` as in `RowStarted`, its ``row``, and whether an earlier call had made it.
-
-    Example:
-        >>> RowEnded(0, {"ratio": 0.01, "accuracy": 0.9}, from_file=True).row["accuracy"]
-        0.9
-    """
-
-    number: int
-    row: dict
-    from_file: bool
 
 
 def configuration(settings: MaskingConfig, data: Dataset) -> dict:
@@ -163,9 +121,11 @@ def _train_each(runs, same, finished, trainer_of, out, more):
             yield RowFailed(number, ratio, str(error))
             continue
         row = {**row, **own, **more(trainer)}
-        with interrupt_held_back():  # a row in the file has been told
-            if out is not None:
-                append_row(out, row)
+        try:
+            with interrupt_held_back():
+                if out is not None:
+                    append_row(out, row)
+        finally:  # told before an interrupt that waited, and where it cannot be written
             yield RowEnded(number, row, from_file=False)
 
 
@@ -292,8 +252,9 @@ def table(rows: list[dict]) -> pd.DataFrame:
         >>> table([{"ratio": ratio, "accuracy": 0.9, "steps": 300} for ratio in (0.1, 1)])["ratio"].tolist()
         [1.0, 0.1]
     """
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in NO_SETTINGS]
-    differing = [name for name in names if len({row.get(name) for row in rows}) > 1]
+    rows = [{**BEFORE, **row} for row in rows]
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
+    differing = [name for name in names if name not in NO_SETTINGS and len({row.get(name) for row in rows}) > 1]
     counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
     frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])
     # By ratio alone, in a stable order: runs to compare stand under each other.

@@ -48,7 +48,7 @@ class Panel(Column):
         try:
             for name, value in settings.items():
                 if name not in controls:
-                    raise ValueError(f"settings must be among {', '.join(controls)}, got {name!r}")
+                    raise ValueError(f"settings must be among {', '.join(controls) or 'none at all'}, got {name!r}")
                 set_control(name, controls[name], value)
         except ValueError:
             self.close()

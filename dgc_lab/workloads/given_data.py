@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def read_idx(file: Path) -> np.ndarray:
     """The bytes of an IDX file: two zeros, a type, the number of axes, each axis's length in four bytes, the values."""
     try:
         content = gzip.decompress(file.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} cannot be read as gzip: {error}") from error
     axes = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
     start = 4 + 4 * axes

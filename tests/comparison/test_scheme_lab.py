@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from dgc_lab.comparison import SchemeLab, scheme_table
+from dgc_lab.comparison import SchemeLab, error_table, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme
-from dgc_lab.training import DistributedTrainer
-from dgc_lab.training.sweeps import RowEnded, read_rows
+from dgc_lab.schemes import All, Mean, Scheme, sign
+from dgc_lab.terminal import show
+from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
 from dgc_lab.workloads import load
 from widgets import picture_of, press
 
@@ -188,6 +188,24 @@ def test_rates_of_the_search():
     rows = [row("a", 0.1, 0.5), row("a", 0.2, 0.9), row("a", 0.05, 0.9), row("a", 1.0, 1.0, seed=0), row("b", 0.3, 0)]
     assert best_rates(rows) == {"a": 0.05, "b": 0.3}
     assert rate_of("nothing like it", "digits") == 0.05
+
+
+def test_a_search_alone_gives_an_empty_table_in_a_terminal_too(capsys):
+    search = [row for row in scheme_rows("digits") if row["seed"] == SEARCH_SEED]
+    assert scheme_table(search).empty
+    assert list(scheme_table(search)) == list(scheme_table(scheme_rows("digits")))
+
+    def stopped():
+        yield RowEnded(0, search[0], from_file=False)
+        raise KeyboardInterrupt
+
+    assert show(stopped(), ["sign, rate 0.1"] * 2, 300, "rows.jsonl", scheme_table) == 130
+    assert "Stopped: 1 of 2 rows finished, kept in rows.jsonl" in capsys.readouterr().err
+
+
+def test_errors_of_a_gradient_of_zeros_are_shares_of_nothing():
+    with pytest.raises(ValueError, match="gradient must hold something other than zeros"):
+        error_table({"sign": sign()}, np.zeros(4, np.float32), draws=2)
 
 
 @pytest.mark.parametrize("dataset", ["fashion_mnist", "cifar10"])

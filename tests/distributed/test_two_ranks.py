@@ -11,16 +11,18 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.cluster import RankFailed
+from dgc_lab.common import LabError
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import MASKING, DGCConfig
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
+from dgc_lab.training import RowEnded, RowFailed, sweep
 from dgc_lab.training.distributed_trainer import (
     DistributedConfig,
     DistributedTrainer,
     TrainerOnRanks,
 )
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged
-from dgc_lab.training.sweeps import RowEnded, RowFailed, sweep
+from dgc_lab.workloads import load
 
 SHAPES = [(40, 50), (50,), (6, 3)]
 CONFIGS = {
@@ -83,6 +85,19 @@ def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks,
     for found, expected in zip(first[-1], simulated[-1], strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)
         assert np.any(found != 0)
+
+
+def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_path, monkeypatch):
+    """From a folder, and by a path that the ranks read as the notebook does; other data than its own are refused."""
+    settings = DistributedConfig(dataset="mnist", steps=2, batch=4, evaluations=1)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (tmp_path, "~/mnist.npz"):
+        assert [e.step for e in TrainerOnRanks(two_ranks, settings, path=path).run(0.1)][-1] == 2
+    with np.load(small_mnist[0]) as arrays:
+        np.savez(tmp_path / "other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
+    here = TrainerOnRanks(two_ranks, settings, load("mnist", tmp_path / "other.npz"), small_mnist[0])
+    with pytest.raises(LabError, match="data must be what the ranks load too"):
+        list(here.run(0.1))
 
 
 def count_a_step(config):

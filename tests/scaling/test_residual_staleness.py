@@ -18,8 +18,8 @@ from dgc_lab.scaling.residual_staleness import (
     was_sent,
 )
 from dgc_lab.scaling.worker_sweep import Run, clipping_of, table, table_runs, train_runs, watched_trainer
+from dgc_lab.training import RowEnded, RowStarted, read_rows
 from dgc_lab.training.events import Step
-from dgc_lab.training.sweeps import RowEnded, RowStarted, read_rows
 
 ONE_IN_FOUR = {"ratio": 0.25, "momentum": 0.0, "dense_below": 0, "dense_vectors": False, "rule": "exact"}
 # Gradients of four elements, step by step; one of them is sent in each. Worked out by hand:

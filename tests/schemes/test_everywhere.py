@@ -7,8 +7,7 @@ from dgc_lab.__main__ import main
 from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.schemes import All, Mean, Scheme, parse_scheme, qsgd, with_memory
 from dgc_lab.schemes.naming import identity
-from dgc_lab.training import DistributedConfig, DistributedTrainer
-from dgc_lab.training.sweeps import RowEnded, read_rows, sweep
+from dgc_lab.training import DistributedConfig, DistributedTrainer, RowEnded, read_rows, sweep
 
 
 def rows_of(scheme, ratios, out=None, **more):

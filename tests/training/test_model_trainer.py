@@ -10,7 +10,7 @@ from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
-from dgc_lab.training import ModelTrainer, batches_of, dense
+from dgc_lab.training import DistributedConfig, DistributedTrainer, ModelTrainer, batches_of, dense
 from dgc_lab.training.events import Evaluation, TrainingDiverged
 from dgc_lab.training.figures import loss_and_accuracy
 from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
@@ -443,8 +443,30 @@ def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
     trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, DGCConfig(), 0.01)
     answers = iter([False, True])
     assert len(list(trainer.run(steps=3, stop=lambda: next(answers)))) == 2
-    with pytest.raises(TrainingDiverged, match=r"step 4, ratio 0.001: gradient of .*kernel"):
+    with pytest.raises(
+        TrainingDiverged,
+        match=r"^step 4, ratio 0.001: gradient of dense[\w]*/kernel on worker 0 holds NaN or infinity$",
+    ):
         list(trainer.run(steps=5))
+
+
+def test_stopped_in_its_last_step_a_run_is_measured_all_the_same():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]))  # noqa: E731
+    trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, DGCConfig(), 0.01)
+    stop = lambda: trainer.steps_done == 3  # noqa: E731
+    *_, last = trainer.run(4, evaluate=lambda model: (0.5, 1.0), evaluations=2, stop=stop, look_every=1)
+    assert last == Evaluation(4, 0.5, 1.0)
+
+
+def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
+    trainer = DistributedTrainer(DistributedConfig(steps=2, evaluations=1, workers=1), data=digits)
+    list(trainer.run(0.1))
+    for name in ("one", "another", "one"):
+        trainer.save(tmp_path / name)
+    assert [file.name for file in sorted(tmp_path.glob("*/*"))] == ["rank_0_step_2.npz"] * 2
+    assert trainer.restore(tmp_path / "another", 0.1)
+    assert [type(event) for event in trainer.run(0.1, go_on=True)] == [Evaluation], "what was reached, once more"
 
 
 @pytest.mark.parametrize(
@@ -471,6 +493,8 @@ def test_batches_of_examples_that_do_not_match():
         batches_of(np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match=r"batch must be a whole number of at least 1, got 0"):
         batches_of(np.zeros(3), np.zeros(3), batch=0)
+    with pytest.raises(ValueError, match=r"seed must be a whole number from 0 to 2147483647"):
+        batches_of(np.zeros(3), np.zeros(3), seed=2**31)
 
 
 def test_bad_steps_and_ratios_are_named():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dgc_lab.common import results_file
 from dgc_lab.scaling.worker_sweep import LEARNING_RATE, STEPS, table_runs
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.sweeps import configuration, is_of, read_rows
@@ -59,7 +60,7 @@ def test_rows_on_disk_are_found_by_todays_settings(digits):
     """A setting that is new, renamed or has another default would make all rows that are on users' disks anew."""
     for run in table_runs():
         same = configuration(run.settings(STEPS, LEARNING_RATE), digits)
-        rows = read_rows(published.results_file("workers.jsonl"), {**same, "ratio": run.ratio})
+        rows = read_rows(results_file("workers.jsonl"), {**same, "ratio": run.ratio})
         assert len(rows) == 1, run
 
 

@@ -5,16 +5,19 @@ import functools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 
 from dgc_lab.__main__ import main
 from dgc_lab.common import LabError
+from dgc_lab.scaling import worker_rows
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -151,6 +154,29 @@ def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
         assert file.read_text() == text
 
 
+def test_numpys_numbers_are_settings_too(digits, tmp_path):
+    typed = {"steps": np.int64(5), "batch": np.int32(16), "seed": np.array(0), "learning_rate": np.float32(0.05)}
+    (row,) = rows_of(sweep(MaskingConfig(**typed, evaluations=1), [0.1], tmp_path / "rows.jsonl", digits))
+    assert [row["steps"], row["batch"], row["seed"]] == [5, 16, 0]
+    assert row["learning_rate"] == pytest.approx(0.05)
+
+
+def test_a_sweep_that_is_left_at_a_row_holds_no_interrupt_back(digits):
+    events = sweep(SHORT, [0.1], data=digits)
+    assert not next(event for event in events if isinstance(event, RowEnded)).from_file
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_row_for_which_the_disk_has_no_room_is_printed(tmp_path):
+    file, few = tmp_path / "rows.jsonl", (40, 40)  # bytes that a file may have
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, few)
+    done = cli("sweep", "--ratios", "1", "--steps", "2", "--out", str(file), preexec_fn=limit)
+    assert done.returncode == 1
+    assert f"error: {file} cannot be written (File too large)" in done.stderr
+    assert done.stdout.splitlines()[1].split()[0] == "1.0"
+
+
 def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     wild = dataclasses.replace(SHORT, steps=50, learning_rate=1e6)
@@ -200,6 +226,10 @@ def test_table_shows_in_what_rows_differ(digits):
     rows += rows_of(sweep(dataclasses.replace(SHORT, momentum=0), [1], data=digits))
     assert table(rows)["momentum"].tolist() == [0.9, 0, 0.9]
     assert table([]).empty
+    older = {"ratio": 1.0, "accuracy": 0.9}
+    assert "scheme" not in table([older, {**older, "scheme": "dgc"}])
+    assert table([older, {**older, "scheme": "sign"}])["scheme"].tolist() == ["dgc", "sign"]
+    assert len(table(worker_rows())) == len(worker_rows()), "these hold lists, too"
 
 
 def test_published_figures_stand_beside_mnist_rows_alone():

@@ -46,6 +46,12 @@ def test_bad_options_are_named(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_training_that_diverges_ends_with_a_line(capsys):
+    assert main(["train", "--learning-rate", "1e30", "--steps", "20", "--warm-up", "none"]) == 1
+    (line,) = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error:")]
+    assert re.fullmatch(r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity; nothing was kept", line)
+
+
 def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     def trained(folder, *options):
         """The status of the command, in this process, and what it said."""
@@ -71,8 +77,10 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     status, other = trained("parts", "--steps", "130", "--seed", "1")
     assert status == 1
     assert "was saved by a run with seed 0 (now 1)" in other
-    reached = [re.search(r"step 120: .* bytes", said).group() for said in (whole, again)]
-    assert reached[0] == reached[1]
+    status, once_more = trained("parts", "--steps", "120")  # nothing is left to train
+    assert status == 0
+    reached = {re.search(r"step 120: accuracy [\d.]+, loss [\d.]+", said).group() for said in (whole, again, once_more)}
+    assert len(reached) == 1
 
 
 def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):

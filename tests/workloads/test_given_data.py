@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
+from dgc_lab.training import RowEnded, sweep
 from dgc_lab.training.masking_trainer import MaskingConfig
-from dgc_lab.training.sweeps import RowEnded, sweep
 from dgc_lab.workloads import DataError, load
 from dgc_lab.workloads.given_data import CIFAR10_FILES, FASHION_FILES, RECORD
 
@@ -73,8 +73,20 @@ def test_one_that_is_not_there_says_where_it_comes_from(name, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"short", gzip.compress(b""), gzip.compress(b"\x00\x00\x08\x03\x00\x00\x00\x01")],
-    ids=["empty", "short", "packed, empty", "packed, cut"],  # gzip writes the time, and ids must be the same everywhere
+    [
+        b"",
+        b"short",
+        gzip.compress(b""),
+        gzip.compress(b"\x00\x00\x08\x03\x00\x00\x00\x01"),
+        gzip.compress(b"")[:10] + b"\xff" * 20,
+    ],
+    ids=[
+        "empty",
+        "short",
+        "packed, empty",
+        "packed, cut",
+        "packed, damaged",
+    ],  # gzip writes the time, and ids must be the same everywhere
 )
 def test_what_is_no_idx_file(folder, content):
     file = folder / "fashion-mnist" / FASHION_FILES[0]
