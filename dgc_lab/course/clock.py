@@ -8,12 +8,13 @@ import re
 from pathlib import Path, PurePosixPath
 
 
-def handed_in_at(path: PurePosixPath | Path, modified: float, canvas: bool) -> str | None:
+def handed_in_at(path: PurePosixPath | Path, modified: float | None, canvas: bool) -> str | None:
     """When a file was handed in, by the platform's clock, in ISO's form: from its name, else from its own time.
 
     Args:
         path: below the folder of all hand-ins, as the platform has called it.
-        modified: the file's own time, in seconds since 1970.
+        modified: the file's own time, in seconds since 1970; None where it is another one, as in Moodle's zips: they
+            have the time of downloading.
         canvas: whether Canvas has named it, which writes the time of downloading into its zips; of its files it is only
             known whether they are ``"late"``.
 
@@ -35,4 +36,4 @@ def handed_in_at(path: PurePosixPath | Path, modified: float, canvas: bool) -> s
     for form in ("%b %d, %Y %I%M %p", "%B %d, %Y %I%M %p", "%d %B, %Y %I%M %p"):
         with contextlib.suppress(ValueError):
             return dt.datetime.strptime(told, form).isoformat()
-    return dt.datetime.fromtimestamp(modified).isoformat(timespec="seconds")
+    return modified and dt.datetime.fromtimestamp(modified).isoformat(timespec="seconds")

@@ -42,7 +42,8 @@ def one_each(entries: list[Entry]) -> list[Entry]:
 
     def rank(entry):
         path = entry.submission.path
-        return entry.cells is not None, path.stat().st_mtime if path else 0, entry.submission.student
+        modified = path.stat().st_mtime if path else 0
+        return entry.cells is not None, entry.submission.time or "", modified, entry.submission.student
 
     best: dict[str, Entry] = {}
     for entry in sorted(entries, key=rank, reverse=True):

@@ -72,6 +72,8 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             remarks.append(
                 f"{len(people)} are called {name}, and are {' and '.join(f'{name}-{mark}' for mark in people)}"
             )
+    if any(_of_moodle(path.relative_to(place)) for path in files):
+        remarks.append("Moodle's zip does not say when something was handed in: late.toml can, by handed_in")
     return [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)], remarks
 
 
@@ -144,6 +146,11 @@ def _folder(name: str) -> tuple[str, str] | None:
     return (found["name"], found["number"]) if found else None
 
 
+def _of_moodle(path: PurePosixPath | Path) -> bool:
+    """Whether Moodle has made this path, or its folder."""
+    return MOODLE.match(path.parts[0] if len(path.parts) > 1 else path.stem) is not None
+
+
 def _whose(path: PurePosixPath | Path, assignment: str, shared: str = "") -> tuple[str, str]:
     """The name as it is in a path, and the number that the platform has given it, empty where there is none.
 
@@ -194,7 +201,8 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         """What the platform's name for a file says."""
         given = origins[path].relative_to(place)
         canvas = len(given.parts) == 1 and bool(CANVAS.match(given.stem))
-        time = handed_in_at(given, origins[path].stat().st_mtime, canvas)
+        modified = None if _of_moodle(given) else origins[path].stat().st_mtime
+        time = handed_in_at(given, modified, canvas)
         return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
 
     notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
@@ -203,7 +211,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         words = f"no notebook (.ipynb) among what was handed in: {names}"
         return Submission(student, None, (*remarks, words), **told(paths[0]))
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
-    chosen = max(named, key=lambda path: (path.stat().st_mtime, path.name))
+    chosen = max(named, key=lambda path: (told(path)["time"] or "", path.stat().st_mtime, path.name))
     if len(notebooks) > 1:
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
     if chosen.stat().st_size > unzip.MOST_BYTES:

@@ -217,19 +217,20 @@ def parts(result, names: tuple[str, ...], about: str) -> tuple:
     """The answer as a tuple of as many parts as there are names.
 
     Raises:
-        NotYet: it is no tuple or list, or has another number of parts.
+        NotYet: it is no tuple, list or array, or has another number of parts.
     """
-    if not isinstance(result, tuple | list) or len(result) != len(names):
-        found = f"{len(result)} of them" if isinstance(result, tuple | list) else _kind(result)
+    several = isinstance(result, tuple | list) or (isinstance(result, np.ndarray) and result.ndim > 0)
+    if not several or len(result) != len(names):
+        found = f"{len(result)} of them" if several else _kind(result)
         raise NotYet(f"{about} the answer must be {len(names)} things, {', '.join(names)}; got {found}.")
     return tuple(result)
 
 
 def number(result, about: str) -> float:
-    """The answer as one number.
+    """The answer as one number; infinity is one, too.
 
     Raises:
-        NotYet: it is none, or not finite.
+        NotYet: it is none.
     """
     try:
         result = float(np.asarray(result).reshape(()))

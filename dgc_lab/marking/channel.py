@@ -12,6 +12,8 @@ import math
 import re
 import socket
 import struct
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 
@@ -100,6 +102,8 @@ def _plain(value, blobs: list[bytes], depth: int = 0):
             return {"kind": kind, "of": [_plain(each, blobs, depth + 1) for each in value]}
     if hasattr(value, "to_dict") and getattr(value, "ndim", 0) == 2:  # a table of pandas
         return _plain(value.to_dict("records"), blobs, depth + 1)
+    if isinstance(value, Fraction | Decimal):
+        return int(value) if math.isfinite(value) and value == int(value) else float(value)
     if isinstance(value, complex) or hasattr(value, "__array__"):  # numpy's, and tensors
         return _array(value, blobs, depth)
     return {"kind": "other", "name": type(value).__name__[:40]}

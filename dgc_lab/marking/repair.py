@@ -17,7 +17,9 @@ MOST_CELLS = 1000
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
 DEFINES = re.compile(r"^(?:def|class)\s+(\w+)|^(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
 REACHES = re.compile(
-    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
+    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|dgc_lab\s+import[^\n]*\b(exercises|course)\b"
+    r"|import\s+dgc_lab\s+as\b|setattr\s*\(\s*dgc_lab\b|__globals__|\bimport[^\n]*\b(inspect|importlib)\b"
+    r"|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
 )
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 

@@ -60,6 +60,8 @@ def environment(place: str, runtime: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",  # what TensorFlow says at its start is no error of the student's
         "TF_ENABLE_ONEDNN_OPTS": "0",
+        "TF_NUM_INTRAOP_THREADS": "1",  # a copy of the process has none of its threads, and would wait for them
+        "TF_NUM_INTEROP_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
         "NBGRADER_EXECUTION": "autograde",
     }

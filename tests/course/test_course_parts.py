@@ -43,6 +43,17 @@ def test_one_notebook_of_each_student(tmp_path):
         submissions.find(tmp_path / "nowhere", "04_masking", tmp_path / "out")
 
 
+def test_the_newest_is_the_newest_by_the_platforms_word(tmp_path):
+    names = ("12-34 - Jane Doe - Nov 21, 2026 105 PM/x.ipynb", "12-34 - Jane Doe - Nov 20, 2026 105 PM/x.ipynb")
+    for time, name in enumerate(names):
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        (tmp_path / "in" / name).write_text("{}")
+        os.utime(tmp_path / "in" / name, (time, time))
+    ((jane,), _) = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
+    assert jane.time == "2026-11-21T13:05:00"
+    assert jane.handed_in == names[0]
+
+
 @pytest.mark.parametrize(
     ("names", "students"),
     [

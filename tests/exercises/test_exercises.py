@@ -15,6 +15,7 @@ from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
 EXERCISES = Path(__file__).resolve().parents[2] / "notebooks" / "exercises"
 NAMES = sources.assignments(EXERCISES / "source")
 WRONG_ANSWERS = re.compile(r"^# %% (\S+) costs (.+)\n((?:(?!# %%).*\n)*)", re.MULTILINE)
+RIGHT_ANSWERS = re.compile(r"^# %% (\S+) .+\n((?:(?!# %%).*\n)*)", re.MULTILINE)
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -30,6 +31,12 @@ def wrong_answers(name):
     """Of each wrong answer its cell, its code and the marks that it costs."""
     text = (Path(__file__).parent / "wrong_answers" / f"{name}.py").read_text()
     return [(cell, code, set(lost.split(", "))) for cell, lost, code in WRONG_ANSWERS.findall(text)]
+
+
+def right_answers():
+    """Answers that are made in another way than the solutions: the exercise, the cell, the code."""
+    files = sorted((Path(__file__).parent / "right_answers").glob("*.py"))
+    return [(file.stem, *answer) for file in files for answer in RIGHT_ANSWERS.findall(file.read_text())]
 
 
 def by_hand(cell):
@@ -104,6 +111,13 @@ def test_a_wrong_answer_costs_its_marks_and_no_others(name, cell, code, lost):
     reached, printed = run(name, [(cell, code)])
     assert marks(sources.notebook(EXERCISES / "source", name)) - reached == lost
     assert printed.count("✗") == len(lost)
+
+
+@pytest.mark.parametrize(("name", "cell", "code"), right_answers())
+def test_another_right_answer_gets_all_marks(name, cell, code):
+    reached, printed = run(name, [(cell, code)])
+    assert reached == marks(sources.notebook(EXERCISES / "source", name))
+    assert "✗" not in printed
 
 
 def test_what_the_check_asks_known_by_heart_is_no_answer():

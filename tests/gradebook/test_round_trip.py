@@ -23,7 +23,14 @@ NAMES = {
     "Pdf Pia": 4716,
 }
 HEAD = 'Identifier,"Full name",Status,Grade,"Maximum grade","Grade can be changed","Last modified (grade)"\r\n'
-RULES = f"percent_a_day = 10\n[due]\n{FIRST} = 2026-11-20 12:00:00\n"
+RULES = f"""percent_a_day = 10
+[due]
+{FIRST} = 2026-11-20 12:00:00
+[[student]]
+name = "Kim-Late"
+exercise = "{FIRST}"
+handed_in = 2026-11-21 11:00:00
+"""
 WRONG = """def top_k_mask(gradient, k):
     # {0}
     {1} = np.sort(np.abs(gradient).ravel())
@@ -55,7 +62,7 @@ def graded(tmp_path_factory, course):
     handed["Bo Likewise"] = answered(FIRST, {"top-k-mask": WRONG.format("mine", "s")}, solved=False)
     with zipfile.ZipFile(place / "all.zip", "w") as file:
         for name, notebook in handed.items():
-            when = (2026, 11, 21 if name == "Kim Late" else 20, 11, 0, 0)
+            when = (2026, 11, 23, 8, 0, 0)  # of the download, for all: Moodle gives its zips no other
             content = "%PDF" if name == "Pdf Pia" else nbformat.writes(notebook)
             file.writestr(zipfile.ZipInfo(f"{folder_of(name)}/my work.ipynb", when), content)
     said = course("grade", FIRST, place / "all.zip", "--folder", folder, "--jobs", 2, expected=1)
@@ -67,7 +74,9 @@ def test_the_report_says_who_was_late_and_keeps_a_log(graded):
     log = (graded.folder / "grading.log").read_text()
     assert re.search(r"(?m)^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  \[6/6\] ", log)
     rows = json.loads((graded.folder / "report.json").read_text())[FIRST]
-    assert (rows["Kim-Late"]["time"], rows["Kim-Late"]["number"]) == ("2026-11-21T11:00:00", "4713")
+    assert "Moodle's zip does not say when something was handed in" in graded.said
+    assert (rows["Kim-Late"]["time"], rows["Kim-Late"]["number"]) == (None, "4713")
+    assert graded.said.count("late: ") == 1, "nobody is late by the time of the download"
 
 
 def worksheet(place):

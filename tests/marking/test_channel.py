@@ -4,6 +4,8 @@ import json
 import socket
 import struct
 import threading
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,11 +63,13 @@ def test_numbers_keep_their_kind_tables_become_rows_and_the_rest_is_told_by_its_
     read_only = np.ones(2)
     read_only.flags.writeable = False
     sent = [np.float16(0.1), range(3), {1, 2}, frame, np.array(["a", 1], object), map, (x for x in "ab"), read_only]
-    half, row, both, table, mixed, function, generator, fixed = passed_on(lambda c: channel.send(c, sent))
+    sent += [[Fraction(1, 4), Fraction(8, 2), Decimal("0.5"), Decimal(3), Decimal("inf")]]
+    half, row, both, table, mixed, function, generator, fixed, exact = passed_on(lambda c: channel.send(c, sent))
     assert (type(half), half) == (np.float16, np.float16(0.1))
     assert (row, both, table, mixed) == ([0, 1, 2], {1, 2}, [{"a": 1, "b": "x"}], ["a", 1])
     assert [type(each).__name__ for each in (function, generator)] == ["type", "generator"]
     assert not fixed.flags.writeable
+    assert [(type(each), each) for each in exact] == [(float, 0.25), (int, 4), (float, 0.5), (int, 3), (float, np.inf)]
 
 
 class Liar:

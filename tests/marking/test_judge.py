@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dgc_lab.marking.worker import environment
+
 # The part of a kernel that matters here: cells that run one after another, and a copy of the process at each test.
 STUDENT = """
 import json, os, sys
@@ -99,7 +101,8 @@ def judged(answers=(), before="", after="", seconds=30, cells=None):
         here, there = os.pipe()
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", STUDENT, listener.getsockname(), str(here)]
-        kernel = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=[here], cwd=folder)
+        own = environment(folder, folder)
+        kernel = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=[here], cwd=folder, env=own)
         try:
             kernel.stdin.write(json.dumps(student))
             kernel.stdin.close()
@@ -224,6 +227,14 @@ def test_what_takes_long_waits_until_all_else_is_done():
     late = "import time\ndef double(x):\n    time.sleep(2.5)\n    return 2 * x"
     results, _ = judged({"double": late}, seconds=40)
     assert "double" in passed(results), "an answer may take its time"
+
+
+def test_an_answer_may_use_tensorflow_as_the_kernel_has_before_it():
+    """Its threads are not in a copy of the process: what it would share out among them would not end."""
+    ones = "import tensorflow as tf\nones = tf.ones([1000, 1000])\nones @ ones"
+    answer = "def double(x):\n    return x * float((ones @ ones)[0, 0]) / 500"
+    results, _ = judged({"double": answer}, before=ones)
+    assert passed(results) == {"double", "quadruple", "my-sum"}, results
 
 
 def test_names_that_hide_built_in_ones_harm_nobody():
