@@ -202,7 +202,8 @@ def _shape(x):
 
 def _is_array_like(x) -> bool:
     try:
-        return _shape(x) is not TypeError
+        _shape(x)
+        return True
     except TypeError:
         return False
 

@@ -252,7 +252,8 @@ class Keep : public OpKernel {
     OP_REQUIRES_OK(ctx, LookupResource(ctx, HandleFromInput(ctx, 1), &spare));
     mutex_lock lock(*variable->mu());
     mutex_lock other(*spare->mu());
-    OP_REQUIRES(ctx, spare->tensor()->SharesBufferWith(ctx->input(2)),
+    // A tensor without elements has no buffer to share.
+    OP_REQUIRES(ctx, !ctx->input(2).NumElements() || spare->tensor()->SharesBufferWith(ctx->input(2)),
                 absl::InternalError("the spare holds another value"));
     std::swap(*variable->tensor(), *spare->tensor());
   }

@@ -99,8 +99,11 @@ class WriteCompression(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         # As tf.summary.scalar would, which asks for TensorBoard itself.
         scalar = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+        compressor = self.model.optimizer.compressor
+        if not int(compressor.counted):
+            return  # gradients of the whole epoch wait to be exchanged
         with self.writer.as_default(step=epoch):
-            for name, ratio in compression_ratios(self.model.optimizer.compressor).items():
+            for name, ratio in compression_ratios(compressor).items():
                 tf.summary.write(f"compression/{name}", tf.constant(ratio, tf.float32), metadata=scalar)
         self.writer.flush()  # where fit is interrupted, nobody calls on_train_end
 

@@ -177,14 +177,22 @@ class LocalCompressor(Compressor):
                 done[i] = tf.IndexedSlices(values, rows.indices, rows.dense_shape)
             elif update is not None:
                 if isinstance(update, tf.IndexedSlices):
-                    values = check_finite(tf.cast(update.values, self.trained[i].dtype), name)
+                    values = check_finite(tf.cast(update.values, tf.float32), name)
                     update = tf.scatter_nd(update.indices[:, None], values, [self.trained[i].shape.num_elements()])
                 else:
                     update = check_finite(update, name)
                 update = tf.reshape(update, self.trained[i].shape)
                 done[i] = update if corrects and not self.dense[i] else self.momentum_after(i, update, changes)
         assigned = [variable.assign(value) for variable, value in changes]
+        done = [cast_to(variable.dtype.base_dtype, update) for variable, update in zip(self.trained, done, strict=True)]
         return after(done, [] if tf.executing_eagerly() else assigned)
+
+
+def cast_to(dtype, update):
+    """The update in the variable's own type; it is float32 on its way."""
+    if isinstance(update, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(update.values, dtype), update.indices, update.dense_shape)
+    return update if update is None else tf.cast(update, dtype)
 
 
 def poison_with_nan(update, finite):

@@ -50,9 +50,9 @@ def count_collective_bytes():
 
     # All of Horovod's functions, its optimizer included, reach the collectives by these names of its module.
     own = {"_allreduce": "allreduce", "_grouped_allreduce": "allreduce", "allgather": "allgather"}
-    before = {function: getattr(hvd, function) for function in own}
-    for function, name in own.items():
-        setattr(hvd, function, counted(before[function], name))
+    before = {function: getattr(hvd, function) for function in own if not OPEN_COUNTS}  # one within another counts once
+    for function, collective in before.items():
+        setattr(hvd, function, counted(collective, own[function]))
     OPEN_COUNTS.append(sent)
     try:
         yield sent

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from dgc_lab.common import check_choice
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import Collectives, DGCConfig
 from dgc_lab.dgc.exchange import Report, fail_if_bad, first_non_finite
@@ -22,7 +23,6 @@ NOT_OURS = {
     "momentum": 0.0,
     "nesterov": False,
     "accumulate": False,
-    "reduction": "average",
 }
 
 
@@ -32,7 +32,7 @@ class SchemeCompressor(Compressor):
     Args:
         scheme: what is done with the gradient of each variable that is compressed.
         variables, communicator, names: as in `Compressor`.
-        config: of its switches clipping, weight decay, what is sent whole, reduction and seed.
+        config: of its switches clipping, weight decay, what is sent whole and seed.
 
     Attributes:
         schemes: that of each variable; what is sent whole has `dense`, with the scheme's momentum.
@@ -44,7 +44,8 @@ class SchemeCompressor(Compressor):
     Gradients of rows (embeddings) are made whole tensors first.
 
     Raises:
-        ValueError: at the first step: the scheme asks or returns what it must not; the message says what it was.
+        ValueError: the config's reduction is not "average". At the first step: the scheme asks or returns what it must
+            not; the message says what it was.
         RanksDisagree: at the first step, on all ranks: their schemes ask different things.
 
     Example:
@@ -65,7 +66,9 @@ class SchemeCompressor(Compressor):
         names: list[str] | None = None,
         config: DGCConfig | None = None,
     ):
-        super().__init__(dataclasses.replace(config or DGCConfig(), **NOT_OURS), variables, communicator, names)
+        config = config or DGCConfig()
+        check_choice("reduction", config.reduction, ("average",))  # what a scheme returns is a mean
+        super().__init__(dataclasses.replace(config, **NOT_OURS), variables, communicator, names)
         self.scheme = scheme
         whole = with_momentum(dense(), scheme.momentum) if scheme.momentum else dense()
         self.schemes = [whole if sent_whole else scheme for sent_whole in self.dense]

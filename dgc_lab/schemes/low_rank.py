@@ -45,4 +45,4 @@ def powersgd(rank: int = 2):
 
 def matrix(gradient):
     """The gradient with a column for each output: convolutions and dense layers have these in the last dimension."""
-    return tf.reshape(gradient, [-1, gradient.shape[-1]])
+    return tf.reshape(gradient, [-1, gradient.shape[-1] if gradient.shape.rank else 1])

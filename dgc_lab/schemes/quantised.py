@@ -103,7 +103,7 @@ def int8():
 def sign():
     """Signs, a bit each; all follow the sign of the majority. Biased, and without memory.
 
-    update = sign(sum of sign(g)). An allgather of a bit an element.
+    update = sign(sum of sign(g)), where the sign of 0 is +1. An allgather of a bit an element.
 
     Source: arXiv:1802.04434, Algorithm 3 (majority vote).
 
@@ -154,7 +154,7 @@ def ef_sign():
 def signum(momentum: float = 0.9):
     """The sign of each worker's momentum; the majority decides.
 
-    v' = m v + (1 - m) g; update = sign(sum of sign(v')). An allgather of a bit an element.
+    v' = m v + (1 - m) g; update = sign(sum of sign(v')), where the sign of 0 is +1. An allgather of a bit an element.
 
     Source: arXiv:1802.04434, Algorithm 2 (SIGNUM).
 

@@ -14,7 +14,7 @@ from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 
-SHAPES = [(130, 90), (40,), (13, 7), (1, 1), (64, 5)]  # one large enough for a sample, and ends of blocks
+SHAPES = [(130, 90), (40,), (13, 7), (1, 1), (64, 5), (0, 5)]  # one large enough for a sample; ends of blocks; none
 SWITCHES = {
     "defaults": {},
     "nesterov": {"nesterov": True},
@@ -61,7 +61,7 @@ class Pair:
         self.weights = [
             [tf.Variable(tf.random.stateless_normal(shape, (9, i))) for i, shape in enumerate(shapes)] for _ in range(2)
         ]
-        names = [*"abcde"][: len(shapes)]
+        names = [*"abcdef"][: len(shapes)]
         self.compressors = [Compressor(config, own, SimulatedWorkers(workers), names) for own in self.weights]
         assert bool(self.compressors[0].fused) == config.accumulate
         self.compressors[1].fused = ()

@@ -9,7 +9,7 @@ from dgc_lab.common import LabError
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics
-from dgc_lab.distributed.callbacks import AverageMetrics, on_first_rank, shard
+from dgc_lab.distributed.callbacks import AverageMetrics, WriteCompression, on_first_rank, shard
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
@@ -270,6 +270,34 @@ def test_a_session_trains_and_counts_global_steps():
         assert session.run(step) == 5
         assert session.run(optimizer.compressor.step) == 5
         assert session.run(tf.reduce_sum(weight**2)) < 100
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("options", [{}, {"ratio": 1.0}, {"momentum_correction": False}], ids=str)
+def test_variables_of_other_types_are_trained_in_the_order_inside_horovods_optimizer(dtype, options):
+    """Whole tensors, tensors in part, and rows; TensorFlow ends the process where an update has another type."""
+    config = DGCConfig(**{"ratio": 0.5, "dense_below": 0, "momentum": 0.0, **options})
+    shapes = ((10, 10), (5,), (6, 4))
+    weights = [tf.Variable(tf.ones(shape, dtype)) for shape in shapes]
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.5), config)
+
+    def loss():
+        parts = [*weights[:2], tf.gather(weights[2], [2, 2])]
+        return tf.add_n([tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts])
+
+    optimizer.minimize(loss, var_list=weights)
+    assert [weight.dtype for weight in weights] == [dtype] * 3
+    moved = [1 - np.asarray(weight, np.float32) for weight in weights]
+    assert set(moved[0].ravel()) <= {0, 0.5}
+    assert set(moved[1]) == {0.5}, "vectors go whole"
+    assert set(moved[2].ravel()) <= {0, 1.0}
+    assert all(part.any() for part in moved)
+
+
+def test_an_epoch_without_an_exchange_writes_nothing(tmp_path):
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4), SMALL)
+    fit(compiled(optimizer), batch_size=4, epochs=3, callbacks=[WriteCompression(tmp_path)])
+    assert list(tmp_path.iterdir()), "the second epoch ends with an exchange"
 
 
 def test_nan_is_told_with_the_variables_name():

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.__main__ import main
-from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, parse_scheme, qsgd, with_memory
+from dgc_lab.dgc import DGCConfig
+from dgc_lab.distributed import OneWorker, SimulatedWorkers
+from dgc_lab.schemes import All, Mean, Scheme, SchemeCompressor, parse_scheme, qsgd, sign, with_memory
 from dgc_lab.schemes.naming import identity
 from dgc_lab.training import DistributedConfig, DistributedTrainer, RowEnded, read_rows, sweep
 
@@ -45,6 +46,11 @@ def test_rows_name_their_scheme_and_are_found_again(tmp_path):
     rows_of("dgc", [1], out)
     rows_of("dgc", [1], out)
     assert len(read_rows(out, {})) == 5, "a row of another scheme is none of this one"
+
+
+def test_a_sum_in_place_of_the_mean_is_refused():
+    with pytest.raises(ValueError, match="reduction must be one of average, got 'sum'"):
+        SchemeCompressor(sign(), [tf.Variable([1.0])], OneWorker(), config=DGCConfig(reduction="sum"))
 
 
 def test_a_scheme_of_ones_own_is_known_by_its_code():
