@@ -83,7 +83,9 @@ class HorovodRanks(Cluster):
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
         """Run a cell on the ranks of these numbers, or on all, as ``%%px`` does; each keeps its variables."""
         wanted = range(self.size) if ranks is None else ranks
-        numbers = [check_whole("rank", rank, 0, self.size - 1) for rank in wanted]
+        numbers = sorted({check_whole("rank", rank, 0, self.size - 1) for rank in wanted})
+        if not numbers:
+            raise ValueError(f"ranks must name at least one of 0 to {self.size - 1}, got none")
         self._cells += 1
         name = f"<px {self._cells}>"
         ast.parse(source, name)

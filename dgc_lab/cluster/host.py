@@ -74,7 +74,7 @@ def call_notebook(name: str) -> Connection:
     connection = Client(f"{folder}/{SOCKET}", "AF_UNIX")
     partly = Path(folder, PIDS, f"{name}.part")
     partly.write_text(str(os.getpid()))
-    partly.replace(Path(folder, PIDS, name))  # others may read it at this moment, in `alive`
+    partly.replace(Path(folder, PIDS, name))  # others may read it at this moment, in `process_of`
     connection.send_bytes(cloudpickle.dumps(name))
     return connection
 
@@ -118,13 +118,14 @@ class ResultChannel(io.TextIOBase):
             self.tell("item", item)
 
 
-def alive(name: str) -> bool:
-    """Whether the cluster's process of that name lives now."""
+def process_of(name: str) -> int | None:
+    """The id of the cluster's process of that name, None where it does not live now."""
     try:
-        os.kill(int(Path(os.environ[FOLDER], PIDS, name).read_text()), 0)
+        number = int(Path(os.environ[FOLDER], PIDS, name).read_text())
+        os.kill(number, 0)
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return True
+        return None
+    return number
 
 
 if __name__ == "__main__":

@@ -109,13 +109,14 @@ def interrupt_held_back():
     if threading.current_thread() is not threading.main_thread():  # interrupts come in no other
         yield
         return
-    held = []
+    # The handler of before is known first: an interrupt can come at once.
+    held, usual = [], signal.getsignal(signal.SIGINT)
 
     def hold(number, frame):
         signal.signal(signal.SIGINT, usual)
         held.append(number)
 
-    usual = signal.signal(signal.SIGINT, hold)
+    signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:

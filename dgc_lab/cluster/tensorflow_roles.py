@@ -7,7 +7,7 @@ import functools
 import json
 import os
 
-from dgc_lab.cluster.host import alive
+from dgc_lab.cluster.host import process_of
 from dgc_lab.common import LabError, check_whole
 
 _servers = []  # a server ends with its last reference
@@ -83,6 +83,11 @@ def own_number() -> int:
     return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
 
+def worker_processes() -> list[int | None]:
+    """The ids of the workers' processes by number; None for those that are gone at this moment."""
+    return [process_of(f"worker {number}") for number in range(number_of("worker"))]
+
+
 def dead_workers() -> list[int]:
     """Numbers of the workers whose process is gone at this moment."""
-    return [number for number in range(number_of("worker")) if not alive(f"worker {number}")]
+    return [number for number, process in enumerate(worker_processes()) if process is None]

@@ -99,13 +99,13 @@ def require_horovod() -> None:
 
 
 def wheel_folder() -> Path:
-    """Where the wheel for this Python and this TensorFlow is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
+    """Where the wheel for this Python, TensorFlow and kind of machine is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
 
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """
     cache = Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
     here = environment(tensorflow_version())
-    return cache / "horovod" / f"{VERSION}-{here['python']}-tf{here['tensorflow']}"
+    return cache / "horovod" / f"{VERSION}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
 
 
 def tool_path() -> str:
@@ -244,7 +244,8 @@ def build(force: bool = False) -> None:
         wheels.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             wheel = (not force and take_known_wheel(tensorflow, Path(scratch))) or build_here(tensorflow, Path(scratch))
-            shutil.move(wheel, wheels / wheel.name)  # only what works is kept
+            partly = Path(shutil.move(wheel, wheels / "partly"))
+            partly.replace(wheels / wheel.name)  # only what works is kept, and whole
     say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
 
 
@@ -280,7 +281,8 @@ def install_and_verify(wheel: Path) -> None:
     command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}")
+        anew = "To build anew: python -m dgc_lab build-horovod --force"
+        raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}\n{anew}")
     say("[3/3] verify with an allreduce over two ranks")
     importlib.invalidate_caches()
     try:

@@ -147,7 +147,10 @@ def machines_gpus() -> str:
     if not shutil.which("nvidia-smi"):
         return ""
     asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):  # as where the driver hangs
+        return "nvidia-smi does not answer"
     return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
 

@@ -36,7 +36,7 @@ class Dispatcher:
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
         self._held = {}  # records by the number of their update
-        self._dead = set()
+        self._processes = roles.worker_processes()
 
     def start(self, number: int) -> None:
         """Start that many threads."""
@@ -82,17 +82,18 @@ class Dispatcher:
         return any(thread.is_alive() for thread in self._threads)
 
     def _new_deaths(self) -> list[int]:
-        """Numbers of the workers that have died since the last look; a LabError where the schedule needs them."""
-        dead, schedule = set(roles.dead_workers()), self._model.schedule
+        """Numbers of the workers that died since the last look, restarted or not; a LabError where they are needed."""
+        before, self._processes = self._processes, roles.worker_processes()
+        dead = [n for n, now in enumerate(self._processes) if now is None or before[n] not in (None, now)]
+        schedule = self._model.schedule
         spare = {"asynchronous": self._model.workers - 1, "backup workers": schedule.backup}.get(schedule.mode, 0)
         if len(dead) > spare:
-            names = " and ".join(f"worker {number}" for number in sorted(dead))
+            names = " and ".join(f"worker {number}" for number in dead)
             raise LabError(
                 f"{names} died, and {schedule.mode} training cannot go on without: the others wait. "
                 "restart_worker() brings it back, a checkpoint keeps what was learnt"
             )
-        new, self._dead = dead - self._dead, dead
-        return sorted(new)
+        return [number for number in dead if before[number]]
 
     def _next_records(self, timeout: float | None = None) -> list[GradientEvent]:
         """Waits for one batch more; the records that can be told with it: those of a full update, or a dropped one."""

@@ -17,7 +17,7 @@ import pytest
 
 import outside
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
-from dgc_lab.cluster.processes import is_running
+from dgc_lab.cluster.processes import interrupt_held_back, is_running
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
 from kernels import there, until
@@ -200,6 +200,11 @@ def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
     with pytest.raises(RankFailed, match=r"^rank 1 raised NameError: name 'lost' is not defined") as caught:
         two_ranks.run_cell("lost", [1])
     assert list(caught.value.problems) == [1]
+    with pytest.raises(RankFailed, match=r"^rank 1 raised NameError") as caught:
+        two_ranks.run_cell("if __import__('os').environ['HOROVOD_RANK'] == '1': lost", [0, 0, 1])
+    assert list(caught.value.problems) == [1], "a number that is given twice counts once"
+    with pytest.raises(ValueError, match=r"^ranks must name at least one of 0 to 1, got none$"):
+        two_ranks.run_cell("kept", [])
     with pytest.raises(SyntaxError):
         two_ranks.run_cell("1 +")
     two_ranks.run_cell("def whole(n):\n    while n < 9:\n        n += 1\n    return n")
@@ -626,3 +631,21 @@ def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
         found = pids(ranks)
     until(lambda: not any(there(pid) for pid in found))
     assert not Path(cluster.cluster_file).exists()
+
+
+def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
+    """Between the handler's coming and the note of the handler of before, a SIGINT put all ranks down."""
+    usual, install, done = signal.getsignal(signal.SIGINT), signal.signal, []
+
+    def install_and_interrupt(number, handler):
+        install(number, handler)
+        if handler is not usual:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(signal, "signal", install_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        with interrupt_held_back():
+            done.append("the deed")
+    assert done == ["the deed"]
+    assert signal.getsignal(signal.SIGINT) is usual

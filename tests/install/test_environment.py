@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from pathlib import Path
 
@@ -175,6 +176,7 @@ def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):
     monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.21.0")
     assert one != build_horovod.wheel_folder()
     assert f"cp{sys.version_info.major}{sys.version_info.minor}" in one.name
+    assert one.name.endswith(sysconfig.get_platform()), "a home folder may be shared by machines of several kinds"
     assert one.is_relative_to(tmp_path)
 
 

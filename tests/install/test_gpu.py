@@ -92,3 +92,9 @@ def test_the_doctor_tells_which_build_there_is_and_what_to_do(driver, monkeypatc
     driver.write_text("#!/bin/sh\nexit 9\n")
     found = doctor.gpu_finding()
     assert (found.found, found.remedy) == ("none; TensorFlow with CUDA, the lessons run on the CPU", "")
+    driver.write_text("#!/bin/sh\nexec sleep 60\n")  # a driver that hangs
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **named: run(*given, **named | {"timeout": 0.5}))
+    found = doctor.gpu_finding()
+    assert found.found.startswith("nvidia-smi does not answer; TensorFlow with CUDA")
+    assert found.remedy.startswith("install a newer NVIDIA driver")

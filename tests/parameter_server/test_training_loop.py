@@ -176,7 +176,7 @@ def test_bounded_staleness_keeps_the_workers_together(servers, bound):
         submitted[record.worker] += 1
         if sum(submitted) < 60 - 2 * bound - 2:  # in the end, who holds the last batches may work them off
             assert submitted[0] - submitted[1] <= bound + 1
-    # Between a worker's reading and its update, the other one can make so many: see the docstring of Schedule.
+    # Between a worker's reading and its update the other one goes from `bound` behind to `bound` ahead, and one more.
     assert max(record.staleness for record in records) <= 2 * bound + 1
 
 
