@@ -72,7 +72,7 @@ def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
     ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel, steps are 1 to 100 000, else a
-    ValueError. Gives, by way, ``losses`` (a float per step) and ``seconds``, the median of a step without its first two.
+    ValueError. Gives, by way, ``losses`` (a float per step) and ``seconds``, the median of a step but the first two.
 
     Example:
         >>> from dgc_lab.workloads.data import load
