@@ -190,8 +190,8 @@ def bandwidth_label(bandwidth: float) -> str:
     A ValueError for a bandwidth that is not above 0.
 
     Example:
-        >>> bandwidth_label(GBIT / 10), bandwidth_label(25 * GBIT)
-        ('100 Mbit/s', '25 Gbit/s')
+        >>> bandwidth_label(GBIT / 10), bandwidth_label(11.807 * GBIT)
+        ('100 Mbit/s', '11.8 Gbit/s')
     """
     gbit = check_number("bandwidth", bandwidth, "above 0") / GBIT
     number, unit = (gbit, "Gbit/s") if gbit >= 1 else (1000 * gbit, "Mbit/s")
