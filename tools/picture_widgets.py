@@ -35,7 +35,8 @@ def is_widget(output) -> bool:
 
 def words_of(widget) -> str:
     """What the picture shows, for those who do not see it: the controls, and what figure or line says."""
-    labels = [label.strip() for label in widget.locator(".widget-label").all_inner_texts()]
+    labels = widget.locator(".widget-label, .widget-label-basic").all_inner_texts()
+    labels = [label.strip(" \n\u200b") for label in labels]  # a tick box has one of zero width, too
     buttons = [button.strip() for button in widget.get_by_role("button").all_inner_texts()]
     figures = [figure.get_attribute("alt") for figure in widget.locator("img").all()]
     said = figures or widget.locator("[role=status]").all_inner_texts()

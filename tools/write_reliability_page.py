@@ -77,7 +77,8 @@ def hours() -> list[str]:
     last = rows[-1]
     return [
         f"{last['round']} rounds in {last['hours']:.1f} hours: sweeps, ranks, parameter servers, widgets, one of them "
-        "in a browser, a graded hand-in. *MB* is memory that a process shares with nobody. Again: `make soak HOURS=2`. "
+        "in a browser, a graded hand-in. *MB* is memory that a process shares with nobody; *more each hour* is a "
+        "line through these hours alone. Again: `make soak HOURS=2`. "
         "For each page that is opened, JupyterLab's kernel keeps a thread and about eight descriptors: a subshell that "
         "JupyterLab asks for and does not give back. It is not the lab's.",
         f"![{soak.picture(rows).alt}](soak.png)",

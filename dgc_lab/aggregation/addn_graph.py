@@ -73,10 +73,11 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
     return graph, gradient
 
 
-def tape_graph(uses: int = 8):
+def tape_graph(uses: int = 8, width: int = 4):
     """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
 
-    ``uses`` of the weight: 1 to 4096, else a ValueError.
+    ``uses`` of the weight: 1 to 4 096, and its ``width``: 1 to 16 384, else a ValueError. A tape sums early where more
+    than four contributions hold more than 128 MiB together.
 
     Example:
         >>> graph, gradient = tape_graph(uses=8)
@@ -84,8 +85,9 @@ def tape_graph(uses: int = 8):
         [('AddN', 8)]
     """
     check_whole("uses", uses, 1, 4096)
+    check_whole("width", width, 1, 2**14)
 
-    @tf.function(input_signature=[tf.TensorSpec([4, 4]), tf.TensorSpec([2, 4])])
+    @tf.function(input_signature=[tf.TensorSpec([width, width]), tf.TensorSpec([2, width])])
     def gradient_of(weight, start):
         with tf.GradientTape() as tape:
             tape.watch(weight)

@@ -1,6 +1,6 @@
 """Lesson 1, section 7: train a network whose weight is used several times, with each way of adding up its gradient.
 
-The network reads an 8x8 digit row by row: its recurrent weight is used once per row, so its gradient has as many
+The network reads an image row by row: its recurrent weight is used once per row, so its gradient has as many
 contributions as the image has rows.
 """
 
@@ -43,7 +43,7 @@ def row_logits(weights, images):
 
 
 def training_step(way: str, data):
-    """A ``tf.function`` of a step's number: one update of a new network on square images, in one of `WAYS`.
+    """A ``tf.function`` of a step's number: one update of a new network on images, in one of `WAYS`.
 
     It returns the loss of the step's batch before the update.
     """
@@ -71,8 +71,8 @@ def training_step(way: str, data):
 def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
     """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
 
-    ``data`` is a `dgc_lab.workloads.data.Dataset` with square images, steps are 1 to 100 000, else a ValueError. Gives,
-    by way, ``losses`` (a float per step) and ``seconds``, the median of a step without its first two.
+    ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel, steps are 1 to 100 000, else a
+    ValueError. Gives, by way, ``losses`` (a float per step) and ``seconds``, the median of a step but the first two.
 
     Example:
         >>> from dgc_lab.workloads.data import load

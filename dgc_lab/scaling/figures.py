@@ -185,13 +185,14 @@ def age_histograms(rows: list[dict]) -> Picture:
 
 
 def bandwidth_label(bandwidth: float) -> str:
-    """A bandwidth in bytes a second, as it is sold.
+    """A bandwidth in bytes a second, as it is sold, to three digits.
 
     A ValueError for a bandwidth that is not above 0.
 
     Example:
-        >>> bandwidth_label(GBIT / 10), bandwidth_label(25 * GBIT)
-        ('100 Mbit/s', '25 Gbit/s')
+        >>> bandwidth_label(GBIT / 10), bandwidth_label(11.807 * GBIT)
+        ('100 Mbit/s', '11.8 Gbit/s')
     """
     gbit = check_number("bandwidth", bandwidth, "above 0") / GBIT
-    return f"{gbit:.4g} Gbit/s" if gbit >= 1 else f"{1000 * gbit:.4g} Mbit/s"
+    number, unit = (gbit, "Gbit/s") if gbit >= 1 else (1000 * gbit, "Mbit/s")
+    return f"{float(f'{number:.3g}'):g} {unit}"

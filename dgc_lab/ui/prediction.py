@@ -1,4 +1,4 @@
-"""A prediction before an experiment: the widget keeps it, and puts it beside what was seen. Lessons 1 to 7."""
+"""A prediction before an experiment: the widget keeps it, and puts it beside what was seen. Lessons 1 to 8."""
 
 from __future__ import annotations
 

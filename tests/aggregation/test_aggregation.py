@@ -195,6 +195,12 @@ def test_nodes_of_each_aggregation_method(uses):
     assert [len(node.inputs) for node in nodes] == [uses]
 
 
+@pytest.mark.parametrize(("uses", "width", "inputs"), [(8, 2048, [8]), (20, 2048, [9, 9, 4]), (8, 4096, [5, 4])])
+def test_a_tape_sums_large_contributions_early(uses, width, inputs):
+    nodes = gradient_graph.sum_nodes(gradient_graph.tape_graph(uses, width)[1])
+    assert [len(node.inputs) for node in nodes] == inputs
+
+
 def test_one_use_needs_no_sum():
     assert gradient_graph.sum_nodes(gradient_graph.gradient_graph(1)[1]) == []
     assert gradient_graph.depth([]) == 0
