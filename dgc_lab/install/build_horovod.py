@@ -99,7 +99,7 @@ def require_horovod() -> None:
 
 
 def wheel_folder() -> Path:
-    """Where the wheel for this Python, TensorFlow and kind of machine is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
+    """Where the wheel for this Python, TensorFlow and machine is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
 
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """

@@ -644,8 +644,7 @@ def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(signal, "signal", install_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        with interrupt_held_back():
-            done.append("the deed")
+    with pytest.raises(KeyboardInterrupt), interrupt_held_back():
+        done.append("the deed")
     assert done == ["the deed"]
     assert signal.getsignal(signal.SIGINT) is usual
