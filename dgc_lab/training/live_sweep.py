@@ -148,8 +148,9 @@ class LiveSweep(LiveRun):
                 return f"Stopped at step {done} of {total}. The finished rows are kept; Run goes on with the others."
         tell()  # of the last step too
         self.progress.value = 1.0
-        made = len(runs) - len(failures)
-        return f"Done: {made} {'row' if made == 1 else 'rows'} in {time.monotonic() - start:.1f} s."
+        found, made = len(runs) - total // steps, total // steps - len(failures)
+        others = f", and {found} from {os.path.basename(self.out)}" if found else ""
+        return f"Done: {made} {'row' if made == 1 else 'rows'} in {time.monotonic() - start:.1f} s{others}."
 
     def _mark(self, settings) -> int:
         """A number for each of the settings that were seen: their points have marks of their own."""

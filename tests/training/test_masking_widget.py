@@ -272,6 +272,7 @@ def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
     again.start()
     assert again.wait(60)
     assert again.rows[:2] == first.rows
+    assert re.search(r">Done: 1 row in [\d.]+ s, and 2 from rows.jsonl.<", again.message.value), again.message.value
     assert len(read_rows(out, {})) == 3
 
 
