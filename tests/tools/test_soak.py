@@ -22,6 +22,7 @@ def rounds(tmp_path_factory):
     return rows, out, before, (set(psutil.Process().children(recursive=True)), dict(os.environ))
 
 
+@pytest.mark.long
 def test_a_round_gives_back_what_it_took(rounds):
     """What is loaded and kept for good comes in the first rounds; what each round leaves behind would show twice."""
     _, second, _, fourth = rounds[0]
@@ -29,6 +30,7 @@ def test_a_round_gives_back_what_it_took(rounds):
         assert fourth[name] < second[name] + 2, name
 
 
+@pytest.mark.long
 def test_the_rows_are_in_the_file_and_nothing_else_is_left(rounds):
     rows, out, before, after = rounds
     assert soak.read(out) == rows
@@ -37,6 +39,7 @@ def test_the_rows_are_in_the_file_and_nothing_else_is_left(rounds):
     assert after == before
 
 
+@pytest.mark.long
 def test_the_table_and_the_picture_say_what_was_measured(rounds):
     rows = rounds[0]
     table = soak.table(rows).set_index("")
