@@ -1,7 +1,6 @@
 """docs/reliability.md is what the list of promises and the stored rows say, and every test that it names is there."""
 
 import ast
-import re
 from pathlib import Path
 
 import pandas as pd
