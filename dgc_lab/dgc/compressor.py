@@ -115,7 +115,7 @@ class Compressor(tf.Module):
 
         Args, Raises: as `__call__`; learning_rate is a number or a scalar tensor.
         """
-        updates, report = self._step(gradients, ratio, metadata, learning_rate)
+        updates, report = self._step(gradients, ratio, metadata, tf.cast(learning_rate, tf.float32))
         for variable, update in zip(self.trained, updates, strict=True):
             if isinstance(update, tf.IndexedSlices):
                 values = tf.cast(learning_rate, variable.dtype) * update.values
@@ -170,8 +170,13 @@ class Compressor(tf.Module):
         self.agree(f"{self.config}, variables {variables}")
         average = self.config.reduction == "average"
         gradients, metadata = self.communicator.reduce_within_host(gradients, metadata, average)
-        both = [local_gradients(own, self.trained, self.config, self.communicator.size) for own in gradients]
+        workers = self.communicator.size
+        both = [local_gradients(own, self.weights_of(i), self.config, workers) for i, own in enumerate(gradients)]
         return *zip(*both, strict=True), metadata
+
+    def weights_of(self, worker):
+        """The weights for which a worker in this process has its gradients."""
+        return self.trained
 
     def agree(self, what: str) -> None:
         """RanksDisagree unless all ranks say the same; else they would wait for each other for ever."""

@@ -18,6 +18,7 @@ from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import Communicator, default_communicator
 from dgc_lab.schemes.compressor import compressor_of
 from dgc_lab.schemes.gallery import parse_scheme
+from dgc_lab.schemes.naming import identity
 from dgc_lab.schemes.scheme import Scheme
 
 UNCOMPRESSED = DGCConfig(
@@ -142,9 +143,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
         def exchange():
             means = iter([new / steps for _, new in there])
-            self._exchange([None if g is None else next(means) for g in gradients])
-            for old, _ in there:
-                old.assign(keras.ops.zeros_like(old))
+            # The sums are cleared first: NaN in one of them ends the exchange, and must not be in the next one.
+            with tf.control_dependencies([old.value.assign(tf.zeros_like(old.value)) for old, _ in there]):
+                self._exchange([None if g is None else next(means) for g in gradients])
 
         def wait():
             for old, new in there:
@@ -207,13 +208,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if not self.built:  # as Keras's own optimizers do
             warnings.warn("residuals and velocities are left as they are: the optimizer was not built", stacklevel=2)
             return
-        saved, own = int(np.asarray(store["rank"])), self.communicator.first
-        if saved != own:
-            raise ValueError(f"the file holds rank {saved}'s residuals, and this is rank {own}: each must load its own")
-        saved, own = int(np.asarray(store["workers"])), self.communicator.size
-        if saved != own:
-            raise ValueError(f"the file is one of {saved} ranks, and these are {own}: residuals are each rank's own")
         state, held = self._state, len(store.keys()) - 2
+        saved = "rank {} of {}".format(*(int(np.asarray(store[which])) for which in ("rank", "workers")))
+        own = f"rank {self.communicator.first} of {self.communicator.size}"
+        if len(state) > 1 and saved != own:  # beside the step there is nothing of whole gradients, and it is the same
+            raise ValueError(f"the file holds residuals of {saved}, and this is {own}: each rank must load its own")
         if held != len(state):
             raise ValueError(f"the file holds {held} of the {len(state)} state variables")
         for number, variable in enumerate(state):
@@ -223,7 +222,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         inner["config"] |= {which: getattr(self, which) for which in BEFORE_THE_EXCHANGE}
         how, switches = self.config, self.switches
-        how = dataclasses.asdict(how) if isinstance(how, DGCConfig) else how and how.name
+        how = dataclasses.asdict(how) if isinstance(how, DGCConfig) else how and identity(how)
         switches = switches and dataclasses.asdict(switches)
         return {"name": self.name, "optimizer": inner, "config": how, "switches": switches}
 
@@ -231,9 +230,20 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     def from_config(cls, config, custom_objects=None):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         how = config["config"]
-        how = parse_scheme(how) if isinstance(how, str) else how and DGCConfig(**how)
+        how = scheme_of(how) if isinstance(how, str) else how and DGCConfig(**how)
         switches = config.get("switches") and DGCConfig(**config["switches"])
         return cls(inner, how, name=config["name"], switches=switches)
+
+
+def scheme_of(name: str) -> Scheme:
+    """A published scheme by its name in a file; a ValueError for one that a file cannot hold."""
+    try:
+        return parse_scheme(name)
+    except ValueError:
+        raise ValueError(
+            f"the model was saved with the scheme {name!r}, which a file cannot hold. Load it with compile=False, and "
+            "compile it with that scheme again"
+        ) from None
 
 
 def check_outer_optimizer(optimizer) -> None:

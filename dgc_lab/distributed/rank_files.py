@@ -54,8 +54,12 @@ class RankFiles:
         """
         steps = self.steps()
         values = self._values(steps[-1]) if steps else []  # refused here where the others are new ranks, and have none
-        newest = tf.constant([steps[-1] if steps else 0])
-        step = int(tf.reduce_min(self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")))
+        newest = tf.constant([[steps[-1] if steps else 0, len(steps)]])
+        told = self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")
+        step, most = int(tf.reduce_min(told[:, 0])), int(tf.reduce_max(told[:, 1]))
+        if step == 0 and most > 1:  # the second save comes after the first one of all
+            missing = [rank for rank, count in enumerate(told[:, 1].numpy()) if not count]
+            raise LabError(f"{self.folder} holds no save of rank {missing[0]}, and others are there: bring it back")
         if step == 0:
             return 0
         if step not in steps:

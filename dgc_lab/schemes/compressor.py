@@ -112,6 +112,11 @@ class SchemeCompressor(Compressor):
         changes = list(zip(self._kept(there), kept, strict=True))
         return self.commit(updates, changes, report, fail_if_bad(table[:, 0], self.names)), report
 
+    def weights_of(self, worker):
+        if not self.drifts:
+            return self.trained
+        return [tf.cast(v, tf.float32) + way for v, way in zip(self.trained, self.drifts[worker], strict=True)]
+
     def _kept(self, there) -> list:
         """What a step changes beside the weights: states, and where workers move alone, how far."""
         return tf.nest.flatten([[own[i] for i in there] for own in (*self.states, *self.drifts)])
@@ -145,7 +150,7 @@ class SchemeCompressor(Compressor):
             return [tf.zeros_like(gradients[0][i]) for i in there], [*states, *tf.nest.flatten(gone)], table, handed
 
         due = (self.step < self.scheme.since) | ((self.step + 1) % self.scheme.every == 0)
-        return tf.cond(due, exchange, wait)
+        return tf.cond(due & (rate > 0), exchange, wait)  # at a rate of 0 no exchange could move anything
 
     def _watched(self, worker, i, gradient):
         """The started step of a worker here for one variable."""

@@ -106,7 +106,8 @@ def round_by_chance(x: tf.Tensor, seed: Seed):
         >>> round_by_chance(tf.constant([3.0, -2.0]), (0, 1)).numpy().tolist()
         [3.0, -2.0]
     """
-    return tf.floor(x + chance(x, seed))
+    up = tf.floor(x + chance(x, seed))
+    return tf.minimum(up, tf.math.ceil(x))  # 127 + 0.99999997 is 128 in float32
 
 
 def pack_bits(numbers: tf.Tensor, bits: int):

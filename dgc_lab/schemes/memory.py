@@ -55,7 +55,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
         velocity = momentum * velocity + update
         return velocity, own, (velocity, inner)
 
-    return scheme._replace(step=step, init=init, momentum=momentum)
+    return scheme._replace(step=step, init=init, momentum=momentum, name=f"{scheme.name}, momentum {momentum}")
 
 
 def local(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:

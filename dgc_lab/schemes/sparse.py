@@ -76,10 +76,12 @@ def random_k(ratio: float = 0.01):
     def step(gradient, state, turn):
         flat = tf.reshape(gradient, [-1])
         size = flat.shape[0]
-        count = tf.maximum(1, tf.cast(tf.round(ratio * size), tf.int32))
-        # One of each stretch of size / count elements: a shuffle of all would take longer than the rest of the step.
-        drawn = tf.random.stateless_uniform([count], turn.seed, dtype=tf.float64) + tf.cast(tf.range(count), tf.float64)
-        places = tf.cast(drawn * (size / tf.cast(count, tf.float64)), tf.int32)
+        count = tf.cast(tf.minimum(tf.maximum(1.0, tf.round(ratio * size)), size), tf.int64)
+        # One of each stretch of about size / count elements: a shuffle of all would take longer than the rest.
+        edges = tf.range(count + 1) * size // tf.maximum(count, 1)
+        drawn = tf.random.stateless_uniform([count], turn.seed, dtype=tf.float64)
+        drawn *= tf.cast(edges[1:] - edges[:-1], tf.float64)
+        places = tf.cast(edges[:-1] + tf.cast(drawn, tf.int64), tf.int32)
         chosen = tf.gather(flat, places)
         mean = yield Mean(chosen)
         return in_places(places, mean, gradient.shape), in_places(places, chosen, gradient.shape), state

@@ -13,6 +13,7 @@ from dgc_lab.distributed.callbacks import AverageMetrics, WriteCompression, on_f
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+from dgc_lab.schemes import Mean, Scheme, qsgd, with_memory
 
 v1 = tf.compat.v1.train
 SMALL = DGCConfig(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
@@ -113,8 +114,8 @@ def test_another_ranks_file_is_refused(tmp_path):
     fit(model)
     model.save_weights(tmp_path / "model.weights.h5")
     model.optimizer.communicator.first = 1
-    with pytest.raises(ValueError, match="the file holds rank 0's residuals, and this is rank 1"):
-        model.optimizer.load_own_variables({"rank": np.array(0)})
+    with pytest.raises(ValueError, match="the file holds residuals of rank 0 of 1, and this is rank 1 of 1"):
+        model.optimizer.load_own_variables({"rank": np.array(0), "workers": np.array(1)})
 
 
 def test_mixed_float16_is_refused_before_it_hangs():
@@ -389,10 +390,48 @@ def test_weights_are_loaded_before_the_first_step_with_a_warning(tmp_path):
     fit(fresh)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_nan_in_a_micro_batch_that_waits_spoils_one_exchange_and_no_more(graph):
+    weight = keras.Variable(np.zeros((4, 4), np.float32))
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    optimizer = DistributedOptimizer(inner, DGCConfig(ratio=0.5, momentum=0.0, dense_below=0))
+    step = (tf.function if graph else lambda one: one)(lambda gradient: optimizer.apply([gradient], [weight]))
+    step(tf.fill([4, 4], np.nan))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="NaN or infinity"):
+        step(tf.ones([4, 4]))
+    assert not np.any(weight)
+    for _ in range(5):
+        step(tf.ones([4, 4]))
+    assert np.all(np.isfinite(weight))
+    assert np.all(np.array(weight) < 0)
+
+
+def test_a_scheme_of_ones_own_is_loaded_without_it_and_the_error_says_how(tmp_path):
+    def mine(gradient, state, turn):
+        mean = yield Mean(gradient)
+        return mean, gradient, state
+
+    for scheme in (Scheme(mine, name="mine"), with_memory(qsgd())):
+        model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), scheme))
+        fit(model)
+        model.save(tmp_path / "model.keras")
+        with pytest.raises(ValueError, match=rf"saved with the scheme '{scheme.name}[ 0-9a-f]*', .*compile=False"):
+            keras.saving.load_model(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+        np.testing.assert_array_equal(loaded(np.ones((1, 4))), model(np.ones((1, 4))))
+
+
+def test_whole_gradients_have_no_residuals_and_their_file_fits_any_number_of_ranks():
+    model = compiled(DistributedOptimizer(keras.optimizers.Adam(0.1)))
+    fit(model)
+    model.optimizer.load_own_variables({"rank": np.array(1), "workers": np.array(2), "0": np.array(7)})
+    assert int(model.optimizer.compressor.step) == 7
+
+
 def test_a_file_of_as_many_ranks_alone_is_loaded():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     fit(model)
-    with pytest.raises(ValueError, match="the file is one of 2 ranks, and these are 1"):
+    with pytest.raises(ValueError, match="residuals of rank 0 of 2, and this is rank 0 of 1"):
         model.optimizer.load_own_variables({"rank": np.array(0), "workers": np.array(2)})
 
 

@@ -369,6 +369,26 @@ def test_keras_saves_residuals_and_goes_on_bit_for_bit(two_ranks, tmp_path):
         assert_bits([whole], [resumed])
 
 
+def save_lose_and_restore(folder, saves):
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    communicator, variable = HorovodWorkers(), tf.Variable(1.0)
+    files = RankFiles(f"{folder}/{communicator.first}", communicator, [variable], {})
+    for step in range(1, saves + 1):
+        files.save(step)
+    if communicator.first == 1:
+        for step in files.steps():
+            files._file(step).unlink()
+    return RankFiles(files.folder, communicator, [variable], {}).restore()
+
+
+def test_a_rank_whose_files_are_lost_does_not_make_all_begin_anew(two_ranks, tmp_path):
+    """With one save at most on any rank it may have come before the others': all begin anew."""
+    assert two_ranks.run(save_lose_and_restore, str(tmp_path / "once"), 1) == [0, 0]
+    with pytest.raises(LabError, match="holds no save of rank 1, and others are there"):
+        two_ranks.run(save_lose_and_restore, str(tmp_path / "often"), 2)
+
+
 def load_on_rank_0_alone(folder):
     import keras
 

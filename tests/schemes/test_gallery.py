@@ -187,6 +187,24 @@ def test_a_ratio_in_a_variable_changes_without_a_new_trace():
     assert step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize(("size", "ratio"), [(7, 0.5), (1000, 0.3), (32_768, 0.1), (5, 1.0), (0, 0.5)])
+def test_random_places_are_no_place_twice(size, ratio):
+    for seed in range(20):
+        own, _ = own_of(lab.random_k(ratio), tf.ones([size]), seed)
+        assert set(own.numpy()) <= {0.0, 1.0}
+        assert np.count_nonzero(own) == round(ratio * size)
+
+
+def test_a_number_that_is_whole_is_rounded_to_itself_whatever_is_drawn():
+    """127 + 0.99999997 is 128 in float32, which is -128 in int8."""
+    drawn = [lab.round_by_chance(tf.fill([4_000_000], 127.0), (0, seed)) for seed in range(20)]
+    assert {float(each) for numbers in drawn for each in np.unique(numbers)} == {127.0}
+
+
+def test_momentum_is_in_the_name_by_which_rows_are_told_apart():
+    assert with_momentum(lab.qsgd(1), 0.5).name == "qsgd:levels=1, momentum 0.5"
+
+
 def test_momentum_around_a_scheme_is_momentum_sgd():
     _, updates, _ = steps_of(with_momentum(lab.dense(), 0.5), steps=3)
     _, plain, _ = steps_of(lab.dense(), steps=3)

@@ -1,5 +1,7 @@
 """Local SGD: workers that move alone between two exchanges, and what then comes of it."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -15,11 +17,11 @@ X = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
 RATE = 0.05
 
 
-def trainer_of(scheme, workers=2):
+def trainer_of(scheme, workers=2, rate=RATE, switches=EVERY):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
     loss, batches = keras.losses.MeanSquaredError(), batches_of(X, X.sum(1, keepdims=True), 8)
-    return ModelTrainer(model, loss, batches, scheme, RATE, SimulatedWorkers(workers), switches=EVERY)
+    return ModelTrainer(model, loss, batches, scheme, rate, SimulatedWorkers(workers), switches=switches)
 
 
 def trained(scheme, steps, workers=2):
@@ -68,6 +70,30 @@ def test_post_local_sgd_begins_as_synchronous_sgd():
     together, _ = trained(dense(), steps=8)
     for one, other in zip(post, together, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_at_a_learning_rate_of_zero_nothing_moves_and_nothing_breaks():
+    """As at the first step of a warm-up, and at the end of a decay; what was on its way comes when the rate is back."""
+    rates = keras.optimizers.schedules.PiecewiseConstantDecay([0, 5, 12], [0.0, RATE, 0.0, RATE])
+    trainer, after = trainer_of(local(dense(), every=4, since=2), rate=rates), {}
+    for steps in (4, 8, 15, 16):
+        list(trainer.run(steps))
+        after[steps] = np.concatenate([weight.numpy().ravel() for weight in trainer.weights])
+    assert np.all(np.isfinite(after[16]))
+    np.testing.assert_array_equal(after[4], after[8])
+    np.testing.assert_array_equal(after[4], after[15])
+    assert np.any(after[16] != after[15])
+
+
+def test_weight_decay_is_of_the_weights_that_a_worker_has_got_to():
+    switches = dataclasses.replace(EVERY, weight_decay=0.5)
+    ways = []
+    for scheme in (local(dense(), every=8), dense()):  # one worker, whose way alone is all there is
+        trainer = trainer_of(scheme, workers=1, switches=switches)
+        list(trainer.run(8))
+        ways.append([weight.numpy() for weight in trainer.weights])
+    for one, other in zip(*ways, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_any_scheme_can_be_exchanged_less_often():
