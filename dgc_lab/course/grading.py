@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -87,6 +87,7 @@ def grade(
         found, remarks = find(place, assignment, unpacked)
         for remark in remarks:
             say(without_control(remark))
+        found = _as_before(found, rows)
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
         check_secret(entries, secret)
         if only:
@@ -115,6 +116,20 @@ def grade(
         write_report(folder, report)
         shutil.rmtree(unpacked, ignore_errors=True)
         return [rows[student] for student in sorted(rows)]
+
+
+def _as_before(found: list[Submission], rows: dict[str, dict]) -> list[Submission]:
+    """Who is who from one download to the next, by the platform's numbers: two may have one name."""
+    same = []
+    for each in found:
+        name = each.student.removesuffix(f"-{each.number}")
+        if each.number and name != each.student and rows.get(name, {}).get("number") == each.number:
+            each = replace(each, student=name)
+        elif each.number and rows.get(each.student, {}).get("number") not in (None, "", each.number):
+            words = f"{each.student} was number {rows[each.student]['number']} before, and this is number {each.number}"
+            each = replace(each, student=f"{each.student}-{each.number}", remarks=(*each.remarks, words))
+        same.append(each)
+    return same
 
 
 def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: int) -> Iterator[tuple[dict, dict]]:

@@ -17,7 +17,11 @@ from dgc_lab.course.submissions import plain
 LEAST_SECRET = 16  # characters
 HEADING = re.compile(
     r"((student|user|sis|login|full|first|last|family|given|e-?mail|matriculation)[ _-]*)*"
-    r"(student|name|surname|user|username|login|id|identifier|number|no\.?|e-?mail|address)s?",
+    r"(student|name|surname|user|username|login|id|identifier|number|no\.?|e-?mail|address)s?"
+    r"|(vollständiger |voll|vor|nach|familien|benutzer|anmelde)?name[n]?|studierende[nr]?|teilnehmer(/in|:in|in)?"
+    r"|matrikel-?(nummer|nr\.?)|id-nummer|e-mail-adresse"
+    r"|nom( complet| de famille| d['’]utilisateur)?|prénom|étudiante?s?|adresse de courriel|identifiant"
+    r"|nombre( completo| de usuario)?|apellidos?(\(s\))?|alumn[oa]s?|estudiantes?|correo( electrónico)?",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
@@ -95,7 +96,10 @@ def read_sheet(sheet: Path) -> tuple[list[dict], str]:
     """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``."""
     head = read_text(sheet).partition("\n")[0]
     delimiter = ";" if head.count(";") > head.count(",") else ","
-    return [row for row in read_rows(sheet, COLUMNS, delimiter) if row["student"].strip()], delimiter
+    rows = [row for row in read_rows(sheet, COLUMNS, delimiter) if row["student"].strip()]
+    for row in rows:
+        row["version"] = version_in(row["version"])
+    return rows, delimiter
 
 
 def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
@@ -124,9 +128,17 @@ def _answers(gradebook, folder):
 
 
 def version(path: Path) -> str:
-    """Eight digits that tell one version of a hand-in from another: by all that is the student's own in it."""
+    """What tells one version of a hand-in from another: by all that is the student's own in it.
+
+    It begins with a letter, or a spreadsheet would read ``12345e67`` as a number and write another one.
+    """
     import nbformat
 
     cells = nbformat.read(path, as_version=4).cells
     own = [cell.source for cell in cells if cell.metadata.get("nbgrader", {"solution": True})["solution"]]
-    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:8]
+    return f"v{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:8]}"
+
+
+def version_in(text: str) -> str:
+    """A version as a file has it; older files have it without the letter."""
+    return f"v{text}" if re.fullmatch("[0-9a-f]{8}", text) else text

@@ -59,8 +59,11 @@ def points(text: str) -> float | None:
 def marks(options) -> int:
     """The marks, with those that a person has given; 1 when somebody on a platform was left as they were."""
     from dgc_lab.gradebook.by_hand import by_hand
+    from dgc_lab.gradebook.late import unmatched
     from dgc_lab.gradebook.table import marks
 
+    for words in unmatched(options.folder):
+        print(words)
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)
         print(f"{entered} answers have points in {', '.join(map(str, options.by_hand))}, {waiting} wait for them")

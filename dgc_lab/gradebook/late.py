@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
+from dgc_lab.course.report import read_report
 from dgc_lab.course.submissions import plain
 
 FILE = "late.toml"
@@ -24,11 +25,12 @@ class Rules:
     """What ``late.toml`` says; without the file nobody is late.
 
     Attributes:
-        due: by exercise the time by which it is to be handed in.
+        due: by exercise, in small letters, the time by which it is to be handed in.
         grace_minutes: how much later is not late yet.
         percent_a_day: of the points that can be reached, what each day that has begun costs.
         most_days: days after which nothing counts; 0 for no such day.
-        students: by plain name and exercise what is different for one student: due, handed_in, reason.
+        students: by plain name and exercise, in small letters, what is different for one student: due, handed_in,
+            reason.
     """
 
     due: dict[str, dt.datetime] = field(default_factory=dict)
@@ -65,14 +67,32 @@ def read_rules(folder: Path) -> Rules:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**6:
             raise LabError(f"{path}: {name} must be a number of at least 0, got {value!r} (most: 1000000)")
-    due = {name: _time(path, f"due.{name}", value) for name, value in found.get("due", {}).items()}
+    if not isinstance(found.get("due", {}), dict) or not isinstance(found.get("student", []), list):
+        raise LabError(f"{path}: times to hand in stand below [due], one student's below [[student]]")
+    due = {name.lower(): _time(path, f"due.{name}", value) for name, value in found.get("due", {}).items()}
     students = {}
     for each in found.get("student", ()):
-        if not {"name", "exercise"} <= set(each) <= WORDS:
+        if not isinstance(each, dict) or not {"name", "exercise"} <= set(each) <= WORDS:
             raise LabError(f"{path}: a [[student]] has name, exercise and some of due, handed_in, reason, got {each!r}")
+        for word in {"name", "exercise", "reason"} & set(each):
+            if not isinstance(each[word], str):
+                raise LabError(f"{path}: student.{word} must be text in quotes, got {each[word]!r}")
         times = {word: _time(path, f"student.{word}", each[word]) for word in ("due", "handed_in") if word in each}
-        students[plain(each["name"]), each["exercise"]] = {"reason": each.get("reason", "")} | times
+        key = plain(each["name"]).lower(), each["exercise"].lower()
+        students[key] = {"reason": each.get("reason", "")} | times
     return Rules(due, *numbers.values(), students)
+
+
+def unmatched(folder: Path) -> list[str]:
+    """What in ``late.toml`` is about nothing that has been graded, in words: perhaps not yet, perhaps never."""
+    rules, report = read_rules(folder), read_report(folder)
+    report.pop("exercises", None)
+    handed = {name.lower(): {student.lower() for student in rows} for name, rows in report.items()}
+    words = [f"nothing of {name} has been graded" for name in rules.due if name not in handed]
+    for student, name in rules.students:
+        if student not in handed.get(name, ()):
+            words.append(f"{student} has no graded hand-in of {name}")
+    return [f"{FILE}: {each}" for each in words]
 
 
 def _time(path: Path, name: str, value) -> dt.datetime:
@@ -101,8 +121,8 @@ def lateness(
         >>> lateness(rules, "jane", "04", "2026-11-21T13:00:00", 15, 20)
         Lateness(days=2, points=11.0, words='2 days late: 4 points off')
     """
-    own = rules.students.get((student, exercise), {})
-    due = own.get("due", rules.due.get(exercise))
+    own = rules.students.get((student.lower(), exercise.lower()), {})
+    due = own.get("due", rules.due.get(exercise.lower()))
     if due is None:
         return None
     why = f" ({own['reason']})" if own.get("reason") else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.gradebook.by_hand import points_of, version
+from dgc_lab.gradebook.by_hand import points_of, version, version_in
 from dgc_lab.gradebook.csv_text import read_rows, write_rows
 from dgc_lab.gradebook.grades import grades_of, marked_by_hand
 from dgc_lab.marking.nbgrader_api import course_api
@@ -28,6 +28,7 @@ def read_overrides(folder: Path) -> list[dict]:
     rows = read_rows(path, COLUMNS)
     for number, row in enumerate(rows, 2):
         points_of(row["points"] or "nothing", None, f"{path}, line {number}")
+        row["version"] = version_in(row["version"])
     return rows
 
 
@@ -37,7 +38,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
     ``task`` is the ``grade_id`` of a marks cell, or what comes after ``marks-`` in it.
 
     Raises:
-        LabError: there is no such student, exercise or task, the points cannot be, or the reason is empty.
+        LabError: there is no such student, exercise, task or override, the points cannot be, or the reason is empty.
     """
     folder = Path(folder).resolve()
     rows = graded_rows(folder, exercise)[exercise]
@@ -56,11 +57,10 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         raise LabError(f"points for {task} must be from 0 to {most:g}, got {points:g}")
     if points is not None and not reason.strip():
         raise LabError("an override needs a reason: --reason TEXT")
-    kept = [
-        row
-        for row in read_overrides(folder)
-        if (row["student"], row["exercise"], row["task"]) != (student, exercise, name)
-    ]
+    before = read_overrides(folder)
+    kept = [row for row in before if (row["student"], row["exercise"], row["task"]) != (student, exercise, name)]
+    if points is None and kept == before:
+        raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to take back")
     if points is not None:
         made = version(folder / "submitted" / student / exercise / f"{exercise}.ipynb")
         now = dt.datetime.now().isoformat(timespec="minutes")

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
-from dgc_lab.course.submissions import plain
+from dgc_lab.course.submissions import plain, student_of
 from dgc_lab.gradebook.csv_text import CsvText
 from dgc_lab.gradebook.ledger import Mark
 
@@ -122,7 +122,7 @@ def fill(
         stretch = most / rows.most if most is not None and scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
         for student, mark in marks[name].items():
-            line, why = _line_of(lines, student, mark)
+            line, why = _line_of(lines, student, mark, platform)
             why = why or _closed(table, line, place) or _unfinished(mark)
             if why:
                 found.left.append(f"{student}, {name}: {why}")
@@ -177,6 +177,8 @@ def _lines(form: Platform, table: CsvText, platform: str) -> list[Line]:
         called = {row[each].strip().removeprefix("#") for each in names} - {""}
         first_last = [row[heads.index(each)] for each in ("First Name", "Last Name") if each in heads]
         called |= {" ".join(first_last), *(" ".join(reversed(each.split(",", 1))) for each in called if "," in each)}
+        if platform == "moodle":  # what an anonymous student's folder is called, before the number
+            called |= {re.sub(r"\d+$", "", row[each]) for each in numbers}
         lines.append(Line(place, frozenset(known), frozenset(map(_key, called | known)) - {""}))
     return lines
 
@@ -186,17 +188,29 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", plain(name.split("@")[0]).lower()) if name.strip() else ""
 
 
-def _line_of(lines: list[Line], student: str, mark: Mark) -> tuple[Line | None, str]:
-    """A student's row, by the platform's number, else by name; or why there is none."""
+def _line_of(lines: list[Line], student: str, mark: Mark, platform: str) -> tuple[Line | None, str]:
+    """A student's row, by the platform's number, else by name; or why there is none.
+
+    Moodle calls a group's folder by the group's name and number, and a student may have the same number: the name
+    before it must be the row's, too.
+    """
     by_number = [line for line in lines if mark.number and mark.number in line.numbers]
     by_name = [line for line in lines if _key(student) in line.names]
     if len(by_number) == 1:
         if by_name and by_number[0] not in by_name:
             return None, f"the file is from number {mark.number}, which is somebody else's"
+        called = {_key(student).removesuffix(mark.number), _key(student), _key(_folder_name(mark))}
+        if platform == "moodle" and not called & by_number[0].names:
+            return None, f"number {mark.number} is called otherwise here: is it a group's hand-in?"
         return by_number[0], ""
     if len(by_name) == 1:
         return by_name[0], ""
     return None, "several rows fit" if by_name else "no row fits"
+
+
+def _folder_name(mark: Mark) -> str:
+    """The name that the platform has put before the number."""
+    return student_of(PurePosixPath(mark.handed_in), "") if mark.handed_in else ""
 
 
 def _closed(table: CsvText, line: Line, place: int) -> str:

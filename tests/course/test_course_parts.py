@@ -137,6 +137,33 @@ def test_a_secret_is_made_once_and_read_by_its_owner_alone(tmp_path):
         roster.read_roster(tmp_path / "names")
 
 
+@pytest.mark.parametrize(
+    "heading", ["Vollständiger Name", "Matrikelnummer", "Nom complet", "Apellido(s)", "Email address"]
+)
+def test_a_heading_is_no_student(tmp_path, heading):
+    (tmp_path / "names").write_text(f"{heading};x\nJane Doe;1\n")
+    assert roster.read_roster(tmp_path / "names") == {"Jane-Doe": "Jane Doe"}
+
+
+def test_two_of_one_name_in_two_downloads_stay_two(tmp_path):
+    """One download has the first Jane Doe, the next the second, a third both: three times the same two."""
+
+    def download(*numbers):
+        for number in numbers:
+            folder = tmp_path / "-".join(numbers) / f"Jane Doe_{number}_assignsubmission_file_"
+            folder.mkdir(parents=True)
+            (folder / "x.ipynb").write_text("{}")
+        found, _ = submissions.find(tmp_path / "-".join(numbers), "x", tmp_path / "unpacked")
+        return [(each.student, each.number) for each in grading._as_before(found, rows)]
+
+    rows = {}
+    assert download("71") == [("Jane-Doe", "71")]
+    rows["Jane-Doe"] = {"number": "71"}
+    assert download("72") == [("Jane-Doe-72", "72")]
+    rows["Jane-Doe-72"] = {"number": "72"}
+    assert download("71", "72") == [("Jane-Doe", "71"), ("Jane-Doe-72", "72")]
+
+
 def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
     assert main(["new", "08_my_idea", "--source", str(tmp_path)]) == 0
     notebook = sources.notebook(tmp_path, "08_my_idea")

@@ -11,7 +11,7 @@ import pytest
 
 from dgc_lab.common import LabError
 from dgc_lab.course import submissions
-from dgc_lab.gradebook import answers, by_hand, late, ledger, pages, similar, statistics
+from dgc_lab.gradebook import answers, by_hand, late, ledger, overrides, pages, similar, statistics
 
 RULES = """
 grace_minutes = 15
@@ -71,12 +71,30 @@ def test_nobody_loses_more_than_there_is():
         ("[due]\n04 = 2026-11-20", "due.04 must be a time like"),
         ("[due]\n04 = 2026-11-20 12:00:00Z", "without a zone"),
         ("[[student]]\nname = 'x'", "has name, exercise and some of"),
+        ("[[student]]\nname = 'x'\nexercise = 4", r"student\.exercise must be text in quotes, got 4"),
+        ("due = 2026-11-20 12:00:00", r"times to hand in stand below \[due\]"),
+        ("student = ['x']", r"a \[\[student\]\] has name, exercise"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused_with_the_files_name(tmp_path, text, words):
     (tmp_path / late.FILE).write_text(text)
     with pytest.raises(LabError, match=rf"late\.toml.*{words}"):
         late.read_rules(tmp_path)
+
+
+def test_names_in_capitals_are_the_same_and_what_fits_nothing_is_said(tmp_path):
+    rules = RULES.replace("04_masking", "04_Masking").replace('"Jane Doe"', '"jane doe"')
+    (tmp_path / late.FILE).write_text(rules)
+    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"Jane-Doe": {}, "kim": {}}, "exercises": {}}))
+    found = late.lateness(late.read_rules(tmp_path), "Jane-Doe", "04_masking", "2026-11-25T13:00:00", 10, 20)
+    assert found.words == "1 day late (ill): 2 points off"
+    assert late.unmatched(tmp_path) == []
+    rules = rules.replace('"kim"', '"Kin"').replace("[due]", "[due]\n05_x = 2026-11-20 12:00:00")
+    (tmp_path / late.FILE).write_text(rules)
+    assert late.unmatched(tmp_path) == [
+        "late.toml: nothing of 05_x has been graded",
+        "late.toml: kin has no graded hand-in of 04_masking",
+    ]
 
 
 SUM = """def total(x):
@@ -151,6 +169,22 @@ def test_points_that_are_none_are_refused_with_their_line(tmp_path):
     (tmp_path / "points.csv").write_text("student;points\n")
     with pytest.raises(LabError, match=r"exercise, answer, version, of, comment is not there"):
         by_hand.read_sheet(tmp_path / "points.csv")
+
+
+def test_a_version_is_no_number_for_a_spreadsheet_and_older_sheets_have_theirs(tmp_path):
+    import nbformat
+
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1")]), tmp_path / "x.ipynb")
+    made = by_hand.version(tmp_path / "x.ipynb")
+    assert re.fullmatch("v[0-9a-f]{8}", made)
+    rows = [
+        dict(zip(by_hand.COLUMNS, ("jane", "07", "why", text, "6", "", ""), strict=True)) for text in (made, made[1:])
+    ]
+    by_hand.write_sheet(tmp_path / "points.csv", rows, ",")
+    assert [row["version"] for row in by_hand.read_sheet(tmp_path / "points.csv")[0]] == [made, made]
+    written = {**dict.fromkeys(overrides.COLUMNS, "x"), "points": "1", "version": made[1:]}
+    (tmp_path / overrides.FILE).write_text(",".join(written) + "\n" + ",".join(written.values()) + "\n")
+    assert overrides.read_overrides(tmp_path)[0]["version"] == made
 
 
 def test_a_file_keeps_the_name_that_the_platform_wants_back(tmp_path):

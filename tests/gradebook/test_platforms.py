@@ -142,6 +142,27 @@ def test_whom_a_file_does_not_take_is_said_and_nothing_is_guessed(tmp_path):
     assert "the platform says EX" in said
 
 
+def test_a_groups_number_is_no_students(tmp_path):
+    """Moodle names a group's folder by the group's number, and some student's may be the same."""
+    group = mark(3, "4714", handed_in="Team A_4714_assignsubmission_file_/x.ipynb")
+    [said] = left(
+        tmp_path, {"Team-A": group}, MOODLE.replace("Kim Closed,kim@example.org", "Kim").replace(",No,-", ",Yes,-")
+    )
+    assert "number 4714 is called otherwise here: is it a group's hand-in?" in said
+
+
+def test_who_is_anonymous_is_known_by_the_number(tmp_path):
+    text = 'Identifier,Status,Grade,"Maximum grade"\nParticipant 4711,x,,18.00\nParticipant 4712,x,,18.00\n'
+    (tmp_path / "file.csv").write_text(text)
+    marks = {
+        "Participant-4711": mark(3, "4711", handed_in="Participant_4711_assignsubmission_file_/x.ipynb"),
+        "by-roster": mark(4, "4712", handed_in="Participant_4712_assignsubmission_file_/x.ipynb"),
+    }
+    filled = fill({EXERCISE: marks}, tmp_path / "file.csv", "moodle")
+    assert (filled.count, filled.left) == (2, [])
+    assert filled.data.decode() == text.replace("4711,x,", "4711,x,3").replace("4712,x,", "4712,x,4")
+
+
 def test_several_exercises_find_their_columns_and_a_column_can_be_named(tmp_path):
     (tmp_path / "file.csv").write_text(CANVAS)
     marks = {EXERCISE: {"doejane": mark(15.5, "123")}, "05_accumulation": {"doejane": mark(20, "123", 20.0)}}

@@ -126,6 +126,7 @@ def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course
     page = html.unescape((graded.folder / "feedback" / student / FIRST / f"{FIRST}.html").read_text())
     assert f"split: 0.5 points by hand ({reason})" in page.replace("Split", "split")
     course("override", student, FIRST, "split", "none", *folder)
+    course("override", student, FIRST, "split", "none", *folder, expected=2)  # there is none any more
     assert mark_of(graded, course, student) == before
     for wrong in (("Nobody", "split", "1"), (student, "no-such", "1"), (student, "split", "7")):
         course("override", wrong[0], FIRST, *wrong[1:], "--reason", "x", *folder, expected=2)
