@@ -12,7 +12,6 @@ from dgc_lab.training.sweeps import read_rows, table
 
 #: Updates of each published row, of all workers together.
 PUBLISHED_STEPS = 20_000
-SHORT_STEPS = 5_000  # of the rows that were made here for every ratio; some were made at full length too
 #: One worker, masking, as published: by ratio, test accuracy and test loss.
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
@@ -46,10 +45,7 @@ METHODS = ("masking", "masking_per_tensor", "dgc")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
-    """The published config: MNIST, momentum 0.9, learning rate 0.001, batch 100, the first tensor's threshold for all.
-
-    Published rows had 20 000 steps. ``scope`` is as in `dgc_lab.dgc.thresholding.thresholds`.
-    """
+    """The published config; ``scope``, there the first tensor's, is as in `dgc_lab.dgc.thresholding.thresholds`."""
     from dgc_lab.training.masking_trainer import MaskingConfig
 
     return MaskingConfig(
@@ -94,10 +90,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
 
 
 def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.DataFrame:
-    """The rows' table (`dgc_lab.training.sweeps.table`) with the published accuracy and loss behind those on MNIST.
-
-    What was not published stays empty.
-    """
+    """The table of ``rows``, and behind those on MNIST the published accuracy and loss, where there is one."""
     frame = table(rows)
     # Where all rows are of one data set, the table has no column for it.
     on_mnist = frame["dataset"] == "mnist" if "dataset" in frame else [row["dataset"] == "mnist" for row in rows]
@@ -107,28 +100,33 @@ def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.Data
     return frame
 
 
-def single_node_rows(scope: str = "first", steps: int = SHORT_STEPS) -> list[dict]:
-    """The rows of the single-node table as they were made for this lab, from ``results/``.
+def single_node_rows(scope: str = "first") -> list[dict]:
+    """The rows of the single-node table as they were made for this lab, from ``results/``: 20 000 steps each.
 
     ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
-    ``steps`` are the updates of a row: 5 000, of which there are 12 rows, or 20 000, as published.
 
     Example:
-        >>> len(single_node_rows("tensor"))
-        12
+        >>> [row["ratio"] for row in single_node_rows("tensor")]
+        [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("scope", scope, ("first", "tensor"))
-    return read_rows(results_file(f"single_node_{scope}.jsonl"), {"scope": scope, "steps": steps})
+    return _made("single_node_first", f"single_node_{scope}", seed=0)
 
 
-def two_node_rows(method: str, steps: int = SHORT_STEPS, seed: int = 0) -> list[dict]:
-    """The rows of the two-node table as they were made for this lab, from ``results/``.
+def two_node_rows(method: str, seed: int = 0) -> list[dict]:
+    """The rows of the two-node table as they were made for this lab, from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of `two_node_settings`, else a ValueError; of ``steps`` updates of both ranks, with ``seed``.
+    ``method`` is one of `two_node_settings`, else a ValueError; seeds 1 and 2 are there at 0.1 % and at 100 %.
 
     Example:
-        >>> two_node_rows("dgc")[0]["workers"]
-        2
+        >>> [row["ratio"] for row in two_node_rows("dgc")]
+        [1.0, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("method", method, METHODS)
-    return read_rows(results_file(f"two_node_{method}.jsonl"), {"steps": steps // 2, "seed": seed})
+    return _made("two_node_dgc" if method == "dgc" else "two_node_masking", f"two_node_{method}", seed=seed)
+
+
+def _made(whole: str, name: str, seed: int) -> list[dict]:
+    """A file's rows of a seed; that of ratio 1 is ``whole``'s: where all is sent, no threshold makes a difference."""
+    rows = read_rows(results_file(f"{name}.jsonl"), {"seed": seed})
+    return rows if whole == name else read_rows(results_file(f"{whole}.jsonl"), {"ratio": 1.0, "seed": seed}) + rows

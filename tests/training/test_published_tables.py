@@ -9,18 +9,62 @@ from pathlib import Path
 import pytest
 
 from dgc_lab.common import results_file
+from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.scaling.worker_sweep import LEARNING_RATE, STEPS, table_runs
 from dgc_lab.training import published_tables as published
+from dgc_lab.training.distributed_trainer import DistributedTrainer
+from dgc_lab.training.masking_trainer import Trainer
 from dgc_lab.training.sweeps import configuration, is_of, read_rows
+
+ONE_WORKER = [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
+TWO_WORKERS = [1.0, 0.01, 0.005, 0.002, 0.001]
+
+
+def of_one_recipe(rows: list[dict], wanted: dict) -> bool:
+    """Whether the rows are of these settings and of the same data; a row of whole gradients may be another rule's."""
+    return all(is_of(row, wanted) for row in rows if row["ratio"] < 1) and len({row["data"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("scope", ["first", "tensor"])
-def test_committed_rows_are_whole(scope):
+def test_rows_of_one_worker_are_there_and_of_the_published_length(scope):
     rows = published.single_node_rows(scope)
-    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
-    settings = published.single_node_settings(published.SHORT_STEPS, scope)
-    assert all(row.items() >= dataclasses.asdict(settings).items() for row in rows)
-    assert len({row["data"] for row in rows}) == 1
+    assert [row["ratio"] for row in rows] == ONE_WORKER
+    assert of_one_recipe(rows, dataclasses.asdict(published.single_node_settings(scope=scope)))
+    assert {row["steps"] for row in rows} == {published.PUBLISHED_STEPS}
+
+
+@pytest.mark.parametrize("method", published.METHODS)
+def test_rows_of_two_workers_are_there_and_of_the_published_length(method):
+    rows = published.two_node_rows(method)
+    assert [row["ratio"] for row in rows] == TWO_WORKERS
+    assert of_one_recipe(rows, published.two_node_settings(method).facts())
+    assert {row["steps"] * row["workers"] for row in rows} == {published.PUBLISHED_STEPS}
+
+
+@pytest.mark.parametrize(("method", "ratio"), [("masking", 1.0), ("dgc", 0.001)])
+def test_three_seeds_where_the_verdict_is(method, ratio):
+    found = [row for seed in (0, 1, 2) for row in published.two_node_rows(method, seed) if row["ratio"] == ratio]
+    assert [row["seed"] for row in found] == [0, 1, 2]
+    for row in found:
+        assert is_of(row, published.two_node_settings(method, seed=row["seed"]).facts())
+
+
+def on_digits(settings):
+    return dataclasses.replace(settings, dataset="digits", batch=32)
+
+
+def test_where_all_is_sent_the_threshold_makes_no_difference(digits):
+    """So a threshold per tensor has no row of its own there: it would be the first tensor's, to the bit."""
+    one = [Trainer(on_digits(published.single_node_settings(20, scope)), digits) for scope in ("first", "tensor")]
+    two = [
+        DistributedTrainer(on_digits(published.two_node_settings(method, 20)), SimulatedWorkers(2), digits)
+        for method in ("masking", "masking_per_tensor")
+    ]
+    for trainers in (one, two):
+        events = [list(trainer.run(ratio=1.0)) for trainer in trainers]
+        losses = [[event.loss for event in found] for found in events]
+        assert len(losses[0]) >= 10
+        assert losses[0] == losses[1]
 
 
 def test_rows_of_a_scope_that_was_not_run():
@@ -41,19 +85,7 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
     file = tmp_path / "site" / "dgc_lab" / "training" / "published_tables.py"
-    assert done.stdout.split() == [str(file), "12"], done.stderr
-
-
-MADE = ("masking", "dgc")  # the methods whose rows are in results/
-
-
-def test_two_node_rows_are_complete_and_of_one_recipe():
-    for method in MADE:
-        rows = published.two_node_rows(method)
-        assert set(published.TWO_NODE) <= {row["ratio"] for row in rows}
-        wanted = published.two_node_settings(method, published.SHORT_STEPS).facts()
-        for row in rows:
-            assert is_of(row, wanted), (method, row["ratio"])
+    assert done.stdout.split() == [str(file), "6"], done.stderr
 
 
 def test_rows_on_disk_are_found_by_todays_settings(digits):
@@ -74,14 +106,3 @@ def test_rows_on_disk_are_found_by_todays_settings(digits):
 def test_two_node_settings_name_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         published.two_node_settings(**arguments)
-
-
-def test_rows_at_full_length_are_of_the_same_recipe():
-    """They come one by one, over hours: what there is of them is by the settings of the command that makes them."""
-    for scope in ("first", "tensor"):
-        wanted = published.single_node_settings(scope=scope).facts()
-        assert all(is_of(row, wanted) for row in published.single_node_rows(scope, published.PUBLISHED_STEPS))
-    for method in published.METHODS:
-        for seed in (0, 1, 2):
-            wanted = published.two_node_settings(method, seed=seed).facts()
-            assert all(is_of(row, wanted) for row in published.two_node_rows(method, published.PUBLISHED_STEPS, seed))
