@@ -119,7 +119,7 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     ``method`` is one of `two_node_settings`, else a ValueError; seeds 1 and 2 are there at 0.1 % and at 100 %.
 
     Example:
-        >>> [row["ratio"] for row in two_node_rows("dgc")]
+        >>> [row["ratio"] for row in two_node_rows("masking")]
         [1.0, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("method", method, METHODS)
