@@ -29,7 +29,7 @@ Masking: the share of each gradient that is sent, and the accuracy on the test s
 tensor's threshold for all tensors. Ours are of the same config, once with that threshold and once with one per tensor;
 *kept* is the share of all elements that really passed."""
 ONE_SAID = """\
-The first tensor's threshold sends far less than the ratio says: asked for 1 %, it sent {kept:.2%} of all elements,
+The first tensor's threshold sends far less than the ratio says: asked for 1 %, it sent {kept:.2f} % of all elements,
 because the gradients of the large dense layer are smaller than those of the first one. At 0.1 % a single element of the
 first tensor's 800 sets the threshold, and hardly anything else passes: the run reached {first:.3f}, the published one
 {published:.3f}. With a threshold per tensor it reached {tensor:.3f}. Down to 0.5 % the published rows and ours are
@@ -156,7 +156,7 @@ def one_said() -> str:
     published = {ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()}
     upper = [{ratio: accuracy for ratio, accuracy in rows.items() if ratio >= ALIKE_FROM} for rows in (first, tensor)]
     return ONE_SAID.format(
-        kept=by_ratio(single_node_rows("first"))[0.01]["kept"],
+        kept=100 * by_ratio(single_node_rows("first"))[0.01]["kept"],
         first=first[0.001],
         tensor=tensor[0.001],
         published=published[0.001],
