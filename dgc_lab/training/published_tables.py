@@ -116,7 +116,7 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of `two_node_settings`, else a ValueError; seeds 1 and 2 are there at 0.1 % and at 100 %.
+    ``method`` is one of `two_node_settings`, else a ValueError; ``seed`` 1 and 2 are there at 0.1 % and at 100 %.
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]
