@@ -6,12 +6,12 @@ python tools/write_tables_page.py
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 
 from dgc_lab.training import SINGLE_NODE, TWO_NODE, single_node_rows, two_node_rows
-from dgc_lab.training.published_tables import METHODS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "published_tables.md"
 SEEDS = (0, 1, 2)
@@ -74,41 +74,34 @@ def lines(head: list[str], rows) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def by_ratio(rows: list[dict]) -> dict[float, dict]:
-    return {row["ratio"]: row for row in rows}
+def accuracies(rows: list[dict]) -> pd.Series:
+    """The test accuracy by ratio."""
+    return pd.Series({row["ratio"]: row["accuracy"] for row in rows})
 
 
-def accuracies(rows: list[dict]) -> dict[float, float]:
-    return {row["ratio"]: row["accuracy"] for row in rows}
+def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], beside: str, figure: Callable) -> str:
+    """A line for each ratio: the published accuracy, then each training's and one figure of its row."""
+    head = ["sent, as asked", heading, *(title for name in made for title in (f"{name}: accuracy", beside))]
+    table = {ratio: [f"{ratio:.1%}", f"{accuracy:.4f}"] for ratio, (accuracy, _) in published.items()}
+    for rows in made.values():
+        found = {row["ratio"]: row for row in rows}
+        for ratio, cells in table.items():
+            row = found.get(ratio)
+            cells += [f"{row['accuracy']:.4f}", figure(row)] if row else ["", ""]
+    return lines(head, [cells for cells in table.values() if any(cells[2:])])
 
 
 def single_node_lines() -> str:
     """Every row of one worker."""
-    made = [by_ratio(single_node_rows(scope)) for scope in SCOPES]
-    head = ["sent, as asked", "published accuracy"]
-    head += [title for name in SCOPES.values() for title in (f"{name}: accuracy", "kept")]
-    table = []
-    for ratio in made[0]:
-        cells = [f"{ratio:.1%}", f"{SINGLE_NODE[ratio][0]:.4f}"]
-        for rows in made:
-            cells += [f"{rows[ratio]['accuracy']:.4f}", f"{rows[ratio]['kept']:.4%}"]
-        table.append(cells)
-    return lines(head, table)
+    made = {name: single_node_rows(scope) for scope, name in SCOPES.items()}
+    return side_by_side(SINGLE_NODE, "published accuracy", made, "kept", lambda row: f"{row['kept']:.4%}")
 
 
 def two_node_lines() -> str:
     """Every row of two ranks with the first seed."""
-    made = [by_ratio(two_node_rows(method)) for method in METHODS]
-    head = ["sent, as asked", "published accuracy, masking"]
-    head += [title for method in METHODS for title in (f"{NAMES[method]}: accuracy", "kB a step")]
-    table = []
-    for ratio in made[0]:
-        cells = [f"{ratio:.1%}", f"{TWO_NODE[ratio][0]:.4f}"]
-        for rows in made:
-            row = rows.get(ratio)
-            cells += [f"{row['accuracy']:.4f}", f"{row['bytes a step'] / 1000:,.1f}"] if row else ["", ""]
-        table.append(cells)
-    return lines(head, table)
+    made = {name: two_node_rows(method) for method, name in NAMES.items()}
+    heading = "published accuracy, masking"
+    return side_by_side(TWO_NODE, heading, made, "kB a step", lambda row: f"{row['bytes a step'] / 1000:,.1f}")
 
 
 def seed_lines() -> str:
@@ -141,33 +134,33 @@ def summary() -> list[str]:
     return [
         f"| {ratio:.1%} | {SINGLE_NODE[ratio][0]:.4f} | {one[0][ratio]:.4f} | {one[1][ratio]:.4f} "
         f"| {TWO_NODE[ratio][0]:.4f} | {two[0][ratio]:.4f} | {two[1][ratio]:.4f} |"
-        for ratio in two[0]
+        for ratio in two[0].index
     ] + seed_lines().splitlines()
 
 
-def within(here: dict[float, float], there: dict[float, float]) -> float:
-    """The greatest difference between two accuracies of the same ratio, in points, rounded up to a tenth."""
-    return math.ceil(1000 * max(abs(accuracy - there[ratio]) for ratio, accuracy in here.items())) / 10
+def apart(here: pd.Series, there: pd.Series | float) -> float:
+    """The greatest difference between accuracies of the same ratio, in points, rounded up to a tenth."""
+    return math.ceil(1000 * (here - there).abs().max()) / 10
 
 
 def one_said() -> str:
     """What the table of one worker says, with its figures."""
     first, tensor = (accuracies(single_node_rows(scope)) for scope in SCOPES)
-    published = {ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()}
-    upper = [{ratio: accuracy for ratio, accuracy in rows.items() if ratio >= ALIKE_FROM} for rows in (first, tensor)]
+    published = pd.Series({ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()})
+    (kept,) = (row["kept"] for row in single_node_rows("first") if row["ratio"] == 0.01)
     return ONE_SAID.format(
-        kept=100 * by_ratio(single_node_rows("first"))[0.01]["kept"],
+        kept=100 * kept,
         first=first[0.001],
         tensor=tensor[0.001],
         published=published[0.001],
-        within=max(within(rows, published) for rows in upper),
+        within=max(apart(rows[rows.index >= ALIKE_FROM], published) for rows in (first, tensor)),
     )
 
 
 def two_said() -> str:
     """What the table of two workers says, with its figures."""
     like, dgc = (accuracies(two_node_rows(method)) for method in ("masking_per_tensor", "dgc"))
-    return TWO_SAID.format(lost=100 * (like[1.0] - like[0.001]), within=within(dgc, dict.fromkeys(dgc, like[1.0])))
+    return TWO_SAID.format(lost=100 * (like[1.0] - like[0.001]), within=apart(dgc, like[1.0]))
 
 
 def page() -> str:
