@@ -107,7 +107,7 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 
     Example:
         >>> [row["ratio"] for row in single_node_rows("tensor")]
-        [1.0, 0.01, 0.005, 0.002, 0.001]
+        [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("scope", scope, ("first", "tensor"))
     return _made("single_node_first", f"single_node_{scope}", seed=0)

@@ -1,5 +1,6 @@
 """TensorFlow's parameter servers and mirrored workers beside the notebook, as real processes."""
 
+import contextlib
 import gc
 import json
 import os
@@ -164,12 +165,19 @@ def until(condition, seconds=10):
         time.sleep(0.05)
 
 
-def interrupt(*seconds):
-    """Send this process SIGINT, as Ctrl-C does, so many seconds from now."""
+@contextlib.contextmanager
+def interrupts(*seconds):
+    """SIGINT comes to this process, as by Ctrl-C, so many seconds after the block began, and never after its end."""
     timers = [threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)) for each in seconds]
-    for timer in timers:
-        timer.start()
-    return timers
+    try:
+        for timer in timers:
+            timer.start()
+        yield
+    finally:  # a later one would end the whole test session
+        for timer in timers:
+            timer.cancel()
+        for timer in filter(threading.Thread.is_alive, timers):
+            timer.join()
 
 
 # What a call does
@@ -287,10 +295,8 @@ def test_stop_from_another_thread_ends_a_call(servers, monkeypatch):
 def test_an_interrupt_stops_a_call_and_the_cluster_stays_usable(servers):
     pid = servers.run(os.getpid)
     for call in (lambda: servers.run(wait_for_stop), lambda: list(servers.stream(keep_workers_busy))):
-        timers = interrupt(0.5)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupts(0.5):
             call()
-        [timer.join() for timer in timers]
         assert servers.run(squares, 3) == [0, 1, 4]
     assert servers.run(os.getpid) == pid
 
@@ -303,18 +309,14 @@ def test_an_interrupt_in_a_large_message_loses_no_step(servers):
             yield np.zeros(1_000_000)
 
     for delay in (0.2, 0.23, 0.26, 0.29):
-        timers = interrupt(delay)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupts(delay):
             list(servers.stream(large))
-        [timer.join() for timer in timers]
         assert servers.run(squares, 3) == [0, 1, 4]
 
 
 def test_a_second_interrupt_puts_all_down(servers):
-    timers = interrupt(0.5, 1.0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupts(0.5, 1.0):
         list(servers.stream(stubborn))
-    [timer.join() for timer in timers]
     assert not servers.ready
     with pytest.raises(LabError, match=r"interrupted twice and put down. restart\(\)"):
         servers.run(squares, 1)
@@ -546,13 +548,13 @@ def test_a_start_that_takes_too_long_leaves_nothing(timeout, tmp_path, monkeypat
 
 def test_an_interrupt_of_a_start_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = set(family())
+    before, blocks = set(family()), contextlib.ExitStack()
 
     def say(text):
         if text == "starting servers":
-            interrupt(0.05)
+            blocks.enter_context(interrupts(0.05))
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), blocks:
         ParameterServers(2, 1, progress=say).start()
     assert set(family()) <= before
     assert os.listdir(tmp_path) == []
