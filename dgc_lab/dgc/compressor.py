@@ -25,13 +25,12 @@ class Compressor(tf.Module):
         names: of the variables, for messages; their own if None.
 
     Attributes:
-        velocities, residuals: for each worker in this process, one float32 ``tf.Variable`` of its shape per trained
-            variable, or None where the config needs none.
+        velocities, residuals: for each worker here, float32 variables like the trained ones; None where none is needed.
         fused: each worker's step in one pass (`dgc_lab.dgc.fused`); emptied, the algorithm runs as it is written.
         step: int64 ``tf.Variable``, the number of updates so far.
+        seed: int32 ``tf.Variable``, from which samples are drawn: first the config's.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
-        kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent since it was made; a mean
-            over the workers in this process, like ``bytes_sent``.
+        kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent; both are means of workers.
         counted: int64 ``tf.Variable``, the number of updates that these two count: no loaded state changes it.
 
     Example:
@@ -55,6 +54,7 @@ class Compressor(tf.Module):
         self.names = list(names or (variable.name.split(":")[0] for variable in self.trained))
         self.dense = [config.is_dense(variable.shape) for variable in self.trained]
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        self.seed = tf.Variable(config.seed, trainable=False, name="seed")
         self.bytes_sent = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="bytes_sent")
         self.kept = tf.Variable(tf.zeros([len(self.trained)], tf.int64), trainable=False, name="kept")
         self.counted = tf.Variable(0, dtype=tf.int64, trainable=False, name="counted")
@@ -197,7 +197,7 @@ class Compressor(tf.Module):
 
     def local_step(self, worker, gradients, clipped, metadata, kinds: Kinds, ratio, by_allreduce):
         """What a worker here sends, first in its metadata the number of a bad gradient; and its state."""
-        seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32)])
+        seed = tf.stack([self.seed, tf.cast(self.step, tf.int32)])
         flat = [tf.reshape(clipped[i], [self.trained[i].shape.num_elements()]) for i in kinds.sparse]
         kept = State(*([own[i] for i in kinds.sparse] for own in self.kept_by(worker)))
         step = self.fused[worker].local_step if self.fused and kinds.sparse else local_step

@@ -155,7 +155,7 @@ class SchemeCompressor(Compressor):
     def _watched(self, worker, i, gradient):
         """The started step of a worker here for one variable."""
         place = i - sum(self.dense[:i])  # Deep Gradient Compression draws from the same numbers (`thresholds`)
-        seed = tf.stack([self.config.seed, tf.cast(self.step, tf.int32) + 1000 * place])
+        seed = tf.stack([self.seed, tf.cast(self.step, tf.int32) + 1000 * place])
         own = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
         turn = Turn(seed, own, self.communicator.size)
         state = tf.nest.map_structure(tf.convert_to_tensor, self.states[worker][i])

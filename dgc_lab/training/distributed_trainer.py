@@ -147,6 +147,12 @@ class DistributedTrainer(ModelTrainer):
             raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
         self.communicator.assert_same_on_all_ranks(str(settings))
 
+    def with_seed(self, seed: int) -> DistributedTrainer:
+        """This trainer, as if made with another seed, and without a new trace; a ValueError where that is no seed."""
+        self.settings, self.files = dataclasses.replace(self.settings, seed=seed), None
+        self.reseed(seed, MODELS[self.settings.dataset](seed))
+        return self
+
     def run(
         self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False, look_every: int | None = None
     ) -> Iterator:
@@ -166,7 +172,7 @@ class DistributedTrainer(ModelTrainer):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
         self.ratio = ratio
         self.knob.assign(ratio)
-        self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, after step {self.steps_done if go_on else 0}")
+        self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, at {self.steps_done * go_on}")
         if not go_on:
             self.files = None
             self.reset()

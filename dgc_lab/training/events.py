@@ -1,7 +1,4 @@
-"""What the training loops yield, and the error that ends one. Without TensorFlow: readers of rows need none.
-
-Lessons 4 and 5.
-"""
+"""What the training loops of lessons 4 and 5 yield, and the error that ends one. Readers of rows need no TensorFlow."""
 
 from __future__ import annotations
 
@@ -116,9 +113,7 @@ class RowEnded:
 
 
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
-    """The first step after this one at which the test set is measured: at even distances, and after the last.
-
-    ``step`` is below ``steps``.
+    """The first step after ``step``, which is not the last, that the test set is measured at; they are evenly spaced.
 
     Example:
         >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)

@@ -7,6 +7,7 @@ inside, and for several workers in one process.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import keras
@@ -52,13 +53,15 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
         (TensorShape([3]), True)
     """
     check_whole("batch", batch, 1)
-    check_whole("seed", seed, 0, 2**31 - 1)
+    seed = tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
     if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
     if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
         raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
-    return lambda turn: pick_batch(inputs, targets, turn, batch, tf.constant(seed))
+    pick = functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
+    pick.seed = seed  # for `ModelTrainer.reseed`
+    return pick
 
 
 class ModelTrainer:
@@ -72,7 +75,7 @@ class ModelTrainer:
         config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes`.
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
-        seed: integer from which dropout is drawn.
+        seed: integer, 0 to 2 147 483 647, from which dropout is drawn.
         switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
 
     Attributes:
@@ -114,7 +117,7 @@ class ModelTrainer:
         if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             check_number("learning_rate", learning_rate, "above 0, or a schedule", finite=True)
         self.model, self.loss, self.batches = model, loss, batches
-        self.learning_rate, self.seed = learning_rate, check_whole("seed", seed, 0)
+        self.learning_rate, self.seed = learning_rate, tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
         self.communicator = communicator or OneWorker()
         if self.communicator.each_rank is not self.communicator:
             told = "for HierarchicalCommunicator take Keras and its DistributedOptimizer"
@@ -186,6 +189,12 @@ class ModelTrainer:
         for variable, value in zip([*self.weights, *self.statistics], self.first_values, strict=True):
             variable.assign(value)
         self.compressor.reset()
+
+    def reseed(self, seed: int, model: keras.Model) -> None:
+        """Train with another seed, and from the first weights of a model like this one; for `batches_of`."""
+        for own in (self.seed, self.batches.seed, self.compressor.seed):
+            own.assign(seed)
+        self.first_values = [variable.numpy() for variable in (*model.trainable_weights, *statistics_of(model))]
 
     @property
     def steps_done(self) -> int:

@@ -12,9 +12,9 @@ import tensorflow as tf
 from dgc_lab.common import check_some, check_whole, free_memory
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import SimulatedWorkers
-from dgc_lab.training.events import Evaluation, TrainingDiverged
-from dgc_lab.training.model_trainer import ModelTrainer
-from dgc_lab.workloads.batches import cross_entropy, make_evaluator, pick_batch
+from dgc_lab.training.events import TrainingDiverged
+from dgc_lab.training.model_trainer import ModelTrainer, batches_of
+from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import digits_cnn
@@ -79,21 +79,15 @@ def accuracy_by_rate(
     check_some("seeds", seeds)
     check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()), 10**9)
     data, found = data or load("digits"), {}
-    first = {seed: digits_cnn(seed).get_weights() for seed in seeds}
     for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers
-        steps, seed = updates(workers, examples, batch), tf.Variable(0)
-        images, labels, rate = tf.constant(data.x_train), tf.constant(data.y_train), RateOfStep(steps)
-
-        def batches(turn, images=images, labels=labels, seed=seed):
-            return pick_batch(images, labels, turn, batch, seed)
-
+        steps = updates(workers, examples, batch)
+        batches, rate = batches_of(data.x_train, data.y_train, batch), RateOfStep(steps)
         trainer = ModelTrainer(digits_cnn(), cross_entropy, batches, WHOLE, rate, SimulatedWorkers(workers))
         evaluate = make_evaluator(data.x_test, data.y_test)
         for label, (_, rates) in ((label, run) for label, run in runs.items() if run[0] == workers):
             rate.set(rates)
             for number in seeds:
-                seed.assign(number)
-                trainer.first_values = first[number]
+                trainer.reseed(number, digits_cnn(number))
                 found[label, number] = last_accuracy(trainer.run(steps, evaluate=evaluate, evaluations=1))
         del trainer, evaluate
         free_memory()  # their traces
@@ -101,11 +95,9 @@ def accuracy_by_rate(
 
 
 def last_accuracy(events) -> float:
-    """Accuracy of the last evaluation among a training's events; NaN where it diverged."""
-    accuracy = np.nan
+    """Accuracy by the evaluation that ends a training's events; NaN where it diverged."""
     try:
-        for event in events:
-            accuracy = event.accuracy if isinstance(event, Evaluation) else accuracy
+        *_, last = events
     except TrainingDiverged:
         return np.nan
-    return accuracy
+    return last.accuracy

@@ -478,7 +478,7 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
         ({"loss": "mse"}, r"loss must be a function, got 'mse'"),
         ({"batches": [1, 2]}, r"batches must be a function, got \[1, 2\]"),
         ({"learning_rate": 0}, r"learning_rate must be above 0, or a schedule, got 0"),
-        ({"seed": -1}, r"seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, r"seed must be a whole number from 0 to 2147483647, got -1"),
     ],
 )
 def test_trainers_that_cannot_be(changes, message):

@@ -15,6 +15,7 @@ import pytest
 
 from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training import DistributedConfig, DistributedTrainer, MaskingConfig, RowEnded, sweep
+from dgc_lab.workloads.data import load
 
 TIMES = {"started", "seconds"}  # of a row: what no seed decides
 SETTINGS = {
@@ -33,12 +34,18 @@ print(json.dumps([weights_hash(settings, SimulatedWorkers(2)) for settings in li
 """
 
 
+def trainer_of(settings, communicator, seed=0, data=None):
+    settings = {"steps": 12, "evaluations": 1, "learning_rate": 0.05, "seed": seed, **settings}
+    return DistributedTrainer(DistributedConfig(**settings), communicator, data)
+
+
 def weights_hash(settings, communicator, seed=0):
+    return hash_after_a_run(trainer_of(settings, communicator, seed))
+
+
+def hash_after_a_run(trainer):
     """A hash of all weights after 12 steps, and the last loss."""
-    ratio = 1.0 if "scheme" in settings else 0.01
-    config = DistributedConfig(steps=12, evaluations=1, learning_rate=0.05, seed=seed, **settings)
-    trainer = DistributedTrainer(config, communicator)
-    *_, last = trainer.run(ratio)
+    *_, last = trainer.run(0.01 if trainer.settings.scheme == "dgc" else 1.0)
     digest = hashlib.sha256()
     for weight in trainer.weights:
         digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
@@ -51,9 +58,24 @@ def hash_on_rank(settings, seed=0):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_simulated_workers_repeat_a_run(name):
-    first, again, other = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3, 4))
+    first, again = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3))
     assert first == again
+    other = trainer_of(SETTINGS[name], SimulatedWorkers(2), 4)
+    assert first != hash_after_a_run(other)
+    assert first == hash_after_a_run(other.with_seed(3)), "one trace serves all seeds"
+    assert other.settings.seed == 3
+    assert other.traces == 1
+
+
+def test_with_another_seed_dropout_is_another(small_mnist):
+    data, few = load("mnist", small_mnist[0]), {"dataset": "mnist", "steps": 2, "batch": 4}
+    trainers = [trainer_of(few, SimulatedWorkers(2), seed, data) for seed in (3, 4)]
+    first, other = map(hash_after_a_run, trainers)
     assert first != other
+    assert first == hash_after_a_run(trainers[1].with_seed(3))
+    with pytest.raises(ValueError, match=r"seed must be .* got -1"):
+        trainers[1].with_seed(-1)
+    assert first == hash_after_a_run(trainers[1]), "a seed that is refused changes nothing"
 
 
 def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
