@@ -6,6 +6,10 @@ The peer is https://github.com/synxlin/deep-gradient-compression, which is not i
 with PyTorch; it may be another one than this. Of it `compensate`, `_sparsify`, `update` and `decompress` are measured,
 and the weights' change by the update, at 0.1 %; of this lab the whole of `dgc_lab.dgc.Compressor.train`, its search for
 what is not finite included, with the fused step and with the algorithm as it is written.
+
+For mnist_cnn the memory is the limit. A step reads gradient, velocity and residual and writes the last two: five passes
+over as many elements, of which one `tf.add` makes three. On the machine where the step took 5.4 ms, that addition took
+3.1 ms, and five passes at its speed are 5.2.
 """
 
 import json

@@ -3,6 +3,11 @@
 python benchmarks/bench_ranks.py
 
 Their memory is in the lessons': benchmarks/bench_memory.py.
+
+Ranks ask each other for work every millisecond, as Horovod has it. Less often would spare idle ranks little and cost
+small models much. In turns on one machine, with 1, 2.5 and 5 ms, means of two: 0.12, 0.07 and 0.08 cores while idle;
+digits with whole gradients 183, 149 and 118 steps a second, at 0.1 % 245, 228 and 151; `mnist_cnn` at 0.1 % 16.3, 16.6
+and 17.0, which is within what two runs differ.
 """
 
 import json
