@@ -149,7 +149,7 @@ class DistributedTrainer(ModelTrainer):
 
     def with_seed(self, seed: int) -> DistributedTrainer:
         """This trainer, as if made with another seed, and without a new trace; a ValueError where that is no seed."""
-        self.settings, self.files = dataclasses.replace(self.settings, seed=seed), None
+        self.settings, self.ratio, self.files = dataclasses.replace(self.settings, seed=seed), None, None
         self.reseed(seed, MODELS[self.settings.dataset](seed))
         return self
 
@@ -172,7 +172,8 @@ class DistributedTrainer(ModelTrainer):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
         self.ratio = ratio
         self.knob.assign(ratio)
-        self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, at {self.steps_done * go_on}")
+        begins = f"after step {self.steps_done if go_on else 0}"
+        self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, {begins}")
         if not go_on:
             self.files = None
             self.reset()

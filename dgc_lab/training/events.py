@@ -113,7 +113,7 @@ class RowEnded:
 
 
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
-    """The first step after ``step``, which is not the last, that the test set is measured at; they are evenly spaced.
+    """The next step after ``step``, not the last, at which the test set is measured: evenly spaced, the last included.
 
     Example:
         >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)

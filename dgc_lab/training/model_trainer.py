@@ -59,9 +59,7 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
     if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
         raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
-    pick = functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
-    pick.seed = seed  # for `ModelTrainer.reseed`
-    return pick
+    return functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
 
 
 class ModelTrainer:
@@ -192,9 +190,10 @@ class ModelTrainer:
 
     def reseed(self, seed: int, model: keras.Model) -> None:
         """Train with another seed, and from the first weights of a model like this one; for `batches_of`."""
-        for own in (self.seed, self.batches.seed, self.compressor.seed):
+        for own in (self.seed, self.batches.keywords["seed"], self.compressor.seed):
             own.assign(seed)
         self.first_values = [variable.numpy() for variable in (*model.trainable_weights, *statistics_of(model))]
+        self.reset()
 
     @property
     def steps_done(self) -> int:

@@ -43,9 +43,9 @@ def weights_hash(settings, communicator, seed=0):
     return hash_after_a_run(trainer_of(settings, communicator, seed))
 
 
-def hash_after_a_run(trainer):
+def hash_after_a_run(trainer, **how):
     """A hash of all weights after 12 steps, and the last loss."""
-    *_, last = trainer.run(0.01 if trainer.settings.scheme == "dgc" else 1.0)
+    *_, last = trainer.run(0.01 if trainer.settings.scheme == "dgc" else 1.0, **how)
     digest = hashlib.sha256()
     for weight in trainer.weights:
         digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
@@ -72,6 +72,8 @@ def test_with_another_seed_dropout_is_another(small_mnist):
     trainers = [trainer_of(few, SimulatedWorkers(2), seed, data) for seed in (3, 4)]
     first, other = map(hash_after_a_run, trainers)
     assert first != other
+    begun = hash_after_a_run(trainers[1].with_seed(3), go_on=True)
+    assert first == begun, "there is nothing of another seed to go on from"
     assert first == hash_after_a_run(trainers[1].with_seed(3))
     with pytest.raises(ValueError, match=r"seed must be .* got -1"):
         trainers[1].with_seed(-1)
