@@ -33,7 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "fuzz.jsonl"
 SECONDS, BYTES = 10, 2**30  # of the processor for an input, and of memory on top of what the decoder has loaded
-BATCH, BATCH_SECONDS = 20_000, 1800
+BATCH, BATCH_SECONDS = 50_000, 1800
 NUMBERS = (b"0", b"-1", b"1e999", b"NaN", b"9" * 30, b"18446744073709551616", b"2147483648", b"null", b"\x00")
 # Of what Python tells of a program (`sys.addaudithook`): nothing that decodes does this.
 FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pickle.find_class", "exec"}
