@@ -58,7 +58,7 @@ def measure(room: str) -> None:
 
 def write() -> None:
     """Lines and branches by room of the library, from all that was measured, and the lines that were not run."""
-    every, report = WORK / "all", WORK / "all.json"
+    every, report = WORK / "all", WORK / "report.json"
     coverage("combine", "--quiet", "--keep", *map(str, WORK.glob("*.data")), data=every)
     coverage("json", "--quiet", "-o", str(report), data=every)
     rooms, missing = {}, {}

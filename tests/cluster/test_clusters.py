@@ -340,7 +340,7 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
 
 def test_a_function_that_ends_the_process(two_ranks):
     with pytest.raises(RankDied, match=r"ranks? .*died"):
-        two_ranks.run(os._exit, 3)
+        two_ranks.run(lambda: os._exit(3))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 

@@ -427,7 +427,7 @@ def test_death_of_a_process_in_a_call(servers, name, function):
 
 def test_a_function_that_ends_the_coordinator(servers):
     with pytest.raises(ProcessDied, match="coordinator died"):
-        servers.run(os._exit, 3)
+        servers.run(lambda: os._exit(3))
 
 
 def test_death_of_the_host(servers):
