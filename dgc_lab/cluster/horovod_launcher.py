@@ -81,7 +81,8 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         # What ranks say is marked; the frames of horovodrun's own traceback would hide their last words.
         told = [line for line in lines if line.strip() and not line.startswith(("  ", "Traceback "))]
         last = "\n".join(told[-LAST_LINES:])
-        raise LabError(f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}")
+        told = f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}"
+        raise LabError(f"{told}\nThe same call starts it again; it goes on from what the command has kept, if anything")
     return lines
 
 

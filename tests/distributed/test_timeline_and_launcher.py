@@ -101,6 +101,14 @@ def test_horovodrun_runs_ranks_that_nobody_else_reaches(horovod):
     ]
 
 
+def test_a_rank_that_was_killed_leaves_word_of_how_to_go_on(horovod):
+    if private_network.why_not():
+        pytest.skip(private_network.why_not())
+    killed = "import os; os.environ['HOROVOD_RANK'] == '1' and os.kill(os.getpid(), 9)"
+    with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* goes on from what the command has kept"):
+        launcher.horovodrun(2, "python", "-c", killed)
+
+
 def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(horovod):
     if private_network.why_not():
         pytest.skip(private_network.why_not())
