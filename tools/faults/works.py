@@ -129,7 +129,7 @@ WORKS = {
     "train": Work((*train_command("--checkpoint", "OUT"),), **SAVED),
     "two ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "dgc"), megabytes=900),
     "four ranks": Work(program("ranks", "OUT/rows.jsonl", "4", "dgc"), megabytes=1400),
-    "scheme on ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "topk"), megabytes=900),
+    "scheme on ranks": Work(program("ranks", "OUT/rows.jsonl", "2", "top_k"), megabytes=900),
     "horovodrun": Work(program("launched", "OUT", "2", "dgc"), megabytes=1300, **SAVED),
     "scheme under horovodrun": Work(program("launched", "OUT", "2", "qsgd:levels=4"), **SAVED),
     "synchronous servers": Work(program("servers", "OUT", "synchronous"), server_of, **SERVED),
