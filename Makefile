@@ -174,7 +174,7 @@ faults: $(VENV)/.horovod $(VENV)/.fused
 binder-replay: $(INSTALLED)
 	$(BIN)/python tools/replay_binder.py
 
-$(VENV)/.horovod: $(INSTALLED) dgc_lab/install/build_horovod.py
+$(VENV)/.horovod: $(INSTALLED) dgc_lab/install/build_horovod.py dgc_lab/install/horovod_source.py
 	$(BIN)/python -m dgc_lab build-horovod
 	touch $@
 

@@ -12,6 +12,12 @@ fast; 2 kB more and less), no response cache (no difference). Negotiation and co
 of 256 kB in the filter would let a whole compressed gradient pass unlimited; it is 250 us of the line. A queue of 50 ms
 loses packets at 10 Mbit/s; it is 400 ms.
 
+Gloo's allgather sent before it asked for what it was to receive, and the other rank read that after all the bytes. The
+two directions of the link were then used one after the other, in about half of all steps: DGC at 1 % over 10 Mbit/s
+took 280 to 300 ms or 500 to 550. The lab's Horovod asks first (`dgc_lab.install.horovod_source`): 303 ms in the mean in
+place of 419, on one machine, one after the other. Neither slow start after idle times nor tail loss probes had part in
+it.
+
 Side by side over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms a step where the entries that came change the weights, and 51.3
 where an update as long as the model does (34.0 without exchange): 0.70 and 0.66 of the speed without exchange. The
 rows below are of the second.

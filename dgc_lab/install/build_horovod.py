@@ -1,7 +1,5 @@
 """Build Horovod for the TensorFlow that is installed: ``python -m dgc_lab build-horovod``.
 
-Horovod 0.28.1, its last release, does not compile against TensorFlow 2.19 or newer as it is. One file of it,
-optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped: it is left out.
 Uses the standard library alone, so that it runs before anything else of the lab is installed.
 """
 
@@ -13,18 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.install.horovod_source import CHANGES, VERSION, BuildError, fetch, receive_first, unpack_without_xla
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
 
-VERSION = "0.28.1"
-SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-XLA_SOURCE = "xla_mpi_ops.cc"
 BUILD_PACKAGES = ("setuptools", "wheel", "cffi", "cloudpickle", "psutil", "pyyaml", "packaging")
 BUILD_OPTIONS = {
     "HOROVOD_WITH_TENSORFLOW": "1",
@@ -41,10 +36,6 @@ hvd.init()
 total = hvd.allreduce(tf.constant([float(hvd.rank() + 1)]), op=hvd.Sum)
 assert total.numpy().tolist() == [3.0], total
 """
-
-
-class BuildError(LabError):
-    """The build cannot go on; the message says why and what to do."""
 
 
 def tensorflow_version() -> str:
@@ -105,7 +96,7 @@ def wheel_folder() -> Path:
     """
     cache = Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
     here = environment(tensorflow_version())
-    return cache / "horovod" / f"{VERSION}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
+    return cache / "horovod" / f"{VERSION}.{CHANGES}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
 
 
 def tool_path() -> str:
@@ -127,39 +118,6 @@ def check_tools() -> None:
         missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(packages)})")
     if missing:
         raise BuildError("Horovod cannot be built, these are missing:\n  - " + "\n  - ".join(missing))
-
-
-def fetch(folder: Path) -> Path:
-    """Download the pinned source into ``folder`` through pip, and return its path.
-
-    pip looks at its SHA-256 before it runs the source's setup.py, which it does to find out what else is needed.
-    """
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
-    command += ["--no-build-isolation", "--dest", str(folder), "--require-hashes", "--requirement", str(wanted)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    source = folder / f"horovod-{VERSION}.tar.gz"
-    if "DO NOT MATCH THE HASHES" in done.stderr:
-        raise BuildError(f"{source.name} has another SHA-256 than {SHA256}: not built\n{done.stderr.strip()}")
-    if done.returncode or not source.exists():
-        raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
-    return source
-
-
-def unpack_without_xla(source: Path, folder: Path) -> Path:
-    """Unpack the source and take the XLA file off the list of what TensorFlow's part is compiled from."""
-    with tarfile.open(source) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
-        archive.extractall(folder)
-    tree = folder / f"horovod-{VERSION}"
-    cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
-    lines = cmake_lists.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if XLA_SOURCE not in line]
-    if len(kept) != len(lines) - 1:
-        raise BuildError(f"{cmake_lists} names {XLA_SOURCE} {len(lines) - len(kept)} times, expected once")
-    cmake_lists.write_text("".join(kept))
-    return tree
 
 
 def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
@@ -269,6 +227,7 @@ def build_here(tensorflow: str, scratch: Path) -> Path:
     check_tools()
     say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
     tree = unpack_without_xla(fetch(scratch), scratch)
+    receive_first(tree)
     wheel = compile_wheel(tree, scratch / "wheel", wheel_folder() / "build.log")
     install_and_verify(wheel)
     return wheel

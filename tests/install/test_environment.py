@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from check_colab import pins
-from dgc_lab.install import build_horovod, doctor
+from dgc_lab.install import build_horovod, doctor, horovod_source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -167,6 +167,20 @@ def test_nothing_of_another_source_runs(monkeypatch, tmp_path):
     with pytest.raises(build_horovod.BuildError, match=r"another SHA-256 than 92a43f5a.*: not built"):
         build_horovod.fetch(tmp_path / "to")
     assert not ran.exists()
+
+
+def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
+    """What it asked after a long message of its own, the other rank would read after that message."""
+    source = tmp_path / horovod_source.ALLGATHER_SOURCE
+    source.parent.mkdir(parents=True)
+    send, recv, wait = (
+        f"      out->{what};\n" for what in ("send(sendRank, slot, a)", "recv(recvRank, b)", "waitSend()")
+    )
+    source.write_text(send + recv + wait + send + recv)
+    horovod_source.receive_first(tmp_path)
+    assert source.read_text() == recv + send + wait + recv + send
+    with pytest.raises(horovod_source.BuildError, match=r"allgatherv\.cc sends and then receives 0 times"):
+        horovod_source.receive_first(tmp_path)
 
 
 def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):

@@ -37,7 +37,8 @@ def steps(tmp_path):
         (folder / ".venv").mkdir(parents=True)
         for name in ("Makefile", "requirements.txt", "requirements-gpu.txt", "pyproject.toml"):
             shutil.copy(ROOT / name, folder)
-        for name in ("binder/overrides.json", "dgc_lab/install/build_horovod.py", "dgc_lab/dgc/fused.cc"):
+        horovod = ("dgc_lab/install/build_horovod.py", "dgc_lab/install/horovod_source.py")
+        for name in ("binder/overrides.json", *horovod, "dgc_lab/dgc/fused.cc"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
         for stamp in stamps:
