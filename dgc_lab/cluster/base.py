@@ -75,8 +75,10 @@ class Cluster:
                     who, more = self._start(began + self.timeout, resources)
                     self._started = True
                     self._say(f"{who} ready after {time.monotonic() - began:.1f} s{more}")
-                except BaseException:  # KeyboardInterrupt too: leave nothing half started
+                except BaseException as error:  # KeyboardInterrupt too: leave nothing half started
                     self.stop()
+                    if type(error) is LabError:  # others say by themselves how to go on
+                        raise LabError(f"{str(error).rstrip()}\nAll were put down; start() tries again") from error
                     raise
                 if self.progress is show_line:
                     print()
