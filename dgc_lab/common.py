@@ -15,10 +15,11 @@ import numbers
 import operator
 import os
 import re
+import struct
 from pathlib import Path
 
 SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
-ZIP_END = b"PK\5\6"  # 22 bytes before the end of a zip without a comment
+ZIP_END = struct.Struct("<4s4H2LH")  # the last 22 bytes of a zip; before its last number the list's size and place
 
 
 class LabError(RuntimeError):
@@ -155,8 +156,11 @@ def load_arrays(file: str | os.PathLike) -> dict:
     content, seal, digest = data[:-SEALED], data[-SEALED : len(SEAL) - SEALED], data[len(SEAL) - SEALED :]
     sealed = seal == SEAL and hashlib.sha256(content).hexdigest().encode() == digest
     try:
-        if not sealed and not data[-len(ZIP_END) - 18 :].startswith(ZIP_END):
+        if not sealed and not data[-ZIP_END.size :].startswith(b"PK\5\6"):
             raise ValueError("its SHA-256 is another one")
+        *_, size, start, _ = ZIP_END.unpack(data[-ZIP_END.size :])
+        if not sealed and start < 2**32 - 1 and start + size != len(data) - ZIP_END.size:
+            raise ValueError("its list of arrays is not whole")  # zipfile passes over what a shorter list leaves out
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # whatever the readers of zip files and of arrays came upon

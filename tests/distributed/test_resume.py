@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed
-from dgc_lab.common import SEALED, LabError
+from dgc_lab.common import SEALED, LabError, load_arrays
 from dgc_lab.dgc import DGCConfig
 from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
 
@@ -158,6 +158,17 @@ def test_bfloat16_is_saved_without_pickle(tmp_path):
     variable.assign([0.0, 0.0])
     assert RankFiles(tmp_path, OneWorker(), [variable], {}).restore() == 1
     assert variable.numpy().tolist() == [1.5, -2.0]
+
+
+def test_a_list_that_leaves_out_arrays_is_told_without_a_sha_256_too(tmp_path):
+    """`zipfile` reads as many entries as the list's size says, and passes over whatever else is in the file."""
+    file = tmp_path / "saved.npz"
+    np.savez(file, weights=np.ones(3), step=np.array(7))
+    assert list(load_arrays(file)) == ["weights", "step"]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-14] + bytes(14))  # no entries, of no bytes, at the file's beginning
+    with pytest.raises(LabError, match=r"is damaged \(its list of arrays is not whole\)"):
+        load_arrays(file)
 
 
 def test_a_bit_that_turned_is_told_wherever_it_is(tmp_path):
