@@ -37,7 +37,7 @@ def wire() -> Decoder:
         )
 
     def reader(layout: Layout):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8)])  # as in training, and ten times as fast
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8)])  # as in training, and four times as fast
         def read(message):
             contents = unpack(message, layout, workers=2)
             same = tf.concat([pack(own, layout) for own in contents], 0) if layout.indices == "int32" else message
