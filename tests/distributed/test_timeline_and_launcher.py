@@ -90,9 +90,14 @@ def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
         launcher.horovodrun(2, "python")
 
 
-def test_horovodrun_runs_ranks_that_nobody_else_reaches(horovod):
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
+@pytest.fixture
+def private(horovod):
+    """Horovod, and a network of its own for it."""
+    if reason := private_network.why_not():
+        pytest.skip(reason)
+
+
+def test_horovodrun_runs_ranks_that_nobody_else_reaches(private):
     seen = "import os, psutil; print('rank', os.environ['HOROVOD_RANK'], 'sees', sorted(psutil.net_if_addrs()))"
     said = launcher.horovodrun(2, "python", "-c", seen)
     assert sorted(line.split(":", 1)[1] for line in said if "sees" in line) == [
@@ -101,17 +106,13 @@ def test_horovodrun_runs_ranks_that_nobody_else_reaches(horovod):
     ]
 
 
-def test_a_rank_that_was_killed_leaves_word_of_how_to_go_on(horovod):
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
+def test_a_rank_that_was_killed_leaves_word_of_how_to_go_on(private):
     killed = "import os; os.environ['HOROVOD_RANK'] == '1' and os.kill(os.getpid(), 9)"
     with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* goes on from what the command has kept"):
         launcher.horovodrun(2, "python", "-c", killed)
 
 
-def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(horovod):
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
+def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
     fails = "import os, sys; sys.exit('error: no disk' if os.environ['HOROVOD_RANK'] == '1' else 0)"
     with pytest.raises(LabError, match=r"ended with 1 on 2 ranks") as caught:
         launcher.horovodrun(2, "python", "-c", fails)
@@ -120,10 +121,8 @@ def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(horovod):
     assert "File " not in str(caught.value)
 
 
-def test_a_killed_horovodrun_leaves_no_semaphores(horovod, tmp_path):
+def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
     """Those of its processes lie in the machine's shared memory, and their tracker is killed with the rest."""
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
     wait = f"import time, pathlib; pathlib.Path({str(tmp_path / 'there')!r}).touch(); time.sleep(600)"
     call = f"from dgc_lab.cluster import horovodrun; horovodrun(2, 'python', '-c', {wait!r})"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -137,9 +136,7 @@ def test_a_killed_horovodrun_leaves_no_semaphores(horovod, tmp_path):
     until(lambda: not list(Path("/dev/shm").glob(f"sem.{folder.name}-*")))
 
 
-def test_what_takes_too_long_is_put_down(horovod):
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
+def test_what_takes_too_long_is_put_down(private):
     mark = f"mark_{os.getpid()}_{time.monotonic_ns()}"  # in the command lines of the ranks
     with pytest.raises(LabError, match=r"took longer than 25 s on 2 ranks"):
         launcher.horovodrun(2, "python", "-c", f"import time; print('{mark}'); time.sleep(600)", timeout=25)
