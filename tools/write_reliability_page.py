@@ -43,8 +43,9 @@ SECTIONS = {
         "time. Its records say which order it was. Times differ always.",
     ),
     "fence": ("What is handed in", "Grading runs code of others behind a fence."),
+    "tests": ("The tests themselves", "How much of the library they run, and whether they notice a fault in it."),
 }
-FAULTS, FUZZ = ROOT / "results" / "faults.jsonl", ROOT / "results" / "fuzz.jsonl"
+RESULTS = ROOT / "results"
 
 
 def promises() -> pd.DataFrame:
@@ -92,18 +93,38 @@ def measured(module: str, function: str, words: str) -> list[str]:
     return [words, table if isinstance(table, str) else markdown(table)]
 
 
-MEASURED = {  # by section: the file of rows, and what is shown of it
-    "faults": (FAULTS, lambda: measured("faults.table", "by_kind", "Faults at random moments. Again: `make faults`.")),
-    "hours": (soak.ROWS, hours),
-    "inputs": (FUZZ, lambda: measured("fuzz", "table", "Random and mutated inputs of decoders. Again: `make fuzz`.")),
+COVERAGE = (
+    "Lines and branches that were run, in the processes of ranks, kernels and grading too; what runs behind the fence "
+    "alone counts as not run. Again: `make coverage`."
+)
+MUTANTS = (
+    "Small faults put into `dgc_lab/dgc` one at a time (a sample of those that cosmic-ray makes): *killed* if a test "
+    "failed, *equivalent* if the fault changes nothing. Again: `make mutants`."
+)
+VERSIONS = (
+    "The quick tests with the oldest and the newest version allowed of every dependency. Again: `make test-versions`."
+)
+MEASURED = {  # by section: files of results, and what is shown of each
+    "faults": {
+        "faults.jsonl": lambda: measured("faults.table", "by_kind", "Faults at random moments. Again: `make faults`."),
+    },
+    "hours": {"soak.jsonl": hours},
+    "inputs": {
+        "fuzz.jsonl": lambda: measured("fuzz", "table", "Random and mutated inputs of decoders. Again: `make fuzz`."),
+    },
+    "tests": {
+        "coverage.json": lambda: measured("measure_coverage", "coverage_table", COVERAGE),
+        "mutants.json": lambda: measured("mutants", "mutants_table", MUTANTS),
+        "versions.json": lambda: measured("versions", "versions_table", VERSIONS),
+    },
 }
 
 
 def section(about: str) -> str:
     """A heading, its promises, and what was measured, where that is there."""
     title, words = SECTIONS[about]
-    file, shown = MEASURED.get(about, (None, None))
-    return "\n\n".join([f"## {title}", words, held(about), *(shown() if file and file.exists() else [])])
+    found = [shown for name, shown in MEASURED.get(about, {}).items() if (RESULTS / name).exists()]
+    return "\n\n".join([f"## {title}", words, held(about), *(part for shown in found for part in shown())])
 
 
 def page() -> str:

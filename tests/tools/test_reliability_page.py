@@ -36,8 +36,7 @@ def test_no_promise_is_without_a_section_and_none_is_there_twice():
 
 
 def test_what_was_not_measured_is_left_out(tmp_path, monkeypatch):
-    nowhere = {about: (tmp_path / "none.jsonl", shown) for about, (_, shown) in write_reliability_page.MEASURED.items()}
-    monkeypatch.setattr(write_reliability_page, "MEASURED", nowhere)
+    monkeypatch.setattr(write_reliability_page, "RESULTS", tmp_path)
     assert "Again:" not in page()
     assert page().count("\n## ") == len(SECTIONS)
 
