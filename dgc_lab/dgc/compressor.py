@@ -30,7 +30,7 @@ class Compressor(tf.Module):
         step: int64 ``tf.Variable``, the number of updates so far.
         seed: int32 ``tf.Variable``, from which samples are drawn: first the config's.
         bytes_sent: int64 ``tf.Variable`` (2,): what was handed to allreduce and to allgather since it was made.
-        kept: int64 ``tf.Variable`` (variables,): elements of each gradient that were sent; both are means of workers.
+        kept: float64 ``tf.Variable`` (variables,): elements of each gradient that were sent; both are means of workers.
         counted: int64 ``tf.Variable``, the number of updates that these two count: no loaded state changes it.
 
     Example:
@@ -41,7 +41,7 @@ class Compressor(tf.Module):
         >>> update.numpy().tolist(), compressor.residuals[0][0].numpy().tolist()
         ([[0.0, -0.5]], [[0.25, 0.0]])
         >>> report.kept.numpy().tolist()
-        [1]
+        [1.0]
 
     Source: arXiv:1712.01887, Algorithm 1; `dgc_lab.dgc.algorithm` has it line by line.
     """
@@ -56,7 +56,7 @@ class Compressor(tf.Module):
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
         self.seed = tf.Variable(config.seed, trainable=False, name="seed")
         self.bytes_sent = tf.Variable([0, 0], dtype=tf.int64, trainable=False, name="bytes_sent")
-        self.kept = tf.Variable(tf.zeros([len(self.trained)], tf.int64), trainable=False, name="kept")
+        self.kept = tf.Variable(tf.zeros([len(self.trained)], tf.float64), trainable=False, name="kept")
         self.counted = tf.Variable(0, dtype=tf.int64, trainable=False, name="counted")
         workers = range(communicator.local)
         has_residual = [config.accumulate and not dense for dense in self.dense]
@@ -181,8 +181,8 @@ class Compressor(tf.Module):
     def agree(self, what: str) -> None:
         """RanksDisagree unless all ranks say the same; else they would wait for each other for ever."""
         if what not in self._agreed:
-            self._agreed.add(what)
             self.communicator.assert_same_on_all_ranks(what)
+            self._agreed.add(what)
 
     def exchange_of(self, gradients, numbers: int) -> GradientExchange:
         """The exchange for gradients of these kinds and as many numbers of metadata."""
@@ -205,8 +205,8 @@ class Compressor(tf.Module):
             kept = State(*map(self._flat, kept))
         selection, state, maxima = step(flat, kept, ratio, self.config, seed, by_allreduce)
         # What is not finite makes its block's maximum, and any sum with it, not finite either.
-        witnesses = [*maxima, *(getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows))]
-        bad = first_non_finite(gradients, witnesses, clipped)
+        witnesses = {i: getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows)}
+        bad = first_non_finite(gradients, clipped, dict(zip(kinds.sparse, maxima, strict=True)) | witnesses)
         rows = []
         for i in kinds.rows:
             values = tf.reshape(clipped[i].values, [-1, self.trained[i].shape[1:].num_elements()])
@@ -273,7 +273,7 @@ class Compressor(tf.Module):
         whole = zip(*([*own.dense, *(values for values, _ in own.rows)] for own in payloads), strict=True)
         for i, tensors in zip((*kinds.dense, *kinds.rows), whole, strict=True):
             kept[i] = tf.add_n([tf.size(tensor, tf.int64) for tensor in tensors])
-        return Report(handed[0] // local, handed[1] // local, tf.stack(kept) // local, metadata)
+        return Report(handed[0] // local, handed[1] // local, tf.stack(kept) / local, metadata)
 
     def commit(self, updates, changes, report: Report, checks=()):
         """Change the state and let the updates out, after the checks."""
@@ -287,7 +287,7 @@ class Compressor(tf.Module):
         """The ratio of the coming step: what was given, or a number, or by the warm-up a float64 scalar tensor."""
         config = self.config
         if given is not None:
-            return given if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
+            return tf.cast(given, tf.float64) if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
         if not config.warm_up:
             return config.ratio
         stage = tf.minimum(self.step // config.warm_up_steps, len(config.warm_up))

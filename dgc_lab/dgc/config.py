@@ -126,8 +126,9 @@ class DGCConfig:
             check_number("clip_norm", self.clip_norm, "above 0, or None for no clipping")
         if not isinstance(self.warm_up, Sequence) or isinstance(self.warm_up, str):
             raise ValueError(f"warm_up must be a sequence of ratios, got {self.warm_up!r}")
-        for name, least in {"warm_up_steps": 1, "dense_below": 0, "seed": 0}.items():
+        for name, least in {"warm_up_steps": 1, "dense_below": 0}.items():
             check_whole(name, getattr(self, name), least)
+        check_whole("seed", self.seed, 0, 2**31 - 1)
         object.__setattr__(self, "warm_up", tuple(self.warm_up))
         stages = self.warm_up if not self.warm_up or self.ratio == 0 else (*self.warm_up, self.ratio)
         falls = all(later < earlier for earlier, later in itertools.pairwise(stages))

@@ -71,7 +71,7 @@ class Report(NamedTuple):
     Attributes:
         allreduce_bytes: int64 scalar, what was handed to allreduce.
         allgather_bytes: int64 scalar, what was handed to allgather.
-        kept: int64 (variables,), elements that were sent of each gradient.
+        kept: float64 (variables,), elements that were sent of each gradient.
         metadata: float32 (workers, numbers), what each worker told all others.
     """
 
@@ -192,24 +192,24 @@ def check_finite(gradient, name):
     )
 
 
-def first_non_finite(gradients, witnesses, clipped):
+def first_non_finite(gradients, clipped, witnesses: dict):
     """The number of the first gradient that holds NaN or infinity, or -1; float32 scalar tensor.
 
-    One of ``witnesses``, cheaper to add up, holds NaN or infinity if a gradient does. ``clipped`` are the gradients
-    after clipping: a finite one whose norm overflows is NaN there, and counts as bad.
+    A gradient that is finite counts as bad, too, where it is not after clipping (its norm overflows), or where its
+    witness is not: what came of it, by the gradient's number. A witness is also cheap to add up, and is looked at alone
+    while all are finite: it holds NaN or infinity if the gradient does.
     """
-    there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    there = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
+    # Clipping spreads NaN over all gradients: the first bad one is looked for before it.
+    looked_at = (there, {i: clipped[i] for i in there}, witnesses)
 
-    def finite(every):
-        tensors = [getattr(every[i], "values", every[i]) for i in there]
-        return tf.stack([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
+    def search():  # finite addends can overflow a sum
+        values = [getattr(tensor, "values", tensor) for every in looked_at for tensor in every.values()]
+        finite = tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+        numbers = tf.constant([i for every in looked_at for i in every], tf.float32)
+        return tf.where(tf.reduce_all(finite), -1.0, tf.gather(numbers, tf.argmin(tf.cast(finite, tf.int32))))
 
-    def search():
-        # Clipping spreads NaN over all gradients: the first bad one is looked for before it.
-        number = tf.gather(tf.constant(there, tf.float32), tf.argmin(tf.cast(finite(gradients), tf.int32)))
-        return tf.where(tf.reduce_all(finite(clipped)), -1.0, number)  # finite addends can overflow a sum
-
-    sums = tf.stack([tf.cast(tf.reduce_sum(witness), tf.float32) for witness in witnesses])
+    sums = tf.stack([tf.cast(tf.reduce_sum(witness), tf.float32) for witness in witnesses.values()])
     return tf.cond(tf.reduce_all(tf.math.is_finite(sums)), lambda: tf.constant(-1.0), search)
 
 
@@ -217,6 +217,6 @@ def fail_if_bad(bad, names) -> list:
     """Operations that fail on all workers if ``bad``, what `first_non_finite` said on each, names a gradient."""
     worker = tf.argmax(bad)
     name = tf.gather(tf.constant(list(names)), tf.maximum(tf.cast(bad[worker], tf.int32), 0))
-    told = tf.strings.format("gradient of {} on worker {} holds NaN or infinity", (name, worker))
+    told = tf.strings.format("gradient of {} on worker {} holds NaN or infinity, or is too large", (name, worker))
     check = tf.debugging.Assert(tf.reduce_all(bad < 0), [told])
     return [] if check is None else [check]  # eagerly it has raised already

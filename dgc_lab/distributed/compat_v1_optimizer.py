@@ -182,7 +182,7 @@ class LocalCompressor(Compressor):
                 else:
                     update = check_finite(update, name)
                 update = tf.reshape(update, self.trained[i].shape)
-                done[i] = update if corrects and not self.dense[i] else self.momentum_after(i, update, changes)
+                done[i] = update if corrects and i in sparse else self.momentum_after(i, update, changes)
         assigned = [variable.assign(value) for variable, value in changes]
         done = [cast_to(variable.dtype.base_dtype, update) for variable, update in zip(self.trained, done, strict=True)]
         return after(done, [] if tf.executing_eagerly() else assigned)

@@ -6,6 +6,7 @@ overrides ``apply``, which ``fit`` and custom loops both call.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import warnings
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.keras_refusals import check_for_momentum, check_optimizer
 from dgc_lab.schemes.compressor import compressor_of
 from dgc_lab.schemes.gallery import parse_scheme
 from dgc_lab.schemes.naming import identity
@@ -49,9 +51,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         name: of the optimizer.
 
     Raises:
-        ValueError: optimizer is not a Keras optimizer; with a config, it is not SGD (Adam is outside the algorithm),
-            has momentum of its own (it would be applied twice), or weight decay or clipping (the config's come before
-            the accumulation).
+        ValueError: optimizer is not a Keras optimizer, or has use_ema with gradient_accumulation_steps; with a config,
+            it is not SGD (Adam is outside the algorithm), has momentum of its own (it would be applied twice), or
+            weight decay or clipping (the config's come before the accumulation).
         RanksDisagree: at the first step, on all ranks, when they differ in config, model or step.
 
     Example:
@@ -73,10 +75,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         name: str = "distributed",
         switches: DGCConfig | None = None,
     ):
-        if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
+        check_optimizer(optimizer)
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
-            check_outer_optimizer(optimizer)
+            check_for_momentum(optimizer)
         if getattr(config, "every", 1) > 1:
             raise ValueError(f"config must exchange in every step, got {config}: local SGD is for ModelTrainer")
         both = {which: getattr(optimizer, which) for which in BEFORE_THE_EXCHANGE}
@@ -134,7 +135,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     def _exchange(self, gradients):
         updates, _ = self.compressor([gradients])
-        self.inner_optimizer.apply(updates, self._trainable_variables)
+        with counting_updates(self.inner_optimizer, self.gradient_accumulation_steps):
+            self.inner_optimizer.apply(updates, self._trainable_variables)
 
     def _accumulate_and_exchange(self, gradients):
         """Add up a step's gradients; in the last one of `gradient_accumulation_steps` exchange their mean."""
@@ -235,6 +237,26 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         return cls(inner, how, name=config["name"], switches=switches)
 
 
+@contextlib.contextmanager
+def counting_updates(optimizer, steps: int | None):
+    """Within, what an optimizer such as Adam asks its `iterations` for is its updates, one in ``steps`` batches.
+
+    As Keras has it, its learning rate's schedule goes on counting the batches.
+    """
+    update = optimizer._backend_update_step
+
+    def counted(*arguments):
+        optimizer.gradient_accumulation_steps = steps
+        update(*arguments)
+        optimizer.gradient_accumulation_steps = None
+
+    optimizer._backend_update_step = counted
+    try:
+        yield
+    finally:
+        del optimizer._backend_update_step
+
+
 def scheme_of(name: str) -> Scheme:
     """A published scheme by its name in a file; a ValueError for one that a file cannot hold."""
     try:
@@ -244,34 +266,6 @@ def scheme_of(name: str) -> Scheme:
             f"the model was saved with the scheme {name!r}, which a file cannot hold. Load it with compile=False, and "
             "compile it with that scheme again"
         ) from None
-
-
-def check_outer_optimizer(optimizer) -> None:
-    """A ValueError for a Keras optimizer that Deep Gradient Compression must not be joined with."""
-    if type(optimizer) is not keras.optimizers.SGD:
-        raise ValueError(
-            f"optimizer must be keras.optimizers.SGD with a config, got {type(optimizer).__name__}: Deep Gradient "
-            "Compression is defined for SGD alone. Without a config any optimizer is fine"
-        )
-    if optimizer.momentum:
-        raise ValueError(
-            f"momentum must be 0 in the inner SGD, got {optimizer.momentum}: the config has the momentum, "
-            "and it would be applied twice"
-        )
-    if optimizer.nesterov:
-        raise ValueError("nesterov must be given to the config, got True in the inner SGD: it is a kind of momentum")
-    if optimizer.use_ema and optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            "use_ema must be False with gradient_accumulation_steps, got True: Keras averages the weights after every "
-            "batch then, whether it has changed them or not"
-        )
-    for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
-        if getattr(optimizer, name):
-            instead = name if name == "weight_decay" else "clip_norm"
-            raise ValueError(
-                f"{name} must be given to the config, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
-                "it comes before the accumulation"
-            )
 
 
 def refuse_surroundings() -> None:

@@ -69,6 +69,8 @@ class RankFiles:
             values = self._values(step)
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value.view(variable.dtype.as_numpy_dtype))
+        for later in [saved for saved in steps if saved > step]:  # not all have it; with that of another try all might
+            self._file(later).unlink()
         self.step = step
         return step
 

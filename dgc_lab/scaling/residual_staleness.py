@@ -93,7 +93,7 @@ class WatchedCompressor(Compressor):
             sent = tf.minimum(tf.boolean_mask(age, was_sent(before, after, gradient, velocity)), classes - 1)
             counts.append(tf.math.bincount(sent, minlength=classes, maxlength=classes, dtype=tf.int64))
             age.assign(tf.where(after == 0, 0, age + 1))
-        self.sent_ages.assign_add(tf.add_n(counts))
+        self.sent_ages.assign_add(tf.add_n([tf.zeros_like(self.sent_ages), *counts]))
         return result
 
     def waiting_ages(self) -> np.ndarray:
@@ -101,7 +101,8 @@ class WatchedCompressor(Compressor):
 
         An int64 array (longest + 1,).
         """
-        every = np.concatenate([age.numpy().ravel() for age in tf.nest.flatten(self.ages) if age is not None])
+        every = [age.numpy().ravel() for age in tf.nest.flatten(self.ages) if age is not None]
+        every = np.concatenate([np.zeros(0, np.int32), *every])
         classes = self.sent_ages.shape[0]
         return np.bincount(np.minimum(every[every > 0], classes - 1), minlength=classes)
 

@@ -71,7 +71,8 @@ class SchemeCompressor(Compressor):
         super().__init__(dataclasses.replace(config, **NOT_OURS), variables, communicator, names)
         self.scheme = scheme
         whole = with_momentum(dense(), scheme.momentum) if scheme.momentum else dense()
-        self.schemes = [whole if sent_whole else scheme for sent_whole in self.dense]
+        empty = [not variable.shape.num_elements() for variable in self.trained]
+        self.schemes = [whole if any(sent_whole) else scheme for sent_whole in zip(self.dense, empty, strict=True)]
         self.states = [
             [tf.nest.map_structure(variable_of, first) for first in self._first_states()]
             for _ in range(communicator.local)
@@ -99,7 +100,7 @@ class SchemeCompressor(Compressor):
         clipped = [[g if g is None else tf.convert_to_tensor(g) for g in own] for own in clipped]
         told = []
         for own, after, numbers in zip(gradients, clipped, metadata, strict=True):
-            bad = first_non_finite(own, [after[i] for i in there], after)
+            bad = first_non_finite(own, after, {i: tf.norm(after[i]) for i in there})  # schemes take norms
             told.append(tf.concat([bad[None], numbers], 0))
         if self.scheme.every == 1:
             updates, kept, table, handed = self._exchanged(clipped, there, told)
@@ -107,7 +108,7 @@ class SchemeCompressor(Compressor):
             updates, kept, table, handed = self._exchanged_if_due(clipped, there, told, learning_rate)
         places = dict(zip(there, updates, strict=True))
         updates = [tf.cast(places[i], v.dtype) if i in places else None for i, v in enumerate(self.trained)]
-        whole = tf.constant([v.shape.num_elements() * (i in there) for i, v in enumerate(self.trained)], tf.int64)
+        whole = tf.constant([v.shape.num_elements() * (i in there) for i, v in enumerate(self.trained)], tf.float64)
         report = Report(*tf.unstack(handed // self.communicator.local), whole, table[:, 1:])
         changes = list(zip(self._kept(there), kept, strict=True))
         return self.commit(updates, changes, report, fail_if_bad(table[:, 0], self.names)), report

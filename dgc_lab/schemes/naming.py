@@ -63,5 +63,12 @@ def parts_of(function, seen=()):
 
 def code_of(code: types.CodeType) -> str:
     """A function's code as text, the same in every process."""
-    constants = [code_of(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+    def text(constant):
+        if isinstance(constant, frozenset):  # of texts: in another order in every process
+            return "{" + ", ".join(sorted(map(text, constant))) + "}"
+        if isinstance(constant, tuple):
+            return "(" + "".join(f"{text(one)}, " for one in constant) + ")"
+        return code_of(constant) if isinstance(constant, types.CodeType) else repr(constant)
+
+    return f"{code.co_code.hex()} {code.co_names} {[text(one) for one in code.co_consts]}"

@@ -76,7 +76,8 @@ def random_k(ratio: float = 0.01):
     def step(gradient, state, turn):
         flat = tf.reshape(gradient, [-1])
         size = flat.shape[0]
-        count = tf.cast(tf.minimum(tf.maximum(1.0, tf.round(ratio * size)), size), tf.int64)
+        count = tf.cast(tf.round(tf.cast(ratio, tf.float64) * size), tf.int64)
+        count = tf.minimum(tf.maximum(count, tf.cast(ratio > 0, tf.int64)), size)  # at least one, as of the largest
         # One of each stretch of about size / count elements: a shuffle of all would take longer than the rest.
         edges = tf.range(count + 1) * size // tf.maximum(count, 1)
         drawn = tf.random.stateless_uniform([count], turn.seed, dtype=tf.float64)

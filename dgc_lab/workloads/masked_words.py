@@ -80,7 +80,7 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
     """A function from the number of a batch to its examples, for `dgc_lab.training.model_trainer.ModelTrainer`.
 
     Every epoch walks the ``sequences``, int32 (n, length), in a new order, with new words masked; both are drawn from
-    ``seed``, an integer. A ValueError for no rows of numbers, or fewer than one in a batch.
+    ``seed``, 0 to 2 147 483 647. A ValueError for no rows of numbers, or fewer than one in a batch.
 
     Example:
         >>> vocabulary = Vocabulary(("[UNK]", "[MASK]", "the", "a", "of"))
@@ -92,7 +92,7 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
     from dgc_lab.workloads.batches import pick_batch
 
     check_whole("batch", batch, 1)
-    check_whole("seed", seed, 0)
+    check_whole("seed", seed, 0, 2**31 - 1)
     sequences = tf.constant(sequences)
     if sequences.shape.rank != 2 or not sequences.dtype.is_integer or not sequences.shape[0]:
         raise ValueError(f"sequences must be rows of words' numbers, got {sequences.dtype.name} of {sequences.shape}")

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,7 +13,7 @@ from dgc_lab.dgc.break_even import one_message_is_shorter
 from dgc_lab.dgc.exchange import GradientExchange, Kinds
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.wire_format import add_in_order, global_indices
-from dgc_lab.distributed import OneWorker, SimulatedWorkers
+from dgc_lab.distributed import OneWorker, RanksDisagree, SimulatedWorkers
 
 
 def test_what_is_not_said_is_what_the_paper_says():
@@ -147,6 +148,50 @@ def test_what_each_of_four_simulated_workers_sends_is_counted_once():
             dense = by_allreduce and workers == 4
             handed = [report.allreduce_bytes.numpy(), report.allgather_bytes.numpy()]
             assert handed == ([4 * 16 + 4 * workers, 0] if dense else [0, 8 + 4 * 8])
+
+
+def test_what_workers_send_of_each_is_counted_in_the_mean_and_not_rounded_down():
+    config = DGCConfig(0.5, 0.0, scope="global", rule="exact", dense_below=0, dense_vectors=False)
+    compressor = Compressor(config, [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))], SimulatedWorkers(2))
+    first, rest = tf.constant([9.0, 0, 0, 0]), tf.constant([1.0, 2.0, 3.0, 4.0])
+    report = compressor([[first, rest], [tf.zeros([4]), rest]])[1]
+    assert report.kept.numpy().tolist() == compressor.kept.numpy().tolist() == [0.5, 3.5]
+
+
+def test_ranks_that_disagree_are_told_again_when_the_cell_is_run_again():
+    class Others(OneWorker):
+        def assert_same_on_all_ranks(self, what):
+            raise RanksDisagree("differ")
+
+    compressor = Compressor(DGCConfig(), [tf.Variable(tf.zeros([4]))], Others())
+    for _ in range(2):
+        with pytest.raises(RanksDisagree):
+            compressor([[tf.ones([4])]])
+
+
+def test_a_ratio_in_a_tensor_may_be_of_any_type():
+    for ratio in (tf.constant(1), tf.constant(1.0, tf.float16), tf.Variable(1.0)):
+        compressor = Compressor(DGCConfig(dense_below=0), [tf.Variable(tf.zeros([4, 4]))], OneWorker())
+        assert compressor([[tf.ones([4, 4])]], ratio)[1].kept.numpy().tolist() == [16]
+
+
+def test_a_seed_that_no_step_can_draw_from_is_refused():
+    with pytest.raises(ValueError, match=r"seed must be .*2147483647.* got 2147483648"):
+        DGCConfig(seed=2**31)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_finite_gradients_whose_sum_overflows_are_told_by_the_variables_name(fused):
+    variables = [tf.Variable(tf.zeros([4]), name="fine"), tf.Variable(tf.zeros([4, 4]), name="steep")]
+    compressor = Compressor(DGCConfig(ratio=0.5, dense_below=0), variables, OneWorker())
+    compressor.fused = compressor.fused if fused else ()
+    gradients = [[tf.ones([4]), tf.fill([4, 4], 2e38)]]
+    compressor.train(gradients, 1e-38, 0.0)
+    before = [variable.numpy() for variable in (*variables, *compressor.state)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*steep.* on worker 0 .* or is too large"):
+        compressor.train(gradients, 1e-38, 0.0)  # the velocity would be 3.8e38
+    for variable, value in zip((*variables, *compressor.state), before, strict=True):
+        np.testing.assert_array_equal(variable, value)
 
 
 @pytest.mark.parametrize("off", [1, -1])

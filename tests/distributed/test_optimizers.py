@@ -301,6 +301,17 @@ def test_an_epoch_without_an_exchange_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()), "the second epoch ends with an exchange"
 
 
+def test_rows_that_horovod_made_whole_have_their_momentum():
+    """As ``hvd.DistributedOptimizer(..., sparse_as_dense=True)`` hands them back."""
+    for whole in (False, True):
+        table = tf.Variable(tf.zeros([600, 2]))
+        optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), DGCConfig(momentum=0.5))
+        for _ in range(3):
+            [(rows, _)] = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table, [1])), [table])  # noqa: B023
+            optimizer.apply_gradients([(tf.convert_to_tensor(rows) if whole else rows, table)])
+        np.testing.assert_array_equal(table[1], [-4.25, -4.25])
+
+
 def test_nan_is_told_with_the_variables_name():
     weight = tf.Variable(tf.ones([4, 5]), name="kernel")
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
@@ -322,6 +333,11 @@ def test_nan_is_told_with_the_variables_name():
 def test_what_would_train_otherwise_than_keras_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.0, **options), SMALL)
+
+
+def test_averaged_weights_and_accumulated_gradients_are_refused_without_compression_too():
+    with pytest.raises(ValueError, match="use_ema must be False with gradient_accumulation_steps, got True"):
+        DistributedOptimizer(keras.optimizers.Adam(use_ema=True, gradient_accumulation_steps=2))
 
 
 def test_mirrored_strategy_is_refused_by_name():
@@ -347,6 +363,22 @@ def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert 4 * models[1].optimizer.bytes_sent == models[2].optimizer.bytes_sent > 0
     assert int(models[1].optimizer.iterations) == 4
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adafactor", "Adam", "AdamW", "Adamax", "Lamb", "Nadam", "SGD"])
+def test_accumulated_gradients_are_keras_with_every_optimizer(name):
+    """Those that count their updates count them, and not the batches; a schedule counts the batches, as in Keras."""
+    models = []
+    for around in (lambda inner: inner, DistributedOptimizer):
+        rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)
+        inner = getattr(keras.optimizers, name)(rate, gradient_accumulation_steps=4)
+        keras.utils.set_random_seed(0)
+        models.append(compiled(around(inner)))
+        x = np.random.default_rng(0).normal(size=(24, 4))
+        models[-1].fit(x, x[:, :3], batch_size=2, shuffle=False, verbose=0)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations) == 3
 
 
 def test_a_run_of_accumulated_gradients_is_saved_in_the_middle_of_a_sum(tmp_path):

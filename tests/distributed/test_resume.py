@@ -117,6 +117,48 @@ def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
         fit(fresh, saves, epochs=1)
 
 
+class OneOfTwo:
+    """A rank of two, which hears what it is told all ranks have saved."""
+
+    size, local = 2, 1
+
+    def __init__(self, rank):
+        self.first, self.told = rank, None
+
+    def allgather(self, tensors, name):
+        return self.told
+
+
+def restored(files) -> list[int]:
+    """What all ranks take up, each told what all have."""
+    told = tf.constant([[each.steps()[-1], len(each.steps())] for each in files])
+    for each in files:
+        each.communicator.told = told
+    return [each.restore() for each in files]
+
+
+def test_what_one_rank_alone_had_saved_is_never_taken_for_a_part_of_another_run(tmp_path):
+    """A run dies with step 3 on rank 0, the next one with step 3 on rank 1: these two do not belong together."""
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    values = [tf.Variable(0.0), tf.Variable(0.0)]
+
+    def start():
+        return [RankFiles(tmp_path, OneOfTwo(rank), [values[rank]], {}) for rank in range(2)]
+
+    files = start()
+    for step in (1, 2):
+        for rank in range(2):
+            values[rank].assign(100 + step)
+            files[rank].save(step)
+    for run, rank in ((100, 0), (200, 1)):
+        values[rank].assign(run + 3)
+        files[rank].save(3)
+        files = start()
+        assert restored(files) == [2, 2]
+        assert [float(value) for value in values] == [102, 102]
+
+
 def test_a_save_that_was_cut_short_is_no_save(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)

@@ -84,6 +84,12 @@ def test_ages_are_those_of_a_simulation_in_numpy():
     assert worker.ages[0][0].numpy().tolist() == since.tolist()
 
 
+def test_where_everything_goes_whole_nothing_is_old():
+    worker = watched(OneWorker(), dense_vectors=True)
+    worker([[tf.ones([4])]])
+    assert worker.sent_ages.numpy().sum() == worker.waiting_ages().sum() == 0
+
+
 def test_everything_sent_is_never_old():
     worker = watched(SimulatedWorkers(2))
     for gradient in SCHEDULE:

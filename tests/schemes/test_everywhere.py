@@ -7,7 +7,7 @@ from dgc_lab.__main__ import main
 from dgc_lab.dgc import DGCConfig
 from dgc_lab.distributed import OneWorker, SimulatedWorkers
 from dgc_lab.schemes import All, Mean, Scheme, SchemeCompressor, parse_scheme, qsgd, sign, with_memory
-from dgc_lab.schemes.naming import identity
+from dgc_lab.schemes.naming import code_of, identity
 from dgc_lab.training import DistributedConfig, DistributedTrainer, RowEnded, read_rows, sweep
 
 
@@ -64,6 +64,15 @@ def test_a_scheme_of_ones_own_is_known_by_its_code():
         return tf.add_n([own for (own,) in everyone]) / len(everyone), gradient, state
 
     assert identity(Scheme(other, name="mine")) != identity(half_of(0.5)._replace(name="mine"))
+
+
+def test_a_scheme_is_known_by_its_code_in_every_process():
+    """The order of a set of texts is another one in each."""
+
+    def step(x):
+        return x in {"gamma", "alpha", "beta", "delta", "epsilon"}
+
+    assert "{'alpha', 'beta', 'delta', 'epsilon', 'gamma'}" in code_of(step.__code__)
 
 
 def test_momentum_comes_after_the_exchange_unless_the_scheme_has_its_own():

@@ -187,12 +187,32 @@ def test_a_ratio_in_a_variable_changes_without_a_new_trace():
     assert step.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize(("size", "ratio"), [(7, 0.5), (1000, 0.3), (32_768, 0.1), (5, 1.0), (0, 0.5)])
+@pytest.mark.parametrize(("size", "ratio"), [(7, 0.5), (1000, 0.3), (32_768, 0.1), (5, 1.0), (5, 0.0), (0, 0.5)])
 def test_random_places_are_no_place_twice(size, ratio):
     for seed in range(20):
         own, _ = own_of(lab.random_k(ratio), tf.ones([size]), seed)
         assert set(own.numpy()) <= {0.0, 1.0}
         assert np.count_nonzero(own) == round(ratio * size)
+
+
+def test_random_places_are_no_place_twice_among_millions():
+    """In float32 there are gaps between whole numbers from 2**24 on."""
+    own, _ = own_of(lab.random_k(1.0), tf.ones([2**24 + 3]))
+    assert float(tf.reduce_min(own)) == float(tf.reduce_max(own)) == 1
+
+
+def test_a_gradient_whose_norm_overflows_is_named():
+    """Half of the schemes divide by a norm; the weights were NaN."""
+    compressor = SchemeCompressor(lab.qsgd(), [tf.Variable(tf.zeros([2]), name="steep")], OneWorker(), config=EVERY)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*steep.* on worker 0 .* or is too large"):
+        compressor.train([[tf.constant([1e20, 1.0])]], 1e-20)
+
+
+@pytest.mark.parametrize("name", lab.SCHEMES)
+def test_a_variable_without_elements_is_trained_beside_others(name):
+    weights = [tf.Variable(tf.zeros(shape)) for shape in ((5, 0), (0, 5), (4, 4))]
+    compressor = SchemeCompressor(lab.SCHEMES[name](), weights, SimulatedWorkers(2), config=EVERY)
+    compressor.train([[tf.zeros([5, 0]), tf.zeros([0, 5]), tf.ones([4, 4])]] * 2, 0.1)
 
 
 def test_a_number_that_is_whole_is_rounded_to_itself_whatever_is_drawn():

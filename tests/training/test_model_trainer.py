@@ -461,12 +461,13 @@ def test_stopped_in_its_last_step_a_run_is_measured_all_the_same():
 
 def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
     trainer = DistributedTrainer(DistributedConfig(steps=2, evaluations=1, workers=1), data=digits)
-    list(trainer.run(0.1))
+    ratio = np.float32(0.1)  # a number as any other
+    list(trainer.run(ratio))
     for name in ("one", "another", "one"):
         trainer.save(tmp_path / name)
     assert [file.name for file in sorted(tmp_path.glob("*/*"))] == ["rank_0_step_2.npz"] * 2
-    assert trainer.restore(tmp_path / "another", 0.1)
-    assert [type(event) for event in trainer.run(0.1, go_on=True)] == [Evaluation], "what was reached, once more"
+    assert trainer.restore(tmp_path / "another", ratio)
+    assert [type(event) for event in trainer.run(ratio, go_on=True)] == [Evaluation], "what was reached, once more"
 
 
 @pytest.mark.parametrize(
