@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from IPython.display import display
@@ -10,11 +11,16 @@ LONGEST = 900  # seconds of one thing in a round
 
 
 def sweeps() -> None:
-    """Two rows of lesson 4, to a file, which is then removed."""
+    """Two rows of lesson 4, to a file, which is then removed.
+
+    In a thread, as widgets do: TensorFlow never lets go of the code that stood on the stack when it traced a function,
+    and a cell's code is new each time that it is run (half a megabyte for each).
+    """
     from dgc_lab.training import MaskingConfig, RowEnded, sweep
 
     file = Path("rows.jsonl")
-    events = sweep(MaskingConfig(steps=60), [1, 0.01], out=file)
+    with ThreadPoolExecutor(1) as thread:
+        events = thread.submit(lambda: list(sweep(MaskingConfig(steps=60), [1, 0.01], out=file))).result()
     assert len([event for event in events if isinstance(event, RowEnded)]) == 2
     file.unlink()
 

@@ -33,7 +33,7 @@ class Dispatcher:
         self._coordinator, self._model, self._step = coordinator, model, step
         self._examples, self._places = examples, places
         self.left, self._next = len(batches), iter(batches)
-        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._lock, self._stopping, self._begun = threading.Lock(), threading.Event(), 0
         self._results, self._threads = queue.Queue(), []
         self._held = {}  # records by the number of their update
         self._processes = roles.worker_processes()
@@ -109,14 +109,12 @@ class Dispatcher:
 
     def _work(self):
         try:
-            first = True
             while True:
                 with self._lock:  # so that batches go out in order
                     number = next(self._next, None)
                     if number is None or self._stopping.is_set():
                         return
-                    result, again = self._hand_out(number, first)
-                first = False
+                    result, again = self._hand_out(number)
                 while True:
                     try:
                         worker, *times, version, update, loss = np.asarray(result.fetch()).tolist()
@@ -129,10 +127,16 @@ class Dispatcher:
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)
 
-    def _hand_out(self, number, first):
+    def _hand_out(self, number):
         """Schedule a batch; returns what will be its result, and a function that schedules it again."""
+        first, self._begun = self._begun < len(self._threads), self._begun + 1
         # As tensors of this process: arrays would be made into tensors on the worker, one by one.
         batch = [tf.constant(array[self._places[number]]) for array in self._examples]
         arguments = (tf.constant([number, first], tf.int64), *batch)
         again = functools.partial(self._coordinator.schedule, self._step, args=arguments)
-        return again(), again
+        result = again()
+        # One worker begins after the other: until it has, TensorFlow 2.21 lengthens a list that others may be reading,
+        # and ended the coordinator by it, once in a hundred starts on a busy machine.
+        while first and tf.reduce_sum(self._model.arrived) < min(self._begun, self._model.starters):
+            first = not self._stopping.wait(0.005)
+        return result, again

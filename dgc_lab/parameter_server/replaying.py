@@ -1,7 +1,7 @@
 """A training made from records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
 
-Which weights a gradient is of, and which update it goes into: to what is learnt a schedule does nothing else. Records,
-measured or simulated, say both; so one can see what staleness does for many workers and several seeds, without waiting.
+To what is learnt a schedule does nothing but say which weights a gradient is of, and which update it goes into. Records
+say both, measured or simulated ones: so what staleness does to many workers and seeds is seen without waiting.
 """
 
 from __future__ import annotations

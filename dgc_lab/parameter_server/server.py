@@ -33,8 +33,7 @@ class ParameterServerModel:
     mode (Goyal et al. 2017, "linear scaling rule"): v = momentum v + mean gradient, w = w - k rate v. Staleness-aware,
     the rate is divided by the staleness where that is above 1 (Zhang et al. 2016).
 
-    ``updates``, of shape (batches,), says which update each batch went into, `DROPPED`, or `NOT_YET`; ``version``, how
-    many updates were made.
+    ``updates``, (batches,): the update that each batch went into, `DROPPED` or `NOT_YET`; ``version``: how many so far.
     """
 
     def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):

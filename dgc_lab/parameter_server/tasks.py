@@ -39,8 +39,7 @@ class Classifier:
     def model(self):
         """The Keras model of this process, whose own weights are not used.
 
-        A LabError where it has variables that gradients do not train: Keras 3 would update them in place on the worker
-        that computes, and the parameter servers would never know.
+        A LabError where it has variables that gradients do not train: Keras 3 would update them on the worker alone.
         """
         model = self.build()
         if state := [variable.path for variable in model.non_trainable_variables]:

@@ -34,8 +34,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 
     Raises:
         ValueError: the config does not fit the number of workers, or the checkpoint is of another training.
-        LabError: a worker died that the schedule cannot do without (told within five seconds), or the model cannot be
-            put on servers.
+        LabError: a worker died that the schedule cannot do without (told in five seconds); servers cannot hold the model.
 
     Example, with started `ParameterServers` and a task, until a score says that it is enough:
         >>> for event in servers.stream(train, task, AsyncConfig(gradients=400)):  # doctest: +SKIP
@@ -57,6 +56,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
     yield Score(done, 0.0, task.score(state["weights"]))
     step, places = worker_step(model, task, config.seed), config.batch_order(len(task.examples[0]))
     dispatcher = Dispatcher(coordinator, model, step, task.examples, places, left)
+    model.snapshot()  # once before the workers begin: `Dispatcher` says why
     began = None
 
     def since_start(record):
