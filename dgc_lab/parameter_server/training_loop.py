@@ -34,7 +34,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 
     Raises:
         ValueError: the config does not fit the number of workers, or the checkpoint is of another training.
-        LabError: a worker died that the schedule cannot do without (told in five seconds); servers cannot hold the model.
+        LabError: a worker died that the schedule cannot do without (told in 5 seconds); servers cannot hold the model.
 
     Example, with started `ParameterServers` and a task, until a score says that it is enough:
         >>> for event in servers.stream(train, task, AsyncConfig(gradients=400)):  # doctest: +SKIP
