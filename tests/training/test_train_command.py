@@ -49,7 +49,8 @@ def test_bad_options_are_named(options, message, capsys):
 def test_a_training_that_diverges_ends_with_a_line(capsys):
     assert main(["train", "--learning-rate", "1e30", "--steps", "20", "--warm-up", "none"]) == 1
     (line,) = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error:")]
-    assert re.fullmatch(r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was kept", line)
+    told = r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was kept"
+    assert re.fullmatch(told, line)
 
 
 def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
