@@ -81,7 +81,9 @@ def hours() -> list[str]:
         "in a browser, a graded hand-in. *MB* is memory that a process shares with nobody; *more each hour* is a "
         "line through these hours alone. Again: `make soak HOURS=2`. "
         "For each page that is opened, JupyterLab's kernel keeps a thread and about eight descriptors: a subshell that "
-        "JupyterLab asks for and does not give back. It is not the lab's.",
+        "JupyterLab asks for and does not give back. And whenever a cell is run that has TensorFlow trace a function, "
+        "TensorFlow keeps that cell's code and half a megabyte with it; sweeps run in a thread here, as widgets' do. "
+        "Neither is the lab's.",
         f"![{soak.picture(rows).alt}](soak.png)",
         markdown(soak.table(rows)),
     ]
