@@ -247,8 +247,10 @@ def counting_updates(optimizer, steps: int | None):
 
     def counted(*arguments):
         optimizer.gradient_accumulation_steps = steps
-        update(*arguments)
-        optimizer.gradient_accumulation_steps = None
+        try:
+            update(*arguments)
+        finally:
+            optimizer.gradient_accumulation_steps = None
 
     optimizer._backend_update_step = counted
     try:

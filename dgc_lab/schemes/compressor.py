@@ -71,8 +71,8 @@ class SchemeCompressor(Compressor):
         super().__init__(dataclasses.replace(config, **NOT_OURS), variables, communicator, names)
         self.scheme = scheme
         whole = with_momentum(dense(), scheme.momentum) if scheme.momentum else dense()
-        empty = [not variable.shape.num_elements() for variable in self.trained]
-        self.schemes = [whole if any(sent_whole) else scheme for sent_whole in zip(self.dense, empty, strict=True)]
+        in_part = [not sent and v.shape.num_elements() for sent, v in zip(self.dense, self.trained, strict=True)]
+        self.schemes = [scheme if compressed else whole for compressed in in_part]
         self.states = [
             [tf.nest.map_structure(variable_of, first) for first in self._first_states()]
             for _ in range(communicator.local)

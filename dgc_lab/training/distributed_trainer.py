@@ -170,7 +170,7 @@ class DistributedTrainer(ModelTrainer):
         settings, config = self.settings, self.settings.config(ratio)
         if go_on and self.ratio not in (None, ratio):
             raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
-        self.ratio = float(ratio)
+        self.ratio = ratio
         self.knob.assign(ratio)
         begins = f"after step {self.steps_done if go_on else 0}"
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, {begins}")
@@ -190,13 +190,13 @@ class DistributedTrainer(ModelTrainer):
 
         False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine).
         """
-        self.ratio, self.files = float(ratio), self._files(folder, float(ratio))
+        self.ratio, self.files = ratio, self._files(folder, ratio)
         return self.files.restore() > 0
 
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
         kept = [*self.weights, *self.statistics, *self.compressor.state]
-        return RankFiles(folder, self.communicator, kept, {**settings, "ratio": ratio})
+        return RankFiles(folder, self.communicator, kept, {**settings, "ratio": float(ratio)})
 
 
 class TrainerOnRanks:
