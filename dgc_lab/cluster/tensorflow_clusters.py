@@ -14,6 +14,7 @@ from dgc_lab.cluster import private_network
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.process_group import ProcessGroup
+from dgc_lab.cluster.processes import is_running
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
 
@@ -153,9 +154,9 @@ class ParameterServers(TensorFlowCluster):
             known = ", ".join(self._prepare() if members else ["none, nothing runs"])  # not as they happened to come
             raise ValueError(f"name must be one of {known}, got {name!r}")
         process = members[name].process
-        if process.is_running():
+        if is_running(process):
             process.kill()
-            while process.is_running():
+            while is_running(process):
                 time.sleep(0.01)
 
     def _server(self):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +37,12 @@ def read_entry(submission: Submission, assignment: str, secret: str | None, rost
     return entry
 
 
-def one_each(entries: list[Entry]) -> list[Entry]:
-    """One entry for each student: a notebook before what is none, then the newest; the others are in its remarks."""
+def one_each(entries: list[Entry], rows: Mapping[str, dict] | None = None) -> list[Entry]:
+    """One entry for each student: a notebook before what is none, then the newest; the others are in its remarks.
+
+    ``rows`` is the report so far, by student: there a platform's number may have shown before who is who.
+    """
+    _keep_apart(entries, rows or {})
 
     def rank(entry):
         path = entry.submission.path
@@ -51,6 +55,27 @@ def one_each(entries: list[Entry]) -> list[Entry]:
         if kept is not entry:
             kept.remarks.append(f"also handed in as {entry.submission.student}, which does not count")
     return sorted(best.values(), key=lambda entry: entry.student)
+
+
+def _keep_apart(entries: list[Entry], rows: Mapping[str, dict]) -> None:
+    """Where several people handed in one student's variant, each has their own, and is told of the others.
+
+    Whoever is that student by name, or was before by the platform's number, stays so; the rest go by their own names.
+    """
+    for student in {entry.student for entry in entries}:
+        same = [entry for entry in entries if entry.student == student]
+        people = {entry.submission.number or entry.submission.student: entry.submission.student for entry in same}
+        if len(people) == 1:
+            continue
+        by = " and by ".join(sorted(people.values()))
+        words = f"the variant of {student} was handed in by {by}: who has copied it?"
+        before = rows.get(student, {}).get("number") or None
+        for entry in same:
+            own = entry.submission.student
+            entry.remarks.append(words)
+            if own != student and entry.submission.number != before:
+                entry.student = own
+                entry.remarks.remove(f"handed in as {own}")
 
 
 def submit(entry: Entry, folder: Path, assignment: str) -> bool:

@@ -88,7 +88,7 @@ def grade(
         for remark in remarks:
             say(without_control(remark))
         found = _as_before(found, rows)
-        entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found])
+        entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found], rows)
         check_secret(entries, secret)
         if only:
             everybody, again = [entry.student for entry in entries], True
@@ -123,8 +123,9 @@ def _as_before(found: list[Submission], rows: dict[str, dict]) -> list[Submissio
     same = []
     for each in found:
         name = each.student.removesuffix(f"-{each.number}")
-        if each.number and name != each.student and rows.get(name, {}).get("number") == each.number:
-            each = replace(each, student=name)
+        both = (name, f"{name}-{each.number}")
+        if each.number and (known := [one for one in both if rows.get(one, {}).get("number") == each.number]):
+            each = replace(each, student=known[0])
         elif each.number and rows.get(each.student, {}).get("number") not in (None, "", each.number):
             words = f"{each.student} was number {rows[each.student]['number']} before, and this is number {each.number}"
             each = replace(each, student=f"{each.student}-{each.number}", remarks=(*each.remarks, words))

@@ -117,14 +117,15 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
         for name in names or assignments(source):
             prepare(source, Path(folder), name)
             made = nbformat.read(Path(folder) / "release" / name / f"{name}.ipynb", as_version=4)
+            extras = [path for path in (Path(source) / name).iterdir() if path.is_file()]
             places = {f"{student}/{name}": number for student, number in (variants or {}).items()}
             for place, number in (places or {f"{name}/{name}": 0}).items():
                 path = Path(target) / f"{place}.ipynb"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 nbformat.write(with_variant(made, number), path)
                 written.append(path)
+                for extra in extras:
+                    if extra.suffix not in (".md", ".ipynb"):
+                        shutil.copy(extra, path.parent)
             pair_with_text(source, name)
-            for extra in (Path(source) / name).iterdir():
-                if extra.is_file() and extra.suffix not in (".md", ".ipynb"):
-                    shutil.copy(extra, written[-1].parent)
     return written

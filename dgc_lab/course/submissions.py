@@ -19,15 +19,12 @@ from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
 from dgc_lab.course import unzip
-from dgc_lab.course.clock import handed_in_at
+from dgc_lab.course.clock import BRIGHTSPACE, handed_in_at
 
 # What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
 MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
 ANONYMOUS = r"(?<=anon_)[A-Za-z0-9]{5}|(?<=anon_LATE_)[A-Za-z0-9]{5}"
 CANVAS = re.compile(rf"^(?:LATE_)?(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+|{ANONYMOUS})_\d+_", re.IGNORECASE)
-BRIGHTSPACE = re.compile(
-    r"^(?P<number>\d+)-\d+ ?- ?(?P<name>.+?) ?- ?[^-]*\b\d{4}\b,? \d[\d.:]* ?(?:[AP]M)?(?: ?- .*)?$"
-)
 BLACKBOARD = re.compile(r"^(?P<before>.+)_attempt_\d{4}-\d\d-\d\d")
 COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint)$")
 
@@ -74,7 +71,12 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             )
     if any(_of_moodle(path.relative_to(place)) for path in files):
         remarks.append("Moodle's zip does not say when something was handed in: late.toml can, by handed_in")
-    return [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)], remarks
+    found = [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)]
+    unread = [one.handed_in for one in found if one.time is None and BRIGHTSPACE.match(one.handed_in.partition("/")[0])]
+    if unread:
+        more = f" and of {len(unread) - 1} more" if len(unread) > 1 else ""
+        remarks.append(f"the time in the name of {unread[0]}{more} is not read: late.toml can say it, by handed_in")
+    return found, remarks
 
 
 def _people(place: Path, files: list[Path], assignment: str) -> dict[str, dict[str, list[Path]]]:

@@ -122,13 +122,12 @@ def my_counts(answer, variant: Variant) -> str:
     gradients, ratio = my_network(variant)
     about = "for your network"
     own, first = (number(each, about) for each in parts(answer, ("their own", "the first one's"), about))
-    magnitudes = [np.sort(np.abs(gradient)) for gradient in gradients]
-    limits = [each[-int(np.ceil(ratio * each.size * (1 - 1e-7)))] for each in magnitudes]
-    right = sum(int((each >= limit).sum()) for each, limit in zip(magnitudes, limits, strict=True))
+    right_own, right_first = _counts(gradients, ratio)
     near = functools.partial(np.isclose, rtol=0, atol=0.01)  # a share times the elements is off by its last digit
-    expect(near(own, right), f"{about}, by their own thresholds it is not {own:g} elements. Each rounds up by itself.")
-    right = sum(int((each >= limits[0]).sum()) for each in magnitudes)
-    expect(near(first, right), f"{about}, by the first one's threshold it is not {first:g} elements.")
+    expect(
+        near(own, right_own), f"{about}, by their own thresholds it is not {own:g} elements. Each rounds up by itself."
+    )
+    expect(near(first, right_first), f"{about}, by the first one's threshold it is not {first:g} elements.")
     return f"right: {own:g} and {first:g} elements."
 
 
@@ -140,9 +139,31 @@ def my_network(variant: Variant) -> tuple[list[np.ndarray], float]:
         >>> [gradient.size for gradient in gradients], ratio
         ([1219, 1129, 363], 0.01)
     """
-    scales = variant.choice("my_scales", ((1, 0.3, 0.5), (1, 2, 0.4), (1, 0.6, 3)))
-    gradients = [
-        scale * variant.gradient(f"my_network/{place}", variant.whole(f"my_size/{place}", 300, 1500))
-        for place, scale in enumerate(scales)
-    ]
-    return gradients, variant.choice("my_network_ratio", (0.01, 0.02, 0.03, 0.05))
+
+    def draw(variant):
+        scales = variant.choice("my_scales", ((1, 0.3, 0.5), (1, 2, 0.4), (1, 0.6, 3)))
+        gradients = [
+            scale * variant.gradient(f"my_network/{place}", variant.whole(f"my_size/{place}", 300, 1500))
+            for place, scale in enumerate(scales)
+        ]
+        return gradients, variant.choice("my_network_ratio", (0.01, 0.02, 0.03, 0.05))
+
+    def three_numbers(drawn):
+        """Rounded up for all at once, for each by its own threshold, and by the first one's."""
+        gradients, ratio = drawn
+        return len({_passing(ratio, sum(each.size for each in gradients)), *_counts(gradients, ratio)}) == 3
+
+    return variant.first(draw, three_numbers)
+
+
+def _passing(ratio: float, elements: int) -> int:
+    """How many of so many elements are to pass: a share of them, rounded up."""
+    return int(np.ceil(ratio * elements * (1 - 1e-7)))
+
+
+def _counts(gradients, ratio: float) -> tuple[int, int]:
+    """How many elements pass their own tensor's threshold, and how many the first one's."""
+    magnitudes = [np.sort(np.abs(gradient)) for gradient in gradients]
+    limits = [each[-_passing(ratio, each.size)] for each in magnitudes]
+    own = sum(int((each >= limit).sum()) for each, limit in zip(magnitudes, limits, strict=True))
+    return own, sum(int((each >= limits[0]).sum()) for each in magnitudes)

@@ -162,5 +162,14 @@ def my_cluster(variant: Variant) -> np.ndarray:
         >>> my_cluster(Variant(0)).shape
         (6, 5)
     """
-    rng = np.random.default_rng(variant.seed("my_cluster"))
-    return np.round(rng.uniform(1, 2, (6, 5)) * rng.choice([1, 1, 1, 4], (6, 5)), 2)
+
+    def draw(variant):
+        rng = np.random.default_rng(variant.seed("my_cluster"))
+        return np.round(rng.uniform(1, 2, (6, 5)) * rng.choice([1, 1, 1, 4], (6, 5)), 2)
+
+    def slowest_changes(seconds):
+        """Whoever is always left out: that is another time than without the slowest of each step."""
+        right = np.sort(seconds, axis=1)[:, -2].sum()
+        return not any(np.isclose(np.delete(seconds, each, 1).max(1).sum(), right, rtol=0.01) for each in range(5))
+
+    return variant.first(draw, slowest_changes)

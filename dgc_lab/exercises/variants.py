@@ -7,8 +7,9 @@ same number gives the same exercise everywhere.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ class Variant:
 
     Attributes:
         number: the variant number, 0 for the exercise that everybody has.
+        attempt: how many draws came before this one, see `first`.
 
     Example:
         >>> one, other = Variant(1), Variant(2)
@@ -29,10 +31,22 @@ class Variant:
     """
 
     number: int = 0
+    attempt: int = 0
 
     def seed(self, name: str) -> int:
         """A seed for a thing of this name, below 2**32."""
-        return int.from_bytes(hashlib.sha256(f"{self.number}/{name}".encode()).digest()[:4], "big")
+        told = f"{self.number}/{name}" + (f"/{self.attempt}" if self.attempt else "")
+        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big")
+
+    def first(self, draw: Callable[[Variant], object], suits: Callable[[object], bool]):
+        """The first of its draws that suits: one in which a wrong way does not lead to the right number.
+
+        Example:
+            >>> Variant(3).first(lambda variant: variant.whole("dice", 1, 6), lambda eyes: eyes == 6)
+            6
+        """
+        drawn = (draw(replace(self, attempt=attempt)) for attempt in itertools.count())
+        return next(filter(suits, drawn))
 
     def whole(self, name: str, least: int, most: int) -> int:
         """A whole number from least to most."""

@@ -24,17 +24,22 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
     """Enter the points of all sheets, and share out answers that wait and are in none; sheets not there yet are made.
 
     Returns how many answers have points by the sheets, and how many still wait. A row of no answer, points that cannot
-    be, or an answer that two sheets give different points is a LabError, and nothing at all is entered then.
+    be, or an answer that two sheets give different points is a LabError, and nothing at all is entered then. Rows of a
+    student whose newest hand-in could not be graded are passed over.
     """
     folder, read = Path(folder).resolve(), {}
     for sheet in map(Path, sheets):
         read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
     with locked(folder), course_api(folder).gradebook as gradebook:
         grades, comments = _answers(gradebook, folder)
+        report = graded_rows(folder).items()
+        ungraded = {(who, name) for name, rows in report for who, row in rows.items() if row["status"] != "graded"}
         entered, places = {}, {}
         for sheet, (rows, _) in read.items():
             for number, row in enumerate(rows, 2):
                 place, key = f"{sheet}, line {number}", tuple(row[name] for name in COLUMNS[:4])
+                if key[:2] in ungraded:
+                    continue
                 if key[:3] not in {each[:3] for each in grades}:
                     raise LabError(f"{place}: {key[0]} has handed in no {key[2]!r} of {key[1]!r}")
                 points = points_of(row["points"], grades.get(key), place)

@@ -16,6 +16,7 @@ it, and where that is written:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -26,6 +27,7 @@ from dgc_lab.gradebook.ledger import Mark
 
 CLOSED = {"no", "nein"}  # Moodle's "Grade can be changed"
 KEPT = {"EX", "N/A"}  # Canvas: excused, and not set to this student
+FIRST, LAST = ("First Name", "Vorname"), ("Last Name", "Nachname")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Platform:
 
     Attributes:
         numbers: columns with what the platform knows a student by; of these the last digits or the name.
-        names: columns with a student's name, login or address.
+        names: columns with a student's whole name, login or address; first and last names are in `FIRST` and `LAST`.
         marks: what the heading of a column of marks must match, with the exercise's title as its first group.
         most: the column with what can be reached, or what finds it in the heading.
     """
@@ -55,13 +57,13 @@ PLATFORMS = {
     "canvas": Platform(("ID",), ("Student", "SIS User ID", "SIS Login ID"), r"(.*) \(\d+\)"),
     "brightspace": Platform(
         ("OrgDefinedId",),
-        ("Username", "Last Name", "First Name", "Email"),
+        ("Username", "Email"),
         r"(.*?) Points Grade.*",
         r"MaxPoints:([\d.]+)",
     ),
     "blackboard": Platform(
         ("Username", "Benutzername", "Student ID"),
-        ("Last Name", "Nachname", "First Name", "Vorname", "Student ID"),
+        (),
         r"(.*) \[.*\] ?\|\d+",
         r"\[[^\]\d]*([\d.,]+)",
     ),
@@ -121,8 +123,12 @@ def fill(
             )
         stretch = most / rows.most if most is not None and scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
+        fits = {student: _line_of(lines, student, mark, platform) for student, mark in marks[name].items()}
+        uses = Counter(line.place for line, _ in fits.values() if line)
         for student, mark in marks[name].items():
-            line, why = _line_of(lines, student, mark, platform)
+            line, why = fits[student]
+            if line and uses[line.place] > 1:
+                why = "its row fits another student, too"
             why = why or _closed(table, line, place) or _unfinished(mark)
             if why:
                 found.left.append(f"{student}, {name}: {why}")
@@ -175,8 +181,10 @@ def _lines(form: Platform, table: CsvText, platform: str) -> list[Line]:
         if not known:
             continue
         called = {row[each].strip().removeprefix("#") for each in names} - {""}
-        first_last = [row[heads.index(each)] for each in ("First Name", "Last Name") if each in heads]
-        called |= {" ".join(first_last), *(" ".join(reversed(each.split(",", 1))) for each in called if "," in each)}
+        called |= {" ".join(reversed(each.split(",", 1))) for each in called if "," in each}
+        first_last = [row[place] for name in (FIRST, LAST) for place, head in enumerate(heads) if head in name]
+        if len(first_last) == 2:  # one of them alone is many people's
+            called |= {" ".join(first_last)}
         if platform == "moodle":  # what an anonymous student's folder is called, before the number
             called |= {re.sub(r"\d+$", "", row[each]) for each in numbers}
         lines.append(Line(place, frozenset(known), frozenset(map(_key, called | known)) - {""}))
@@ -192,10 +200,17 @@ def _line_of(lines: list[Line], student: str, mark: Mark, platform: str) -> tupl
     """A student's row, by the platform's number, else by name; or why there is none.
 
     Moodle calls a group's folder by the group's name and number, and a student may have the same number: the name
-    before it must be the row's, too.
+    before it must be the row's, too. A number of Moodle's or Canvas's that no row has is another course's; Brightspace
+    has another one in its files than in its gradebook. Blackboard calls files by the username, which may be somebody
+    else's name.
     """
-    by_number = [line for line in lines if mark.number and mark.number in line.numbers]
+    known = mark.number or (student if platform == "blackboard" else "")
+    by_number = [line for line in lines if known and known in line.numbers]
     by_name = [line for line in lines if _key(student) in line.names]
+    if mark.number and not by_number and platform in ("moodle", "canvas"):
+        return None, "no row fits"
+    if len(by_number) == 1 and not mark.number:
+        return by_number[0], ""
     if len(by_number) == 1:
         if by_name and by_number[0] not in by_name:
             return None, f"the file is from number {mark.number}, which is somebody else's"

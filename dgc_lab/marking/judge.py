@@ -6,9 +6,10 @@ before it is the student's: a value that came over the `channel`, or a function 
 no test reaches a student's process but for what it asks a function.
 
 What students may read of it, the words of a check that they have themselves, is taken down before the first hidden
-test: no later answer can bring out what a hidden test has asked. Whatever did not pass is tried once more, with the
-reference in place of earlier functions that did not pass either, and without the student's names that hide built-in
-ones. What takes long is tried again when all else is done.
+test: no later answer can bring out what a hidden test has asked. What takes long is tried again when all have been
+tried. Whatever did not pass then is tried once more, with the reference in place of earlier functions that did not pass
+either, and without the student's names that hide built-in ones. Who has had a reference could let others know, by a
+file, what it answers to what they were asked: after that they are asked nothing.
 """
 
 from __future__ import annotations
@@ -95,14 +96,16 @@ class Judge:
         for task, session_and_names in begun:
             self._hidden(task, *session_and_names)
             task.tell()
-        for task in self.tasks:
-            if not task.passed and time.monotonic() < self.deadline:
-                self._with_references(task)
         slow = [task for task in self.tasks if task.slow]
+        last = SECONDS_FIRST * sum(not task.passed for task in self.tasks)  # what the references may need then
+        until = self.deadline - min(last, (self.deadline - time.monotonic()) / 2)
         for number, task in enumerate(slow):
-            left = (self.deadline - time.monotonic()) / (len(slow) - number)
+            left = (until - time.monotonic()) / (len(slow) - number)
             if left > SECONDS_FIRST and self._again(task, left):
                 task.tell()
+        for task in self.tasks:  # in this order none is asked again once its own reference has been lent to another
+            if not task.passed and time.monotonic() < self.deadline:
+                self._with_references(task)
 
     def _again(self, task: Task, seconds: float, references: dict | None = None) -> bool:
         """Try a task once more, with nothing new for its page but the outcome; whether it passed."""
@@ -115,14 +118,14 @@ class Judge:
         """Once more, where others' failures may be why it did not pass."""
         wrong = [each for each in self.tasks[: self.tasks.index(task)] if not each.passed]
         names = {name for each in wrong if each.answer != task.answer for name in each.functions}
-        before = task.error, task.remark, task.slow
+        before = task.error, task.remark
         if self._again(task, SECONDS_FIRST, {name: task.space[name] for name in sorted(names)}):
             stand_in = f"with the reference answer in place of {', '.join(sorted(names))}"
             task.remark = f"right {stand_in if names else 'without names that hide built-in ones'}"
             task.printed += f"{task.remark}\n"
             task.tell()
         else:
-            task.error, task.remark, task.slow = before
+            task.error, task.remark = before
 
     def _shown(self, task: Task, seconds: float = SECONDS_FIRST, references=None, late=False):
         """Begin an attempt, and run what students have, too; None and None where that is the end of it already."""

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +39,21 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     """
     adopt_orphans(True)
     before = set(psutil.Process().children(recursive=True))
-    with cgroup.limited(limits.memory + 2**30, MOST_THREADS) as group, log.open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    with (
+        cgroup.limited(limits.memory + 2**30, MOST_THREADS) as group,
+        log.open("wb") as errors,
+        tempfile.TemporaryFile() as answer,  # a pipe holds 64 kB, and would hold up who writes more
+    ):
+        process = subprocess.Popen(command, stdout=answer, stderr=errors, start_new_session=True)
         try:
             group.join(process.pid)
             reason = _watch(process, limits, home, before, group)
         finally:
             end(set(psutil.Process().children(recursive=True)) - before)
-            output, _ = process.communicate()
+            process.wait()
             adopt_orphans(False)
+        answer.seek(0)
+        output = answer.read()
     if reason is None and process.returncode != 0:
         reason = f"grading it ended with exit code {process.returncode}"
     return output.decode(errors="replace"), reason

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training
-from dgc_lab.parameter_server.metrics import check_runs
+from dgc_lab.parameter_server.metrics import check_runs, stalenesses
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.workloads.dataset import Task
 
@@ -57,7 +57,7 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
     weights = [tf.constant(weight) for weight in task.initial_weights()]
     velocities = [tf.zeros_like(weight) for weight in weights]
     # The newest weights stand first, so that those that a gradient read stand at its staleness.
-    past = deque([weights], maxlen=1 + max(record.staleness for members in updates.values() for record in members))
+    past = deque([weights], maxlen=1 + max(stalenesses(records), default=0))
     for number in range(len(updates)):
         members, each = updates[number], []
         for record in members:

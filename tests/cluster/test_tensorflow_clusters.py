@@ -455,6 +455,21 @@ def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
 
 
 @comes_back
+def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
+    stopped, killing = host(), threading.Thread(target=servers.kill, args=["worker 1"])
+    stopped.suspend()
+    try:
+        killing.start()
+        killing.join(5)
+        assert not killing.is_alive(), "it waits for the host, which may be busy or stopped"
+    finally:
+        stopped.resume()
+        killing.join()
+    servers.restart_worker(1)
+    assert servers.run(both_work)
+
+
+@comes_back
 def test_the_coordinator_survives_a_worker(servers):
     pid = servers.run(os.getpid)
     assert servers.run(both_work)

@@ -310,6 +310,15 @@ def test_the_release_is_what_is_committed(tmp_path, course):
         assert made == (EXERCISES / "release" / name / f"{name}.ipynb").read_text()
 
 
+def test_each_students_folder_has_an_exercises_files(tmp_path, course):
+    course("new", "08_my_idea", "--source", tmp_path / "source")
+    (tmp_path / "source" / "08_my_idea" / "rows.csv").write_text("1,2\n")
+    (tmp_path / "roster.csv").write_text("ann\nben\n")
+    names = ("--secret", tmp_path / "secret", "--roster", tmp_path / "roster.csv")
+    course("release", "--source", tmp_path / "source", *names, "--to", tmp_path / "variants")
+    assert sorted(path.parent.name for path in tmp_path.glob("variants/*/rows.csv")) == ["ann", "ben"]
+
+
 def table(path):
     with path.open() as file:
         return list(csv.DictReader(file))
@@ -345,3 +354,10 @@ def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path, cou
     assert jane[BY_HAND] == "12.5"
     assert jane["remarks"] == f"{BY_HAND}: to be marked by hand: bytes, conclusion, experiment, question"
     assert sheet.read_text().count("jane;") == 5 + 4
+
+    # Then a file that cannot be graded: the others' points can be entered all the same.
+    before = sheet.read_text()
+    (handed / "jane.ipynb").write_text("%PDF")
+    course("grade", BY_HAND, handed, *folder, expected=1)
+    assert f"0 answers have points in {sheet}, 0 wait for them" in course(*enter)
+    assert sheet.read_text() == before

@@ -1,5 +1,6 @@
 """What an instructor calls, in parts: names, zips, secrets, the scaffold. None needs nbgrader."""
 
+import datetime as dt
 import os
 import zipfile
 
@@ -162,6 +163,8 @@ def test_two_of_one_name_in_two_downloads_stay_two(tmp_path):
     assert download("72") == [("Jane-Doe-72", "72")]
     rows["Jane-Doe-72"] = {"number": "72"}
     assert download("71", "72") == [("Jane-Doe", "71"), ("Jane-Doe-72", "72")]
+    rows = {f"Jane-Doe-{number}": {"number": number} for number in ("81", "82")}
+    assert download("82") == [("Jane-Doe-82", "82")]
 
 
 def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
@@ -236,6 +239,47 @@ def test_whose_a_notebook_is():
     assert "5, nobody's" in stranger[2]
     assert "not on the roster" in stranger[2]
     assert entries.whose(cells, "jane", None, None, []) == ("jane", 0)
+
+
+def test_a_copy_under_another_name_takes_nobodys_place(tmp_path):
+    """The roster has ids, the platform names: Bob hands in a copy of Alice's notebook, later than she does."""
+    secret, ids = "a secret of the course", ("s1001", "s1002")
+    cells = [nbformat.v4.new_code_cell(f"VARIANT = {roster.variant_number(secret, 's1001')}")]
+    for time, name in enumerate(("Alice Ash_11", "Bob Birch_12"), 1):
+        path = tmp_path / "in" / f"{name}_assignsubmission_file_" / "x.ipynb"
+        path.parent.mkdir(parents=True)
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+        os.utime(path, (time, time))
+
+    def who(rows):
+        found, _ = submissions.find(tmp_path / "in", "x", tmp_path / "out")
+        read = [entries.read_entry(submission, "x", secret, ids) for submission in found]
+        return {entry.student: entry.remarks for entry in entries.one_each(read, rows)}
+
+    words = "the variant of s1001 was handed in by Alice-Ash and by Bob-Birch: who has copied it?"
+    assert who({}) == {"Alice-Ash": [words], "Bob-Birch": [words]}
+    assert who({"s1001": {"number": "11"}}) == {"Bob-Birch": [words], "s1001": ["handed in as Alice-Ash", words]}
+
+
+@pytest.mark.parametrize(
+    ("name", "time"),
+    [
+        ("12-34 - Jane Doe - Nov 21, 2026 105 PM - x.ipynb", "2026-11-21T13:05:00"),
+        ("12-34 - Jane Doe - Nov 21, 2026 10.05PM/x.ipynb", "2026-11-21T22:05:00"),
+        ("12-34 - Jane Doe-Roe - 21 November, 2026 1405/x.ipynb", "2026-11-21T14:05:00"),
+        ("12-34 - Jane Doe - 21 November 2026 9.05.30 - x-1.ipynb", "2026-11-21T09:05:00"),
+        ("12-34 - Jane Doe - 21 novembre 2026 14:05/x.ipynb", None),
+        ("jane.ipynb", dt.datetime.fromtimestamp(0).isoformat()),
+    ],
+)
+def test_when_it_was_handed_in(tmp_path, name, time):
+    (tmp_path / "in" / name).parent.mkdir(parents=True)
+    (tmp_path / "in" / name).write_text("{}")
+    os.utime(tmp_path / "in" / name, (0, 0))
+    ([jane], remarks) = submissions.find(tmp_path / "in", "x", tmp_path / "out")
+    assert jane.time == time
+    assert bool(remarks) == (time is None)
+    assert time or f"the time in the name of {name} is not read" in remarks[0]
 
 
 def test_a_report_steers_no_terminal():

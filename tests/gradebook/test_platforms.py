@@ -151,6 +151,25 @@ def test_a_groups_number_is_no_students(tmp_path):
     assert "number 4714 is called otherwise here: is it a group's hand-in?" in said
 
 
+def test_a_name_that_two_share_is_nobodys(tmp_path):
+    """A first or a last name alone, a number that no row has, and a row that two students fit."""
+    anna = '"Jordan"\t"Anna"\t"ajordan"\t"1003"\t"Yes"\t""\n'
+    assert left(tmp_path, {"jordan": mark(3)}, BLACKBOARD + anna, "blackboard") == ["jordan, 04_masking: no row fits"]
+    assert left(tmp_path, {"Jane": mark(3)}, BRIGHTSPACE, "brightspace") == ["Jane, 04_masking: no row fits"]
+    assert left(tmp_path, {"Ann-Absent": mark(3, "99")}) == ["Ann-Absent, 04_masking: no row fits"]
+    assert left(tmp_path, {"doejane": mark(3, "99")}, CANVAS, "canvas") == ["doejane, 04_masking: no row fits"]
+    both = {"Jane-Doe": mark(3, "4711"), "Jane-Doe-4711": mark(7, "4711")}
+    assert left(tmp_path, both) == [f"{student}, 04_masking: its row fits another student, too" for student in both]
+
+
+def test_blackboards_username_is_before_anybodys_name(tmp_path):
+    rows = '"Jordan"\t"Anna"\t"aj"\t"1003"\t"Yes"\t""\n"Roe"\t"Al"\t"annajordan"\t"1004"\t"Yes"\t""\n'
+    (tmp_path / "file.csv").write_text(BLACKBOARD + rows)
+    filled = fill({EXERCISE: {"annajordan": mark(3)}}, tmp_path / "file.csv", "blackboard")
+    assert (filled.count, filled.left) == (1, [])
+    assert '"annajordan"\t"1004"\t"Yes"\t"3"' in filled.data.decode()
+
+
 def test_who_is_anonymous_is_known_by_the_number(tmp_path):
     text = 'Identifier,Status,Grade,"Maximum grade"\nParticipant 4711,x,,18.00\nParticipant 4712,x,,18.00\n'
     (tmp_path / "file.csv").write_text(text)

@@ -229,6 +229,36 @@ def test_what_takes_long_waits_until_all_else_is_done():
     assert "double" in passed(results), "an answer may take its time"
 
 
+def test_a_reference_that_is_lent_to_one_task_answers_for_no_other():
+    """One function takes its time and leaves what it is asked in a file; another one asks the reference for it."""
+    notes = Path(f"/tmp/lent-{os.getuid()}.json")
+    spy = f"""
+import json, os, time
+def double(x):
+    if not isinstance(x, int):
+        return x + x
+    if os.path.exists({str(notes)!r}):
+        told = json.load(open({str(notes)!r}))
+        if told["asked"] == x and "answer" in told:
+            return told["answer"]
+    if x == 1234567:
+        json.dump({{"asked": x}}, open({str(notes)!r}, "w"))
+        time.sleep(60)
+    return 4"""
+    teller = f"""
+def quadruple(x):
+    if os.path.exists({str(notes)!r}):
+        told = json.load(open({str(notes)!r}))
+        json.dump(told | {{"answer": double(told["asked"])}}, open({str(notes)!r}, "w"))
+    return 0"""
+    try:
+        results, _ = judged({"double": spy, "quadruple": teller}, seconds=30)
+        assert json.loads(notes.read_text())["answer"] == 2469134, "it was lent, or this test shows nothing"
+    finally:
+        notes.unlink(missing_ok=True)
+    assert passed(results) == {"my-sum"}
+
+
 def test_an_answer_may_use_tensorflow_as_the_kernel_has_before_it():
     """Its threads are not in a copy of the process: what it would share out among them would not end."""
     ones = "import tensorflow as tf\nones = tf.ones([1000, 1000])\nones @ ones"

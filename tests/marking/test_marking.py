@@ -44,6 +44,12 @@ def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypat
     assert set(psutil.Process().children(recursive=True)) == before
 
 
+def test_an_answer_that_is_longer_than_a_pipe_arrives_whole(tmp_path):
+    code = "print('x' * 1_000_000)"
+    output, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    assert (len(output), reason) == (1_000_001, None)
+
+
 def test_memory_that_no_process_has_mapped_counts_without_a_control_group_too(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroup, "parents", list)
     code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"

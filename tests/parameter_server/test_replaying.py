@@ -123,6 +123,14 @@ def test_records_of_no_whole_training(records, message):
         replay(Slope(), AsyncConfig(gradients=2), records)
 
 
+def test_a_training_of_which_all_was_dropped_ends_where_it_began():
+    """Four workers, and three batches: the first update never comes."""
+    training = replay(Slope(), AsyncConfig(gradients=3), simulate(Schedule(), 4, 3, COSTS))
+    assert [record.update for record in training.records] == [DROPPED] * 3
+    assert training.end.version == 0
+    np.testing.assert_array_equal(training.end.weights, Slope().initial_weights())
+
+
 # How high the rate may be -------------------------------------------------------------------------------------------
 
 
@@ -147,6 +155,12 @@ def test_the_guarantee_meets_its_condition_and_stays_below_the_limit(staleness):
 def test_bisection_finds_the_stable_rate(staleness):
     records = [record(update, max(0, update - staleness), update) for update in range(60 * (staleness + 1))]
     assert largest_stable_rate(records) == pytest.approx(stable_rate(staleness), rel=0.02)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_of_too_few_updates_there_is_no_stable_rate(updates):
+    with pytest.raises(ValueError, match=rf"records must hold 3 updates or more, got {updates}"):
+        largest_stable_rate([record(update, update, update) for update in range(updates)])
 
 
 def test_the_stable_rate_falls_with_the_number_of_workers():

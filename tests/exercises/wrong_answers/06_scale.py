@@ -86,7 +86,10 @@ def ages_sent(log):
 
 
 # %% my-age costs my-age
-my_age = np.median(ages_sent(my_sends)) + 0.1
+my_age = np.median(ages_sent(my_sends))
+
+# %% my-age costs my-age
+my_age = np.mean(ages_sent(my_sends)) + 1
 
 
 # %% gaining costs gaining
