@@ -30,6 +30,7 @@ TESTS = (
     "tests/schemes/test_everywhere.py",
     "tests/workloads",
     "tests/aggregation/test_aggregation.py",
+    "tests/exercises",
     "tests/replicas/test_replicas.py",
     "tests/training/test_steps_at_once.py",
 )
@@ -77,11 +78,12 @@ def run(lane: str) -> dict:
     uv("pip", "compile", "--quiet", "--python", str(binary), *bounds, f"{ROOT}/pyproject.toml", "--output-file", pins)
     uv("pip", "sync", "--quiet", "--python", str(binary), pins)
     uv("pip", "install", "--quiet", "--python", str(binary), "--no-deps", "--editable", str(ROOT))
+    # The lane's own modules, and the tree's; not those of the environment that this runs in.
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    subprocess.run([binary, "-m", "dgc_lab", "build-fused"], cwd=ROOT, env=clean)  # as `make lab` does
     report.unlink(missing_ok=True)
     ignored = [f"--ignore={folder}" for folder in LEFT_OUT]
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone and not long", f"--junitxml={report}"]
-    # The lane's own modules, and the tree's; not those of the environment that this runs in.
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     subprocess.run([binary, *command, *ignored, *TESTS], cwd=ROOT, env=clean)
     if not report.exists():
         sys.exit(f"{lane}: the tests did not end")

@@ -92,7 +92,8 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
     A ValueError where ``orders`` are none, or name places that are not there.
 
     Args:
-        add: a function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``.
+        add: a function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``, which from Python
+            3.12 on makes up for the rounding of plain floats.
         addends: tensors or arrays of one shape and dtype.
         orders: for each sum the places of the addends, in the order in which they are added.
 
@@ -102,7 +103,7 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
         ``"farthest apart"``: the largest distance of two sums in any element, as a share of the largest element.
 
     Example:
-        >>> apart_by_order(sum, [1e16, 1.0, -1e16], [(0, 2, 1), (0, 1, 2)])["different sums"]
+        >>> apart_by_order(sum, np.array([1e16, 1.0, -1e16]), [(0, 2, 1), (0, 1, 2)])["different sums"]
         2
     """
     orders = check_some("orders", list(orders))

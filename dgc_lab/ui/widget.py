@@ -88,8 +88,8 @@ def parts_of(widget, found=None) -> list:
     """A widget and all that it is made of, each once: what it shows, their layouts and styles, what it keeps beside.
 
     Example:
-        >>> sorted(type(part).__name__ for part in parts_of(ipywidgets.HBox([ipywidgets.Text()])))
-        ['HBox', 'Layout', 'Layout', 'Text', 'TextStyle']
+        >>> sorted(type(part).__name__ for part in parts_of(ipywidgets.HBox([ipywidgets.Box()])))
+        ['Box', 'HBox', 'Layout', 'Layout']
     """
     found = [] if found is None else found
     found.append(widget)
