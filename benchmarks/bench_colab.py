@@ -40,7 +40,7 @@ def clone_that_knows(wheel: Path, folder: Path) -> Path:
     clone, place = folder / "lab", folder / "wheels"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     place.mkdir()
-    tensorflow = wheel.parent.name.split("-tf")[1]
+    tensorflow = re.search(r"-tf([\d.]+)", wheel.parent.name)[1]  # with the system's name behind it
     shutil.copy(wheel, place / released_name(wheel, tensorflow))
     tool = [sys.executable, "tools/build_wheels.py", "--table", str(place)]
     subprocess.run(tool, cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, check=True)
