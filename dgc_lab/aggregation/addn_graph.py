@@ -110,16 +110,16 @@ def sum_nodes(result: tf.Tensor) -> list[Node]:
     """
     if not hasattr(result, "op") or (tf.is_tensor(result) and tf.executing_eagerly() and hasattr(result, "numpy")):
         raise ValueError(f"result must be a tensor of a graph, got {result!r}")
-    found = {}
-
-    def visit(operation):
-        if operation.type in SUMS and operation.name not in found:
-            for tensor in operation.inputs:
-                visit(tensor.op)
+    found, waiting = {}, [(result.op, False)]
+    while waiting:  # a chain may be longer than Python's calls may be deep
+        operation, inputs_done = waiting.pop()
+        if operation.type not in SUMS or operation.name in found:
+            continue
+        if inputs_done:
             inputs = tuple(tensor.op.name for tensor in operation.inputs)
             found[operation.name] = Node(operation.name, operation.type, inputs)
-
-    visit(result.op)
+        else:
+            waiting += [(operation, True), *((tensor.op, False) for tensor in reversed(list(operation.inputs)))]
     return list(found.values())
 
 

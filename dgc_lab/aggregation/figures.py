@@ -89,12 +89,13 @@ def sum_graphs(graphs: dict) -> Picture:
             for x, y in inputs:
                 axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
         for label, names, colour, marker in (("contribution", leaves, 4, "o"), ("AddN", made, 1, "s")):
-            x, y = zip(*(places[name] for name in names), strict=True)
+            x, y = np.reshape([places[name] for name in names], [-1, 2]).T
             axes.scatter(x, y, s=46, zorder=2, color=PALETTE[colour], marker=marker, label=label)
         axes.margins(0.12)
         inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
-        in_a_row = max(x for x, _ in places.values())
-        said.append(f"{title}: {len(nodes)} AddN with {inputs} inputs, {in_a_row:.0f} in a row")
+        in_a_row = max((x for x, _ in places.values()), default=0)
+        several = f"{len(nodes)} AddN with {inputs} inputs, {in_a_row:.0f} in a row"
+        said.append(f"{title}: {several if nodes else 'no AddN, the gradient is no sum'}")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
 
@@ -180,9 +181,8 @@ def links(exchanges: dict, workers: int) -> Picture:
         '4 links in use, at most 600 bytes on one, 1200 bytes in and out of the busiest worker.'
     """
     check_some("exchanges", exchanges)
-    check_whole(
-        "workers", workers, 1 + max(max(m.sender, m.receiver) for each in exchanges.values() for m in each), 1024
-    )
+    last = max((max(m.sender, m.receiver) for each in exchanges.values() for m in each), default=0)
+    check_whole("workers", workers, 1 + last, 1024)
     figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
     places = np.stack([np.cos(angles), np.sin(angles)], axis=1)

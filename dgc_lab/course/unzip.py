@@ -11,6 +11,11 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it, which says NotImplementedError of such a zip
+    LZMAError = NotImplementedError
+
 MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000
 MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # of a student's zip and of a class's, unpacked
@@ -18,6 +23,7 @@ LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
+    LZMAError,
     OSError,
     RuntimeError,
     NotImplementedError,
@@ -53,18 +59,20 @@ def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
 
 def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
     """Write one file of a zip, with its time; the bytes that it took, and what is wrong with it, one of them empty."""
-    limit = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left)
+    limit, limited = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with opened.open(entry) as source, path.open("wb") as copy:
-            shutil.copyfileobj(_Limited(source, limit + 1), copy)
+            limited = _Limited(source, limit + 1)
+            shutil.copyfileobj(limited, copy)
         with contextlib.suppress(ValueError, OverflowError):  # whoever of two files is the newer is asked later
             written = time.mktime((*entry.date_time, 0, 0, -1))
             os.utime(path, (written, written))
     except UNREADABLE as error:
         with contextlib.suppress(OSError):  # its name can be what is wrong
             path.unlink()
-        return 0, f"cannot be unpacked: {error}"
+        taken = limit + 1 - limited.left if limited else 0  # it may have been long until then
+        return taken, f"cannot be unpacked: {error}"
     size = path.stat().st_size
     if size <= limit:
         return size, ""

@@ -85,9 +85,12 @@ def normal_form(source: str) -> str:
             return _2
     """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        return _in_other_names(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):  # the last one for what is nested too deeply
         return " ".join(source.split())
+
+
+def _in_other_names(tree: ast.Module) -> str:
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

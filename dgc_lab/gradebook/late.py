@@ -70,6 +70,8 @@ def read_rules(folder: Path) -> Rules:
     if not isinstance(found.get("due", {}), dict) or not isinstance(found.get("student", []), list):
         raise LabError(f"{path}: times to hand in stand below [due], one student's below [[student]]")
     due = {name.lower(): _time(path, f"due.{name}", value) for name, value in found.get("due", {}).items()}
+    if len(due) < len(found.get("due", {})):
+        raise LabError(f"{path}: [due] has an exercise twice, in capitals and in small letters")
     students = {}
     for each in found.get("student", ()):
         if not isinstance(each, dict) or not {"name", "exercise"} <= set(each) <= WORDS:
@@ -79,6 +81,8 @@ def read_rules(folder: Path) -> Rules:
                 raise LabError(f"{path}: student.{word} must be text in quotes, got {each[word]!r}")
         times = {word: _time(path, f"student.{word}", each[word]) for word in ("due", "handed_in") if word in each}
         key = plain(each["name"]).lower(), each["exercise"].lower()
+        if key in students:
+            raise LabError(f"{path}: {each['name']} has two [[student]] for {each['exercise']}, make them one")
         students[key] = {"reason": each.get("reason", "")} | times
     return Rules(due, *numbers.values(), students)
 
@@ -133,7 +137,7 @@ def lateness(
     if time in (None, "late"):
         return None
     handed = dt.datetime.fromisoformat(time)
-    if handed <= due + dt.timedelta(minutes=rules.grace_minutes):
+    if handed - due <= dt.timedelta(minutes=rules.grace_minutes):
         return None
     days = math.ceil((handed - due) / dt.timedelta(days=1))
     late = f"{days} day{'s' if days > 1 else ''} late{why}"

@@ -57,17 +57,17 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         raise LabError(f"points for {task} must be from 0 to {most:g}, got {points:g}")
     if points is not None and not reason.strip():
         raise LabError("an override needs a reason: --reason TEXT")
-    before = read_overrides(folder)
-    kept = [row for row in before if (row["student"], row["exercise"], row["task"]) != (student, exercise, name)]
-    if points is None and kept == before:
-        raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to take back")
-    if points is not None:
-        made = version(folder / "submitted" / student / exercise / f"{exercise}.ipynb")
-        now = dt.datetime.now().isoformat(timespec="minutes")
-        kept.append(
-            dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
-        )
     with locked(folder):
+        before = read_overrides(folder)
+        kept = [row for row in before if (row["student"], row["exercise"], row["task"]) != (student, exercise, name)]
+        if points is None and kept == before:
+            raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to take back")
+        if points is not None:
+            made = version(folder / "submitted" / student / exercise / f"{exercise}.ipynb")
+            now = dt.datetime.now().isoformat(timespec="minutes")
+            kept.append(
+                dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
+            )
         path = folder / FILE
         write_rows(path.with_suffix(".new"), COLUMNS, kept)
         path.with_suffix(".new").replace(path)

@@ -7,6 +7,7 @@ room has no internet, ``DGC_LAB_WHEELS`` names another place that has them: ``fi
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import sys
@@ -53,7 +54,7 @@ def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
     try:
         with urllib.request.urlopen(source, timeout=TIMEOUT) as answer:
             target.write_bytes(answer.read())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return None, f"{source} cannot be had ({error})"
     if (found := sha256_of(target)) != known["sha256"]:
         target.unlink()

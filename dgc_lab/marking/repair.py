@@ -14,6 +14,7 @@ import re
 from dgc_lab.common import LabError
 
 MOST_CELLS = 1000
+KINDS = ("code", "markdown", "raw")
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
 DEFINES = re.compile(r"^(?:def|class)\s+(\w+)|^(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
 REACHES = re.compile(
@@ -26,7 +27,8 @@ SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
 def is_variant(cell) -> bool:
     """Whether this is the cell that holds the student's number."""
-    return bool(cell.metadata.get("dgc_lab", {}).get("variant"))
+    own = cell.metadata.get("dgc_lab")
+    return isinstance(own, dict) and bool(own.get("variant"))
 
 
 def first_line(cell) -> str:
@@ -46,7 +48,7 @@ def read(path, name: str):
         raise LabError("the file is empty")
     try:
         found = nbformat.reads(text, as_version=4)
-        cells = [cell for cell in found.cells if isinstance(cell.source, str)]
+        cells = [cell for cell in found.cells if isinstance(cell.source, str) and cell.get("cell_type") in KINDS]
     except Exception as error:  # nbformat raises what its parser came upon: KeyError, AttributeError, ...
         raise LabError(
             f"the file is no notebook: {str(error).splitlines()[0][:150] if str(error) else error!r}"

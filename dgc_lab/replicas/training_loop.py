@@ -98,7 +98,7 @@ class Trained:
 
     def spread(self) -> float:
         """The largest difference between two replicas' copies of any weight: 0 when all hold the same model."""
-        return max(float(np.ptp(np.stack(copies), axis=0).max()) for copies in zip(*self.weights, strict=True))
+        return float(np.max([np.ptp(np.stack(copies), axis=0).max() for copies in zip(*self.weights, strict=True)]))
 
 
 def train(
@@ -237,4 +237,4 @@ def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
     shapes, others = [[np.shape(array) for array in arrays] for arrays in (one, other)]
     if not shapes or shapes != others:
         raise ValueError(f"one and other must hold arrays of the same shapes, got {shapes} and {others}")
-    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in zip(one, other, strict=True))
+    return float(np.max([np.abs(np.subtract(a, b)).max() for a, b in zip(one, other, strict=True)]))

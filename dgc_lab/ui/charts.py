@@ -167,7 +167,7 @@ def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
 
 def short(value: float) -> str:
     """A number with about three digits."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, xlabel: str, left: float, first=0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import ipywidgets
@@ -51,10 +52,8 @@ class Prediction(Column):
         if not -math.inf < least < most < math.inf:
             raise ValueError(f"least must be below most, and both finite, got {least!r} and {most!r}")
         check_number("step", step, "above 0", finite=True)
-        try:
-            format(0.5, form)
-        except ValueError:
-            raise ValueError(f"form must be a number's format such as .2f, got {form!r}") from None
+        if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", form):
+            raise ValueError(f"form must be a number's format such as .2f, without sign and width, got {form!r}")
         self.form, self.kept = form, None
         wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
         self.sliders = {

@@ -204,6 +204,17 @@ def test_a_tape_sums_large_contributions_early(uses, width, inputs):
 def test_one_use_needs_no_sum():
     assert gradient_graph.sum_nodes(gradient_graph.gradient_graph(1)[1]) == []
     assert gradient_graph.depth([]) == 0
+    assert aggregation_pictures.sum_graphs({"one": []}).alt.endswith("one: no AddN, the gradient is no sum.")
+
+
+def test_a_chain_may_be_longer_than_calls_may_be_deep():
+    nodes = gradient_graph.sum_nodes(gradient_graph.gradient_graph(1100, "EXPERIMENTAL_TREE")[1])
+    assert len(nodes) == gradient_graph.depth(nodes) == 1099
+
+
+def test_one_worker_sends_nothing_and_has_a_picture():
+    _, messages = links.ring([np.zeros(4, np.float32)])
+    assert "ring: 0 links in use" in aggregation_pictures.links({"ring": messages}, 1).alt
 
 
 def test_graph_refuses_bad_arguments():

@@ -120,6 +120,28 @@ def test_the_newer_of_two_in_a_zip_counts_and_a_students_zip_is_no_bomb(tmp_path
     assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.ipynb")) < 3100
 
 
+@pytest.mark.parametrize("way", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_is_broken_holds_up_nobody_and_fills_no_disk(tmp_path, monkeypatch, way):
+    monkeypatch.setattr(unzip, "MOST_OF_ONE", 500_000)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ada.ipynb").write_text("{}")
+    with zipfile.ZipFile(tmp_path / "in" / "eve.zip", "w", way) as file:
+        for number in range(20):
+            file.writestr(f"{number}.ipynb", os.urandom(200_000))
+        places = [entry.header_offset for entry in file.infolist()]
+    data = bytearray((tmp_path / "in" / "eve.zip").read_bytes())
+    for place in places:
+        data[place + 199_000 : place + 199_010] = b"\xff" * 10
+    (tmp_path / "in" / "eve.zip").write_bytes(data)
+    read = []
+    take = unzip._Limited.read
+    monkeypatch.setattr(unzip._Limited, "read", lambda *given: read.append(take(*given)) or read[-1])
+    [ada, eve], _ = submissions.find(tmp_path / "in", "x", tmp_path / "out")
+    assert (ada.path.name, eve.path) == ("ada.ipynb", None)
+    assert "cannot be unpacked" in " ".join(eve.remarks)
+    assert sum(map(len, read)) <= 700_001
+
+
 def test_a_secret_is_made_once_and_read_by_its_owner_alone(tmp_path):
     with pytest.raises(LabError, match=r"no secret at .*the file that the release was made with"):
         roster.read_secret(tmp_path / "secret")

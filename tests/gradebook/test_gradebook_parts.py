@@ -54,6 +54,11 @@ def test_what_being_late_costs(tmp_path, student, time, points, words):
     assert late.lateness(late.read_rules(tmp_path), student, "05_accumulation", time, 10, 20) is None
 
 
+def test_a_time_that_never_comes_may_be_due():
+    rules = late.Rules({"04": dt.datetime(9999, 12, 31, 23, 59)}, grace_minutes=15)
+    assert late.lateness(rules, "ann", "04", "2026-11-25T01:00:00", 3, 20) is None
+
+
 def test_nobody_loses_more_than_there_is():
     rules = late.Rules({"04": dt.datetime(2026, 11, 20)}, percent_a_day=10)
     found = late.lateness(rules, "ann", "04", "2026-11-25T01:00:00", 3, 20)
@@ -70,6 +75,8 @@ def test_nobody_loses_more_than_there_is():
         ("grace_minutes = true", "grace_minutes must be a number of at least 0, got True"),
         ("[due]\n04 = 2026-11-20", "due.04 must be a time like"),
         ("[due]\n04 = 2026-11-20 12:00:00Z", "without a zone"),
+        ("[due]\nex = 2026-11-20 12:00:00\nEx = 2026-11-21 12:00:00", "an exercise twice"),
+        ("[[student]]\nname = 'x'\nexercise = 'y'\n" * 2, r"x has two \[\[student\]\] for y, make them one"),
         ("[[student]]\nname = 'x'", "has name, exercise and some of"),
         ("[[student]]\nname = 'x'\nexercise = 4", r"student\.exercise must be text in quotes, got 4"),
         ("due = 2026-11-20 12:00:00", r"times to hand in stand below \[due\]"),
@@ -116,6 +123,7 @@ SUM = """def total(x):
         (SUM.replace("total", "add"), False),  # a name that the task gives
         (SUM.replace("+=", "-="), False),
         ("def total(x) return", False),
+        ("def total(x):\n    return " + " + ".join(["x"] * 600), False),  # deeper than Python's calls may be
     ],
 )
 def test_answers_are_alike_but_for_their_looks(other, alike):

@@ -80,9 +80,31 @@ def test_what_is_not_there_is_said(release, lab_knows, tmp_path, monkeypatch):
     assert f"{address}/{WHEEL} cannot be had (HTTP Error 404" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
     lab_knows("https://github.com/YOUR_NAME/YOUR_COPY/releases/download/x", known)
     assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1].startswith("this copy has no address of its own yet")
+    monkeypatch.setenv("DGC_LAB_WHEELS", "http://127.0.0.1 ")
+    assert "cannot be had (URL can't contain" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
     monkeypatch.setenv("DGC_LAB_WHEELS", f"file://{folder}")  # a room without internet
     row(WHEEL, folder / WHEEL)
     assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[0] == tmp_path / WHEEL
+
+
+def test_a_download_that_was_cut_short_is_said(lab_knows, tmp_path):
+    class CutShort(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"a wheel")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), CutShort) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        lab_knows(f"http://127.0.0.1:{server.server_port}", row(WHEEL, tmp_path / "known"))
+        wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
+        server.shutdown()
+    assert wheel is None
+    assert "cannot be had (IncompleteRead" in said
 
 
 def test_without_a_wheel_it_is_built_and_that_is_said(lab_knows, monkeypatch, capsys, tmp_path):

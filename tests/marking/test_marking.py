@@ -224,6 +224,15 @@ def test_answers_are_known_again_without_their_metadata():
     ]
 
 
+def test_metadata_of_any_kind_are_no_harm(tmp_path):
+    cells = [nbformat.v4.new_code_cell("VARIANT = 0", metadata={"dgc_lab": odd}) for odd in ("x", None, [])]
+    written = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("last = 1")])
+    del written.cells[-1]["cell_type"]
+    (tmp_path / "x.ipynb").write_text(json.dumps(written))
+    read = repair.read(tmp_path / "x.ipynb", "04")
+    assert [repair.is_variant(cell) for cell in read] == [False] * 3
+
+
 def released(*answers):
     """A released exercise: setup, and answers with their tests."""
     release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])

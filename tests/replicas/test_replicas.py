@@ -231,6 +231,15 @@ def test_replicas_with_mean_are_one_device_on_the_whole_batch(replicas, momentum
     assert one.losses[-1] < one.losses[0]
 
 
+def test_what_is_no_number_is_no_small_difference():
+    from dgc_lab.replicas.training_loop import Trained, largest_difference
+
+    weights = [np.zeros(1), np.ones(1)]
+    broken = [np.zeros(1), np.full(1, np.nan)]
+    assert np.isnan(largest_difference(weights, broken))
+    assert np.isnan(Trained(None, [weights, broken], None).spread())
+
+
 @on_replicas
 def test_sum_needs_the_global_batch_as_divisor():
     from dgc_lab.replicas.training_loop import dense_network, largest_difference
