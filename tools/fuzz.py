@@ -135,6 +135,8 @@ def watched() -> dict:
             return
         if event == "exec" and os.path.isfile(arguments[0].co_filename):
             return  # a module that is imported at first use
+        if event == "exec" and sys._getframe(1).f_globals.get("__name__") == "fastjsonschema":
+            return  # nbformat's own schema, which it has compiled for each minor version that a notebook names
         if event in FORBIDDEN:
             watch["told"].append(event)
         elif (
