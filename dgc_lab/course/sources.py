@@ -117,7 +117,8 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
         for name in names or assignments(source):
             prepare(source, Path(folder), name)
             made = nbformat.read(Path(folder) / "release" / name / f"{name}.ipynb", as_version=4)
-            extras = [path for path in (Path(source) / name).iterdir() if path.is_file()]
+            files = (path for path in (Path(source) / name).iterdir() if path.is_file())
+            extras = [file for file in files if file.suffix not in (".md", ".ipynb")]
             places = {f"{student}/{name}": number for student, number in (variants or {}).items()}
             for place, number in (places or {f"{name}/{name}": 0}).items():
                 path = Path(target) / f"{place}.ipynb"
@@ -125,7 +126,6 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
                 nbformat.write(with_variant(made, number), path)
                 written.append(path)
                 for extra in extras:
-                    if extra.suffix not in (".md", ".ipynb"):
-                        shutil.copy(extra, path.parent)
+                    shutil.copy(extra, path.parent)
             pair_with_text(source, name)
     return written

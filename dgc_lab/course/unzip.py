@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 try:
     from lzma import LZMAError
-except ImportError:  # a Python that was built without it, which says NotImplementedError of such a zip
-    LZMAError = NotImplementedError
+except ImportError:  # a Python that was built without it: zipfile says so of such a zip, by this error
+    LZMAError = RuntimeError
 
 MOST_BYTES = 20 * 2**20  # of one file
 MOST_FILES = 10_000

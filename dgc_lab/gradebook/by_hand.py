@@ -31,9 +31,10 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
     for sheet in map(Path, sheets):
         read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
     with locked(folder), course_api(folder).gradebook as gradebook:
-        grades, comments = _answers(gradebook, folder)
-        report = graded_rows(folder).items()
-        ungraded = {(who, name) for name, rows in report for who, row in rows.items() if row["status"] != "graded"}
+        report = graded_rows(folder)
+        each = ((who, name, row["status"]) for name, rows in report.items() for who, row in rows.items())
+        ungraded = {(who, name) for who, name, status in each if status != "graded"}
+        grades, comments = _answers(gradebook, folder, report)
         entered, places = {}, {}
         for sheet, (rows, _) in read.items():
             for number, row in enumerate(rows, 2):
@@ -115,10 +116,10 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
     new.replace(sheet)
 
 
-def _answers(gradebook, folder):
+def _answers(gradebook, folder, report):
     """nbgrader's grades and comments of all answers that a person marks, by student, exercise, answer and version."""
     grades, comments = {}, {}
-    for name, rows in graded_rows(folder).items():
+    for name, rows in report.items():
         for student, row in rows.items():
             if row["status"] != "graded":
                 continue
