@@ -6,6 +6,7 @@ here. The notebook's side is `dgc_lab.cluster.process_group`.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
@@ -18,9 +19,11 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 import cloudpickle
+import psutil
 
 from dgc_lab.cluster import watchdog as guard
 from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
+from dgc_lab.cluster.processes import is_running
 from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
@@ -120,12 +123,11 @@ class ResultChannel(io.TextIOBase):
 
 def process_of(name: str) -> int | None:
     """The id of the cluster's process of that name, None where it does not live now."""
-    try:
-        number = int(Path(os.environ[FOLDER], PIDS, name).read_text())
-        os.kill(number, 0)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return number
+    with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+        process = psutil.Process(int(Path(os.environ[FOLDER], PIDS, name).read_text()))
+        if is_running(process):
+            return process.pid
+    return None
 
 
 if __name__ == "__main__":

@@ -97,9 +97,8 @@ class CarefulExecute(Execute):
             self.running = cell_index
             cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         if self.interrupt is not None:  # it must have come before the next cell begins
-            await self.interrupt
-            self.interrupt = None
-            if not await self._idle():  # the next cell would be blamed for it
+            come, self.interrupt = await self.interrupt, None
+            if not (come and await self._idle()):  # the next cell would be blamed for it
                 await self._give_up()
         return cell
 
@@ -164,17 +163,16 @@ class CarefulExecute(Execute):
             self.characters[cell_index] = self.most_output + 1
             self._leave_out(cell_index, words)
             outs.append(new_output("stream", name="stdout", text=f"\n... this cell {words}\n"))
-            self.interrupt = asyncio.ensure_future(self.km.interrupt_kernel())
+            self.interrupt = asyncio.ensure_future(self._interrupt())
             return None
         return super().output(outs, msg, display_id, cell_index)
 
     async def _async_handle_timeout(self, timeout, cell=None):
         """As nbclient's; a kernel that works on in spite of the interrupt is ended."""
         self._leave_out(self.running, f"took longer than {timeout} s and was stopped")
-        reply = await super()._async_handle_timeout(timeout, cell)
-        if not await self._idle():
+        if not (await self._interrupt() and await self._idle()):
             await self._give_up()
-        return reply
+        return {"content": {**self.error_on_timeout, "status": "error"}}
 
     async def _give_up(self):
         """End a kernel that the cell which ran last has made useless."""
@@ -182,13 +180,22 @@ class CarefulExecute(Execute):
         await self.km.shutdown_kernel(now=True)
         raise DeadKernelError("the kernel cannot be interrupted")
 
+    async def _interrupt(self) -> bool:
+        """Interrupt the kernel; whether that has come. What is still on its way could strike a cell after this one."""
+        request = self.kc.session.msg("interrupt_request", {})
+        self.kc.control_channel.send(request)
+        return await self._answers(self.kc.get_control_msg, request["header"]["msg_id"])
+
     async def _idle(self) -> bool:
-        """Whether the kernel answers again soon after it was interrupted."""
-        request = self.kc.kernel_info()
+        """Whether the kernel takes requests again soon after it was interrupted."""
+        return await self._answers(self.kc.get_shell_msg, self.kc.kernel_info())
+
+    async def _answers(self, get_message, request: str) -> bool:
+        """Whether the answer to a request comes within the time to give in."""
         deadline = asyncio.get_running_loop().time() + SECONDS_TO_GIVE_IN
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             try:
-                answer = await self.kc.get_shell_msg(timeout=left)
+                answer = await get_message(timeout=left)
             except Exception:  # queue.Empty: nothing came in time
                 return False
             if answer["parent_header"].get("msg_id") == request:

@@ -41,7 +41,8 @@ def warm_servers():
 @pytest.fixture
 def servers(warm_servers):
     """Two workers and a parameter server that are up, whatever the test before has done to them."""
-    return warm_servers if warm_servers.ready else warm_servers.restart()
+    whole = warm_servers.ready and not warm_servers.run(roles.dead_workers)
+    return warm_servers if whole else warm_servers.restart()
 
 
 @pytest.fixture(scope="module")
@@ -462,6 +463,7 @@ def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
         killing.start()
         killing.join(5)
         assert not killing.is_alive(), "it waits for the host, which may be busy or stopped"
+        assert servers.run(roles.dead_workers) == [1], "a zombie is none that lives"
     finally:
         stopped.resume()
         killing.join()

@@ -79,6 +79,23 @@ os._exit(0)
 """
 
 
+# Prints more than it may, and the interrupt takes a second to come, as it can on a busy machine.
+INTERRUPTED_LATE = """import time
+kernel = get_ipython().kernel
+send = kernel._send_interrupt_children
+kernel._send_interrupt_children = lambda: (time.sleep(1), send())
+print("x" * 30_000_000)"""
+
+
+def interrupted_late():
+    """A solved exercise with such a cell; an interrupt that is not waited for strikes an answer after it."""
+    notebook = answered(FIRST)
+    place = index(notebook, "fewest-elements")
+    notebook.cells[place].source = f"time.sleep(2)\n{notebook.cells[place].source}"
+    notebook.cells.insert(3, nbformat.v4.new_code_cell(INTERRUPTED_LATE))
+    return notebook
+
+
 # Prints the test that called it, and gives the test's cell the number 4 as its result.
 FOUR_POINTS = """def top_k_mask(gradient, k):
     import linecache, sys
@@ -145,6 +162,7 @@ def graded(tmp_path_factory, course):
     chatty = answered(FIRST)
     chatty.cells.insert(3, nbformat.v4.new_code_cell("print('x' * 30_000_000)"))
     write(chatty, handed / "chatty.ipynb")
+    write(interrupted_late(), handed / "late.ipynb")
     (handed / "pdf.ipynb").write_bytes(b"%PDF-1.7 \xff\xfe")
     write(answered(SECOND), handed / "other_exercise.ipynb")
     (handed / "odd.ipynb").write_text(
@@ -184,7 +202,16 @@ def rows(place, name):
 
 
 # In the damaged one np and sum are other things where the last values are calculated.
-SCORES = {"solved": 18, "blank": 0, "Wrong-Answers": 14, "damaged": 14, "hostile": 15, "cunning": 0, "chatty": 18}
+SCORES = {
+    "solved": 18,
+    "blank": 0,
+    "Wrong-Answers": 14,
+    "damaged": 14,
+    "hostile": 15,
+    "cunning": 0,
+    "chatty": 18,
+    "late": 18,
+}
 
 
 @pytest.mark.parametrize(("student", "score"), SCORES.items())
@@ -262,7 +289,7 @@ def test_the_second_time_nothing_is_graded_again(graded, course):
     before = (graded.place / "grading" / "report.json").read_text()
     printed = course("grade", FIRST, graded.place / "handed_in", "--folder", graded.place / "grading", expected=1)
     assert (graded.place / "grading" / "report.json").read_text() == before
-    assert "7 graded, 4 not: essay, odd, other_exercise, pdf" in printed
+    assert "8 graded, 4 not: essay, odd, other_exercise, pdf" in printed
 
 
 def test_a_variant_of_ones_own(graded):
@@ -274,7 +301,7 @@ def test_a_variant_of_ones_own(graded):
 
 def test_from_marks_to_feedback_and_a_table(graded, course):
     folder = graded.place / "grading"
-    assert "13 pages" in course("feedback", "--folder", folder)
+    assert "14 pages" in course("feedback", "--folder", folder)
     pages = {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{FIRST}/*.html")}
     assert "not kept" in pages["Wrong-Answers"] or "must be True" in pages["Wrong-Answers"]
     assert "no notebook" in pages["pdf"]
@@ -294,7 +321,7 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     lines = table(folder / "marks.csv")
     assert [line["student"] for line in lines][:3] == ["Solved", "blank", "Absent Ann"]
     by_name = {line["student"]: line for line in lines}
-    assert len(by_name) == 3 + 10
+    assert len(by_name) == 3 + 11
     assert [by_name["Solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["", "20.0", "20.0"]
     assert (by_name["blank"][FIRST], by_name["blank"][SECOND]) == ("0.0", "0.0")
     assert (by_name["Absent Ann"][FIRST], by_name["Absent Ann"]["remarks"]) == ("", "")
