@@ -50,7 +50,7 @@ def tree(gradients):
         >>> [(message.sender, message.receiver) for message in messages]
         [(1, 0), (2, 0), (0, 2), (0, 1)]
     """
-    held = check_gradients(gradients)
+    held = [gradient.copy() for gradient in check_gradients(gradients)]
     messages, distance, step = [], 1, 0
     while distance < len(held):
         for receiver in range(0, len(held) - distance, 2 * distance):

@@ -140,7 +140,7 @@ def timeline(traces: dict) -> Picture:
     check_some("traces", traces)
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
-    highest = max(trace.peak_bytes for trace in traces.values()) / 1e6
+    highest = max(trace.peak_bytes for trace in traces.values()) / 1e6 or 1  # where nothing was held
     said = []
     for (bars, memory), (title, trace) in zip(panels, traces.items(), strict=True):
         for lane, operation in _lanes(trace.operations):

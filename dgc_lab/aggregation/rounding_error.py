@@ -20,7 +20,8 @@ from dgc_lab.common import check_choice, check_some, check_whole
 def exact_sum(addends: Tensors) -> np.ndarray:
     """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
 
-    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError.
+    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError, as
+    for sums that float64 does not hold.
 
     Example:
         >>> import tensorflow as tf
@@ -29,7 +30,10 @@ def exact_sum(addends: Tensors) -> np.ndarray:
     """
     addends = check_addends(addends)
     stack = np.stack([np.asarray(addend, np.float64).ravel() for addend in addends])
-    return np.array([math.fsum(column) for column in stack.T]).reshape(addends[0].shape)
+    try:
+        return np.array([math.fsum(column) for column in stack.T]).reshape(addends[0].shape)
+    except (OverflowError, ValueError) as error:  # infinities of both signs
+        raise ValueError(f"addends must have sums that float64 holds, got {error}") from None
 
 
 def relative_error(total: ArrayLike, exact: ArrayLike) -> float:

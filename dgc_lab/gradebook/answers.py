@@ -101,8 +101,9 @@ def _in_other_names(tree: ast.Module) -> str:
     outside |= {
         name.id
         for node in tree.body
-        if isinstance(node, ast.Assign)
-        for name in node.targets
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
         if isinstance(name, ast.Name)
     }
     for node in _in_order(tree):

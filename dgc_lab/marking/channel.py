@@ -41,7 +41,10 @@ def send(connection: socket.socket, message) -> None:
     """Send a value; a ChannelError where it is too large or nobody is there."""
     blobs: list[bytes] = []
     head = {"value": _plain(message, blobs), "sizes": [len(blob) for blob in blobs]}
-    text = json.dumps(head, separators=(",", ":")).encode()
+    try:
+        text = json.dumps(head, separators=(",", ":")).encode()
+    except ValueError:
+        raise ChannelError("a whole number of more digits than Python writes, in an answer") from None
     if len(text) > MOST_HEAD or sum(head["sizes"]) > MOST_BYTES:
         raise ChannelError(TOO_LARGE)
     try:
@@ -97,7 +100,7 @@ def _plain(value, blobs: list[bytes], depth: int = 0):
         return {"kind": "dict", "of": pairs}
     if isinstance(value, list | range | type({}.keys()) | type({}.values())):
         return [_plain(each, blobs, depth + 1) for each in value]
-    for kind, types in (("tuple", tuple), ("set", (set, frozenset))):
+    for kind, types in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
         if isinstance(value, types):
             return {"kind": kind, "of": [_plain(each, blobs, depth + 1) for each in value]}
     if hasattr(value, "to_dict") and getattr(value, "ndim", 0) == 2:  # a table of pandas
@@ -158,7 +161,7 @@ class _Reader:
         if kind == "other":
             return type(identifier(plain["name"]), (Other,), {})()
         inner = [self.value(each, depth + 1) for each in plain["of"]]
-        return {"tuple": tuple, "set": set, "dict": dict}[kind](inner)
+        return {"tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict}[kind](inner)
 
     def array(self, plain) -> np.ndarray:
         """An array of numbers; or a number with its dtype."""

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,12 @@ def test_relative_error_by_closed_form():
     assert rounding.relative_error(tf.constant([math.nan]), [1]) == math.inf
     assert rounding.relative_error(tf.constant([0.0]), [0]) == 0
     assert rounding.relative_error(tf.constant([1.0]), [0]) == math.inf
+
+
+@pytest.mark.parametrize("addends", [[1.5e308, 1.5e308], [math.inf, -math.inf]])
+def test_a_sum_that_float64_does_not_hold_is_refused(addends):
+    with pytest.raises(ValueError, match=r"addends must have sums that float64 holds, got .*(overflow|-inf)"):
+        rounding.errors([tf.constant([addend], tf.float64) for addend in addends])
 
 
 def test_measure_gives_each_methods_own_error():
@@ -347,6 +354,14 @@ def test_links_refuse_bad_arguments():
         links.central([np.ones(1), np.ones(2)])
 
 
+@pytest.mark.parametrize("name", links.TOPOLOGIES)
+def test_one_workers_sum_is_not_its_gradient_itself(name):
+    gradient = np.ones(2)
+    [[total], _] = links.exchange([gradient], name)
+    assert total.tolist() == [1, 1]
+    assert not np.shares_memory(total, gradient)
+
+
 def test_a_message_of_the_tree_holds_what_its_sender_had_by_then():
     """No step uses what only a later step brings."""
     for topology in links.TOPOLOGIES.values():
@@ -376,6 +391,10 @@ def test_pictures_say_what_they_show():
     assert "EXPERIMENTAL_TREE: 3 AddN with 2 inputs, 3 in a row" in aggregation_pictures.sum_graphs(nodes).alt
     trace = traces.make_trace([("AddN", 0.0, 0.001)], [(0.0, 2_000_000)])
     assert "one: 1 AddN, 1.00 ms, peak 2.00 MB" in aggregation_pictures.timeline({"one": trace}).alt
+    nothing = traces.make_trace([("AddN", 0.0, 0.001)], [(0.0, 0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "peak 0.00 MB" in aggregation_pictures.timeline({"nothing held": nothing}).alt
     _, messages = links.ring([np.zeros(4, np.float32)] * 4)
     assert "ring: 4 links in use, at most 24 bytes on one" in aggregation_pictures.links({"ring": messages}, 4).alt
     rows = [

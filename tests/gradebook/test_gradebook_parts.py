@@ -130,6 +130,11 @@ def test_answers_are_alike_but_for_their_looks(other, alike):
     assert (answers.normal_form(SUM) == answers.normal_form(other)) == alike
 
 
+def test_what_a_task_asks_for_by_name_is_no_matter_of_looks():
+    assert answers.normal_form("a, b = 1, 2") != answers.normal_form("b, a = 1, 2")
+    assert answers.normal_form("total: int = 1") != answers.normal_form("other: int = 1")
+
+
 def test_only_unusual_answers_are_listed():
     """Not what is like our solution, what is short, what is untouched, or what many have."""
     odd = [

@@ -162,3 +162,10 @@ def test_an_answer_that_is_too_large_is_refused_by_its_sender():
     for value in (np.broadcast_to(np.float64(0), 10**12), [0] * 10**6, ["x" * 10**6] * 5):
         with pytest.raises(channel.ChannelError, match="more than 64 MB"):
             channel.send(None, value)
+    with pytest.raises(channel.ChannelError, match="a whole number of more digits than Python writes"):
+        channel.send(None, {"answer": 10**5000})
+
+
+def test_sets_of_sets_arrive():
+    value = {frozenset({1, 2}), frozenset()}
+    assert passed_on(lambda connection: channel.send(connection, value)) == value
