@@ -83,9 +83,12 @@ def kill(leader: psutil.Process) -> None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
+    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away.
+
+    One that was killed is a zombie before its last thread has ended, and holds its ports until then.
+    """
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     except psutil.NoSuchProcess:
         return False
 

@@ -142,6 +142,7 @@ class ParameterServers(TensorFlowCluster):
             try:
                 self._add({f"worker {number}": self._server()}, time.monotonic() + self.timeout)
             except LabError as error:  # the host died meanwhile, or it took too long
+                self.kill(f"worker {number}")  # what is there has no server: it is none that others may wait for
                 raise LabError(f"worker {number} did not come back. restart() brings all back: {error}") from None
 
     def kill(self, name: str) -> None:

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster import tensorflow_roles as roles
+from dgc_lab.cluster.processes import is_running as alive
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
 
@@ -144,13 +146,6 @@ def reduce_for_ever():
 def family(process=None):
     """All processes that a process has started and that are more than zombies."""
     return [child for child in (process or psutil.Process()).children(recursive=True) if alive(child)]
-
-
-def alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def host():
@@ -467,6 +462,55 @@ def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
     finally:
         stopped.resume()
         killing.join()
+    servers.restart_worker(1)
+    assert servers.run(both_work)
+
+
+HALF_DEAD = """
+import ctypes, socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit(2) of the first thread alone
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads that end one by one, as Linux has them")
+def test_a_zombie_whose_threads_still_run_has_not_ended():
+    """It holds its port, and who is started in its place cannot have that."""
+    with contextlib.ExitStack() as end:
+        process = subprocess.Popen([sys.executable, "-c", HALF_DEAD], stdout=subprocess.PIPE, text=True)
+        for step in (process.stdout.close, process.wait, process.kill):
+            end.callback(step)
+        port, found = int(process.stdout.readline()), psutil.Process(process.pid)
+        until(lambda: found.status() == psutil.STATUS_ZOMBIE)
+        assert alive(found)
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
+        process.kill()
+        until(lambda: not alive(found))
+        assert found.status() == psutil.STATUS_ZOMBIE, "nobody has taken it away"
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def hold_port_of_worker_1(held=[]):  # noqa: B006
+    """Once, so that nobody else can have it; the second time let go of it."""
+    if held:
+        return held.pop().close()
+    address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1]
+    held.append(socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))))
+    return None
+
+
+@comes_back
+def test_a_worker_that_did_not_come_back_is_a_dead_one(servers):
+    """A process without a server was taken for a worker, and training waited for it without end."""
+    servers.kill("worker 1")
+    servers.run(hold_port_of_worker_1)
+    with pytest.raises(LabError, match=r"worker 1 did not come back\. restart\(\) brings all back: .*gRPC server"):
+        servers.restart_worker(1)
+    assert servers.run(roles.dead_workers) == [1]
+    servers.run(hold_port_of_worker_1)
     servers.restart_worker(1)
     assert servers.run(both_work)
 

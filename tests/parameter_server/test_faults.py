@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dgc_lab.cluster import FunctionFailed, ParameterServers, ProcessDied
+from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, WorkerDied
@@ -42,9 +43,8 @@ def three(warm_servers):
     """Three workers and two parameter servers, all alive."""
     if not warm_servers.ready:
         return warm_servers.restart()
-    for number in range(3):
-        if not warm_servers._processes.members[f"worker {number}"].process.is_running():
-            warm_servers.restart_worker(number)
+    for number in warm_servers.run(roles.dead_workers):
+        warm_servers.restart_worker(number)
     return warm_servers
 
 
