@@ -148,8 +148,9 @@ class Cluster:
 
     def request_stop(self) -> None:
         """Make `stop_requested` true on every process, until the running call ends. Any thread may call it."""
-        if call := self._call:
-            call.request_stop()
+        with self._beginning:  # what is asked of one call must not reach the next
+            if call := self._call:
+                call.request_stop()
 
     def _results(self, function, arguments: dict[str, tuple], kwargs, deadline=None) -> list[Any]:
         """Run a function in the processes of these names, in each with its own arguments."""
@@ -179,7 +180,13 @@ class Cluster:
                 yields = streamed and (self._yielding is None or name in self._yielding)
                 sent = (function, args) if yields or not streamed else (exhaust, (function, *args))
                 payloads[name] = cloudpickle.dumps((*sent, kwargs)), yields
-            self._call = self._processes.call(payloads, self.grace)
+            try:
+                with interrupt_held_back():  # a call that nobody knows of would answer for the next one
+                    self._call = self._processes.call(payloads, self.grace)
+            except KeyboardInterrupt:
+                if self._call:
+                    self._call.request_stop()
+                raise
             return self._call
 
     def _end(self, call):

@@ -83,14 +83,19 @@ def kill(leader: psutil.Process) -> None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away.
-
-    One that was killed is a zombie before its last thread has ended, and holds its ports until then.
-    """
+    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
     try:
-        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether nothing of a process runs: one that was killed holds its ports until its last thread has ended."""
+    try:
+        return not is_running(process) and process.num_threads() <= 1
+    except psutil.NoSuchProcess:
+        return True
 
 
 def run_in_thread(function: Callable):

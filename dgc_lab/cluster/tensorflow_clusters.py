@@ -14,7 +14,7 @@ from dgc_lab.cluster import private_network
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.process_group import ProcessGroup
-from dgc_lab.cluster.processes import is_running
+from dgc_lab.cluster.processes import has_ended, is_running
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
 
@@ -157,8 +157,8 @@ class ParameterServers(TensorFlowCluster):
         process = members[name].process
         if is_running(process):
             process.kill()
-            while is_running(process):
-                time.sleep(0.01)
+        while not has_ended(process):
+            time.sleep(0.01)
 
     def _server(self):
         # Below workers + 1 operations at a time, servers on few cores wait for each other for ever.

@@ -46,7 +46,7 @@ class CarefulExecute(Execute):
         """As nbconvert's; again without the cell that ended the kernel."""
         self.fatal, self.remarks, self.deadline = {}, [], time.monotonic() + self.most_seconds
         for _ in range(self.most_restarts + 1):
-            self.characters, self.running, self.spent, self.interrupt = {}, 0, False, None
+            self.characters, self.running, self.spent, self.interrupt, self.kept = {}, 0, False, None, set()
             shutil.rmtree(self.kernel_folder, ignore_errors=True)  # what a kernel left must not decide how one starts
             os.mkdir(self.kernel_folder)
             with socket.socket(socket.AF_UNIX) as self.listener:
@@ -91,8 +91,13 @@ class CarefulExecute(Execute):
             setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
             path = self.listener.getsockname()
             request = self.kc.execute(KEEP.format(path, cell_index, setup), silent=True)
-            if await self.async_wait_for_reply(request) is None:  # the cell before has spoiled the kernel
+            reply = await self.async_wait_for_reply(request)
+            if reply is None:  # the cell before has spoiled the kernel
                 await self._give_up()
+            if reply["content"]["status"] == "ok":
+                self.kept.add(cell_index)
+            else:
+                self._remark(cell_index, "could not be asked: the process could not be copied")
         else:
             self.running = cell_index
             cell = await super().async_execute_cell(cell, cell_index, execution_count, store_history)
@@ -107,9 +112,10 @@ class CarefulExecute(Execute):
     def _judge(self):
         """Run the tests, and put what came of them under their cells; see `dgc_lab.marking.judge`."""
         places = {_kind(cell)["grade_id"]: index for index, cell in enumerate(self.nb.cells) if _gives_marks(cell)}
+        kept = {name: index for name, index in places.items() if index in self.kept}
         own = [cell.source for cell in self.nb.cells if cell.cell_type == "code" and not _gives_marks(cell)]
         given = {
-            "cells": [cell | {"place": places.get(cell["name"])} for cell in self.exercise],
+            "cells": [cell | {"place": kept.get(cell["name"])} for cell in self.exercise],
             "lines": sorted({line.strip() for source in own for line in source.split("\n") if line.strip()}),
             "seconds": self.most_test_seconds,
             "cell_seconds": self.timeout,

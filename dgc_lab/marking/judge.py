@@ -32,6 +32,7 @@ from dgc_lab.marking.session import ENDED, Gone, OutOfTime, Session, connected
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS", re.MULTILINE)
 SECONDS_FIRST, SECONDS_TO_TELL = 5, 1  # of a task the first time; for the student's process to say that time is over
+NO_COPY = "no copy of the process came to be asked"
 MOST_PRINTED = 20_000  # characters of a check's words
 FAILED = "A test did not pass."
 
@@ -41,7 +42,7 @@ class Task:
     """A marks cell: its two parts, what a test finds there, and what came of it."""
 
     name: str
-    place: int
+    place: int | None  # None where the student's process never got there
     shown: str
     hidden: str
     space: dict  # the reference's names at this place
@@ -130,7 +131,9 @@ class Judge:
     def _shown(self, task: Task, seconds: float = SECONDS_FIRST, references=None, late=False):
         """Begin an attempt, and run what students have, too; None and None where that is the end of it already."""
         if task.place not in self.connections:
-            task.error = task.error or "The cells before did not run, so there is no answer."
+            if not task.error:
+                task.error = "The cells before did not run, so there is no answer."
+                task.remark = NO_COPY if task.place is not None else ""
             return None, None
         task.error = task.remark = ""
         with self._limit(task, seconds, late):
@@ -144,7 +147,7 @@ class Judge:
                 space.update(session.names(task.own))
                 self._exec(task, task.shown, space)
                 return session, space
-            except Exception:
+            except BaseException:
                 session.end()
                 raise
         return None, None
@@ -177,11 +180,14 @@ class Judge:
         self.until = time.monotonic() + seconds
         signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_TO_TELL)
         try:
-            yield
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # before anything is said of it
         except OutOfTime as reason:
             task.slow, task.remark = True, f"took longer than {seconds:.0f} s"
             task.error = f"It {task.remark}."
-            if reason.args:  # by our own clock: the other side still works on it
+            if reason.args:  # the other side still works on an answer
                 self.connections.pop(task.place).close()
         except Gone as reason:
             task.error, task.remark = "The answer gave no answer: did it end its process?", f"gave no answer: {reason}"
@@ -190,8 +196,6 @@ class Judge:
         except Exception as error:
             task.error = self._words(error, late)
             print(f"{task.name}:\n{''.join(traceback.format_exception(error))}", file=sys.stderr)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _words(self, error: Exception, late: bool) -> str:
         """An error for the page; its line is shown only where it is one of the student's."""
@@ -204,7 +208,7 @@ class Judge:
 
 def out_of_time(*_) -> None:
     """The handler of the timer."""
-    raise OutOfTime("the clock")
+    raise OutOfTime
 
 
 def main() -> None:
@@ -214,7 +218,7 @@ def main() -> None:
     tasks = read_tasks(given["cells"])
     print(json.dumps({"ready": len(tasks)}), flush=True)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        connections = connected(listener, {task.place for task in tasks})
+        connections = connected(listener, {task.place for task in tasks} - {None})
     Judge(tasks, connections, given["seconds"], given["cell_seconds"], set(given["lines"])).run()
 
 

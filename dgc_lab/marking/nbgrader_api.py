@@ -39,7 +39,8 @@ def course_api(folder: Path, **more):
     folder = Path(folder).resolve()
     config = Config(
         {
-            "CourseDirectory": {"root": str(folder), "db_url": f"sqlite:///{folder / 'gradebook.db'}"},
+            # Those that grade at once wait for one another, and a disk can take its time.
+            "CourseDirectory": {"root": str(folder), "db_url": f"sqlite:///{folder / 'gradebook.db'}?timeout=60"},
             "ClearSolutions": {"code_stub": {"python": STUB}, "text_stub": TEXT_STUB},
             "Exchange": {"root": str(folder / "exchange")},
             **more,

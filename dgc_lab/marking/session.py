@@ -11,10 +11,11 @@ import time
 from dgc_lab.marking.channel import ChannelError, identifier, receive, send
 
 ENDED = "it ended its process"
+SECONDS_TO_CONNECT = 10  # for copies of the student's process that are known to have begun
 
 
 class OutOfTime(BaseException):
-    """A test has taken too long."""
+    """A test has taken too long; with words where that was in the middle of an answer."""
 
 
 class Gone(BaseException):
@@ -52,7 +53,8 @@ class Session:
 
     def _function(self, name: str):
         def ask(*arguments, **named):
-            left = max(0.01, self.until - time.monotonic())
+            if (left := self.until - time.monotonic()) <= 0:
+                raise OutOfTime
             lent = {f"{name}'s argument {place}": one for place, one in enumerate(arguments) if callable(one)}
             plain = [f"{name}'s argument {place}" if callable(one) else one for place, one in enumerate(arguments)]
             question = {"call": name, "arguments": plain, "lent": list(lent), "named": named, "seconds": left}
@@ -83,6 +85,8 @@ class Session:
             reply = receive(self.connection)
         except ChannelError as error:
             raise Gone(str(error)) from None
+        except OutOfTime:
+            raise OutOfTime("an answer is under way") from None
         if not isinstance(reply, dict):
             raise Gone("no reply")
         if reply.get("ended") == -signal.SIGALRM:
@@ -114,9 +118,9 @@ def remade(told) -> Exception:
 
 def connected(listener: socket.socket, places: set[int]) -> dict[int, socket.socket]:
     """The student's processes that wait to be asked, by their places."""
-    found = {}
-    listener.settimeout(0.2)
-    while len(found) < len(places):
+    found, end = {}, time.monotonic() + SECONDS_TO_CONNECT
+    while len(found) < len(places) and (left := end - time.monotonic()) > 0:
+        listener.settimeout(left)
         try:
             connection, _ = listener.accept()
         except OSError:

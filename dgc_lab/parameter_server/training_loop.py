@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
@@ -66,7 +67,8 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
         return dataclasses.replace(record, **times)
 
     try:
-        dispatcher.start(2 * workers)  # one batch that a worker works on, and one that waits for it
+        if not stop_requested():  # it may have come while all this was built, and what follows takes seconds
+            dispatcher.start(2 * workers)  # one batch that a worker works on, and one that waits for it
         for event in dispatcher.events():
             if isinstance(event, int):
                 model.forget(event)

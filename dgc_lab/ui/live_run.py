@@ -96,7 +96,7 @@ class LiveRun(Panel):
 
     def clear(self) -> None:
         """Clear: forget rows and curves (a file of rows is left as it is). Ignored while a run is under way."""
-        if not self._lock.acquire(blocking=False):
+        if not self._take_lock():
             return
         try:
             self.rows = []
@@ -114,7 +114,7 @@ class LiveRun(Panel):
 
         Ignored while a run is under way.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._take_lock():
             return
         try:
             text = self.frame().to_csv(index=False) if self.rows else ""
@@ -161,9 +161,13 @@ class LiveRun(Panel):
 
     # The work ----------------------------------------------------------------------------------------------------
 
+    def _take_lock(self) -> bool:
+        """Whether nothing else is at work now: the buttons work a moment before a run has given the lock back."""
+        return self._lock.acquire(timeout=0 if self.run_button.disabled else 1)
+
     def _prepare(self, raise_errors=False) -> tuple | None:
         """Check the controls and take the lock: the job to do, or None when there is none (the message says why)."""
-        if not self._lock.acquire(blocking=False):
+        if not self._take_lock():
             if raise_errors and self.curves is None:
                 raise LabError("this widget is closed: make a new one")
             if raise_errors:

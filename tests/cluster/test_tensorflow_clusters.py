@@ -25,6 +25,9 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster import tensorflow_roles as roles
+from dgc_lab.cluster.host import FOLDER, PIDS, process_of
+from dgc_lab.cluster.process_group import ProcessGroup
+from dgc_lab.cluster.processes import has_ended
 from dgc_lab.cluster.processes import is_running as alive
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
@@ -328,6 +331,42 @@ def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
 
+def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, monkeypatch):
+    """The next call took the outcome of one that nobody knew of, and so did each after it."""
+    usual = ProcessGroup.call
+
+    def interrupted(group, *arguments):
+        call = usual(group, *arguments)
+        signal.raise_signal(signal.SIGINT)
+        return call
+
+    monkeypatch.setattr(ProcessGroup, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        servers.run(wait_for_stop)
+    monkeypatch.undo()
+    until(servers._call.finished)
+    assert servers.run(squares, 3) == [0, 1, 4]
+    assert servers.run(squares, 2) == [0, 1]
+
+
+def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch):
+    """The thread that asks for it may lose its turn between its look and its signal."""
+    usual = ProcessGroup.signal
+    monkeypatch.setattr(ProcessGroup, "signal", lambda group, number: time.sleep(1) or usual(group, number))
+    asking = threading.Timer(0.2, servers.request_stop)
+    asking.start()
+    servers.run(time.sleep, 0.5)
+
+    def run_to_the_end():
+        end = time.monotonic() + 2
+        while time.monotonic() < end and not stop_requested():
+            time.sleep(0.01)
+        return stop_requested()
+
+    assert servers.run(run_to_the_end) is False
+    asking.join()
+
+
 # What goes wrong in a function
 
 
@@ -476,19 +515,23 @@ ctypes.CDLL(None).syscall(60, 0)  # exit(2) of the first thread alone
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads that end one by one, as Linux has them")
-def test_a_zombie_whose_threads_still_run_has_not_ended():
-    """It holds its port, and who is started in its place cannot have that."""
+def test_a_zombie_has_not_ended_while_its_threads_run(tmp_path, monkeypatch):
+    """It is none of those that live, but holds its port, and who is started in its place cannot have that."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    (tmp_path / PIDS).mkdir()
     with contextlib.ExitStack() as end:
         process = subprocess.Popen([sys.executable, "-c", HALF_DEAD], stdout=subprocess.PIPE, text=True)
         for step in (process.stdout.close, process.wait, process.kill):
             end.callback(step)
         port, found = int(process.stdout.readline()), psutil.Process(process.pid)
         until(lambda: found.status() == psutil.STATUS_ZOMBIE)
-        assert alive(found)
+        (tmp_path / PIDS / "worker 0").write_text(str(process.pid))
+        assert process_of("worker 0") is None
+        assert not has_ended(found)
         with pytest.raises(OSError, match="in use"):
             socket.create_server(("127.0.0.1", port))
         process.kill()
-        until(lambda: not alive(found))
+        until(lambda: has_ended(found))
         assert found.status() == psutil.STATUS_ZOMBIE, "nobody has taken it away"
         socket.create_server(("127.0.0.1", port)).close()
 

@@ -229,9 +229,95 @@ def test_what_takes_long_waits_until_all_else_is_done():
     assert "double" in passed(results), "an answer may take its time"
 
 
+ASKS_OFTEN = """
+# given setup
+import time
+# answer double
+def double(x):
+    return 2 * x
+# marks marks-double
+assert double(1) == 2
+### BEGIN HIDDEN TESTS
+for number in range(3000):
+    assert double(number) == 2 * number
+### END HIDDEN TESTS
+"""
+
+
+def test_many_quick_answers_that_take_too_long_together_are_asked_again():
+    quick = "import time\ndef double(x):\n    time.sleep(0.002)\n    return 2 * x"
+    results, _ = judged({"double": quick}, cells=cells_of(ASKS_OFTEN), seconds=60)
+    assert passed(results) == {"double"}, results
+
+
+BUSY = """
+# given setup
+import os, time
+VARIANT = "{0}"
+# answer double
+def double(x):
+    return 2 * x
+# marks marks-double
+assert double(1) == 2
+### BEGIN HIDDEN TESTS
+if not os.path.exists(VARIANT):
+    open(VARIANT, "w").close()
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        pass
+assert double(2) == 4
+### END HIDDEN TESTS
+"""
+
+
+def test_time_that_the_tests_have_lost_themselves_is_not_the_answers(tmp_path):
+    results, _ = judged(cells=cells_of(BUSY.format(tmp_path / "once")), seconds=40)
+    assert passed(results) == {"double"}, results
+
+
+LATE_AND_WRONG = """
+# given setup
+import time
+# answer double
+def double(x):
+    return 2 * x
+# marks marks-double
+pass
+### BEGIN HIDDEN TESTS
+class Slow(AssertionError):
+    own_line = property(lambda self: time.sleep(1.5))
+time.sleep(5.7)
+raise Slow
+### END HIDDEN TESTS
+# answer my-sum
+my_sum = 6
+# marks marks-my-sum
+assert my_sum == 6
+"""
+
+
+def test_words_that_take_long_end_nobody_elses_tests():
+    """The clock struck while an error was put into words, and the judge died of it."""
+    results, _ = judged(cells=cells_of(LATE_AND_WRONG), seconds=30)
+    assert passed(results) == {"my-sum"}
+
+
+def test_a_copy_of_the_process_that_begins_late_is_waited_for():
+    """On a busy machine the last copy may have to connect still when the judge is ready."""
+    late = "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(4))\nmy_sum = 6"
+    results, _ = judged({"my-sum": late})
+    assert passed(results) == {"double", "quadruple", "my-sum"}
+
+
+def test_a_copy_that_never_comes_is_told_of():
+    results, _ = judged({"my-sum": "import os\nos.fork = lambda: 1\nmy_sum = 6"})
+    assert passed(results) == {"double", "quadruple"}
+    assert results["my-sum"]["remark"] == "no copy of the process came to be asked"
+
+
 def test_a_reference_that_is_lent_to_one_task_answers_for_no_other():
     """One function takes its time and leaves what it is asked in a file; another one asks the reference for it."""
-    notes = Path(f"/tmp/lent-{os.getuid()}.json")
+    notes = Path(f"/tmp/lent-{os.getpid()}.json")
     spy = f"""
 import json, os, time
 def double(x):
@@ -277,7 +363,7 @@ def test_names_that_hide_built_in_ones_harm_nobody():
 NOTES = """
 import json, os, threading
 def double(x):
-    file = "/tmp/notes-{0}".format(os.getuid())
+    file = "NOTES"
     old = open(file).read() if os.path.exists(file) else ""
     open(file, "a").write(repr(x))
     if "1234567" in old:
@@ -288,10 +374,11 @@ def double(x):
 
 def test_what_hidden_tests_ask_is_on_no_page():
     """A function writes down what it is asked, and tells what it has read in whatever it is asked later."""
-    notes = Path(f"/tmp/notes-{os.getuid()}")
+    notes = Path(f"/tmp/notes-{os.getpid()}")
+    takes = NOTES.replace("NOTES", str(notes))
     try:
-        tells = NOTES + "def quadruple(x):\n    return double(double(x))\n"
-        results, said = judged({"double": NOTES, "quadruple": tells.replace("return 2 * x", "return 'asked ' + old")})
+        tells = takes + "def quadruple(x):\n    return double(double(x))\n"
+        results, said = judged({"double": takes, "quadruple": tells.replace("return 2 * x", "return 'asked ' + old")})
         assert "1234567" in notes.read_text(), "it was asked, or this test shows nothing"
         assert "1234567" in said
     finally:

@@ -170,6 +170,22 @@ def test_a_worker_that_is_back_at_once_was_dead_all_the_same(three, task, mode):
         assert [event.worker for event in of(WorkerDied, events)] == [1]
 
 
+def test_a_stop_that_comes_before_the_first_batch_hands_out_none(three, task):
+    """It may come while the model is built: the workers' first step takes longer than the grace of a slow machine."""
+    from dgc_lab.cluster.rank import request_stop
+    from dgc_lab.parameter_server import training_loop
+
+    def stopped_before_it_began(*arguments):
+        events = training_loop.train(*arguments)
+        yield next(events)  # the score of the first weights
+        request_stop()
+        yield from events
+
+    events = list(three.stream(stopped_before_it_began, task, settings("asynchronous")))
+    assert of(GradientEvent, events) == []
+    assert of(Finished, events)[0].gradients == 0
+
+
 # A parameter server dies
 
 

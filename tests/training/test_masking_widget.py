@@ -56,6 +56,17 @@ def test_run_button_trains_and_shows_curves_row_and_end(lab):
     assert not lab.run_button.disabled
 
 
+def test_run_that_is_pressed_as_soon_as_it_can_be_is_not_lost(lab):
+    """The browser shows the button a moment before the thread that trained has ended."""
+    lab.stop_button.observe(lambda change: change["new"] and time.sleep(0.2), "disabled")
+    press(lab, "run")
+    wait_for(lambda: lab.rows and not lab.run_button.disabled)
+    lab.ratios.value = "0.2"
+    press(lab, "run")
+    assert lab.wait(60)
+    assert [row["ratio"] for row in lab.rows] == [0.1, 0.2]
+
+
 def test_slider_text_and_presets_agree(lab):
     lab.ratio.value = 0.001
     assert lab.ratios.value == "0.001"
