@@ -185,7 +185,8 @@ class Cluster:
                     self._call = self._processes.call(payloads, self.grace)
             except KeyboardInterrupt:
                 if self._call:
-                    self._call.request_stop()
+                    self._call.stop()
+                    self._end(self._call)
                 raise
             return self._call
 

@@ -67,8 +67,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
         return dataclasses.replace(record, **times)
 
     try:
-        if not stop_requested():  # it may have come while all this was built, and what follows takes seconds
-            dispatcher.start(2 * workers)  # one batch that a worker works on, and one that waits for it
+        dispatcher.start(0 if stop_requested() else 2 * workers)  # a batch at work and one that waits, for each
         for event in dispatcher.events():
             if isinstance(event, int):
                 model.forget(event)

@@ -105,7 +105,11 @@ def keep_workers_busy():
     work = tf.function(lambda x: tf.reduce_sum(tf.matmul(x, x)))
     while not stop_requested():
         result = roles.coordinator().schedule(work, args=(tf.ones((100, 100)),))
-        yield float(result.fetch())
+        try:
+            found = float(result.fetch())
+        except (tf.errors.UnavailableError, tf.errors.AbortedError):
+            continue  # TensorFlow's: a worker that died when it was done and before it could tell; `Dispatcher` goes on
+        yield found
 
 
 def keep_variable_busy():
@@ -344,7 +348,6 @@ def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, mon
     with pytest.raises(KeyboardInterrupt):
         servers.run(wait_for_stop)
     monkeypatch.undo()
-    until(servers._call.finished)
     assert servers.run(squares, 3) == [0, 1, 4]
     assert servers.run(squares, 2) == [0, 1]
 

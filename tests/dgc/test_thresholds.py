@@ -184,6 +184,15 @@ def test_hierarchical_threshold_repairs_a_sample_that_misleads(monkeypatch):
         assert 0.8 * wanted <= kept_count(x, c.hierarchical_threshold(x, 0.01)) <= 1.3 * wanted
 
 
+def test_hierarchical_threshold_takes_no_larger_share_of_its_sample_than_it_needs(monkeypatch):
+    """Of values a tenth too large the share is doubled once, and the threshold is still the sample's own."""
+    x = tf.random.stateless_normal([100_000], seed=(5, 6))
+    part = 1.107 * tf.abs(x[:5000])
+    monkeypatch.setattr(c, "_sampled_magnitudes", lambda *_: part)
+    assert kept_count(x, c.sampled_threshold(x, 0.01)) < 800
+    assert float(c.hierarchical_threshold(x, 0.01)) == np.sort(part)[-100]
+
+
 def test_hierarchical_threshold_keeps_all_that_is_not_zero_when_that_is_less_than_wanted():
     x = np.zeros(10_000, np.float32)
     x[:50] = 1
