@@ -178,7 +178,8 @@ def test_hierarchical_threshold_stays_between_four_fifths_and_thirteen_tenths(ki
 def test_hierarchical_threshold_repairs_a_sample_that_misleads(monkeypatch):
     x = tf.random.stateless_normal([100_000], seed=(5, 6))
     wanted = 1000
-    for part in (tf.abs(x) * 3, tf.abs(x) / 3):  # a sample of values three times too large, three times too small
+    # Samples of values three times too large, three times too small, and larger than any.
+    for part in (tf.abs(x) * 3, tf.abs(x) / 3, tf.fill([5000], 10.0)):
         monkeypatch.setattr(c, "_sampled_magnitudes", lambda *_, part=part: part[:5000])
         assert not 0.8 * wanted <= kept_count(x, c.sampled_threshold(x, 0.01)) <= 1.3 * wanted
         assert 0.8 * wanted <= kept_count(x, c.hierarchical_threshold(x, 0.01)) <= 1.3 * wanted
