@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = Path(__file__).with_suffix(".toml")
 RESULTS = ROOT / "results" / "mutants.json"
 WORK = ROOT / "build" / "mutants"
-TREE, FATES, LOG = WORK / "tree", WORK / "fates.jsonl", WORK / "log"
+TREE, LOG = WORK / "tree", WORK / "log"
 # By which tests each line is reached, the time that each took, and the files of that day.
 COVERAGE, REACH, TIMES, SEEN = (WORK / name for name in ("coveragerc", "reach", "times.xml", "seen.json"))
 COPIED = ("dgc_lab", "tests", "tools", "results", "pyproject.toml")
@@ -55,6 +55,15 @@ class Mutant(NamedTuple):
     def key(self) -> str:
         """What its fate is kept by: other files may change meanwhile."""
         return hashlib.sha256(f"{self.module}\0{self.code}".encode()).hexdigest()[:16]
+
+    @property
+    def spelled(self) -> str:
+        """What it is known by in `mutants.toml`."""
+        return spelled(Path(self.module).name, self.old, self.new)
+
+    def told(self) -> dict:
+        """As it is shown to people."""
+        return {"module": Path(self.module).name, "line": self.line, "old": self.old, "new": self.new}
 
 
 def mutants_table(file=RESULTS) -> pd.DataFrame:
@@ -83,28 +92,38 @@ def main() -> None:
         importlib.import_module(name)
     drawn, made = mutants_of(settings)
     tests = Tests(settings)
-    fates = dict(json.loads(line) for line in FATES.read_text().splitlines()) if FATES.exists() else {}
+    fates = json.loads(RESULTS.read_text(encoding="utf-8"))["fates"] if RESULTS.exists() else {}
     known = {spelled(each["module"], each["old"], each["new"]): each["reason"] for each in settings["equivalent"]}
     told = {"command": "make mutants", "made": made, "drawn": len(drawn), "seed": settings["seed"]}
-    modules, kept = {}, {"survived": [], "equivalent": []}
-    for number, mutant in enumerate(drawn, 1):
-        name = Path(mutant.module).name
-        where = {"module": name, "line": mutant.line, "old": mutant.old, "new": mutant.new}
-        reason = known.get(spelled(name, mutant.old, mutant.new))
-        if reason is None and fates.get(mutant.key) != "killed":
+    # Survivors last: there may be a test for them now.
+    for number, mutant in sorted(enumerate(drawn, 1), key=lambda each: each[1].key in fates):
+        if mutant.spelled not in known and fates.get(mutant.key) != "killed":
             fates[mutant.key] = "killed" if fails(mutant, tests.reaching(mutant), settings) else "survived"
-            with FATES.open("a") as file:
-                print(json.dumps([mutant.key, fates[mutant.key]]), file=file)
-            print(f"{number}/{len(drawn)} {fates[mutant.key]} {where}", flush=True)
-        fate = "equivalent" if reason else fates[mutant.key]
+            print(f"{number}/{len(drawn)} {fates[mutant.key]} {mutant.told()}", flush=True)
+            write(told, drawn, fates, known)
+    write(told, drawn, fates, known)
+    print(mutants_table().to_string(index=False))
+
+
+def write(told: dict, drawn: list[Mutant], fates: dict[str, str], known: dict[str, str]) -> None:
+    """Write what became of the mutants that were tried; the next run goes on from it."""
+    modules, kept = {}, {"survived": [], "equivalent": []}
+    for mutant in drawn:
+        reason = known.get(mutant.spelled)
+        fate = "equivalent" if reason else fates.get(mutant.key)
+        if fate is None:
+            continue
+        name = mutant.told()["module"]
         counts = modules.setdefault(name, {"module": name, "mutants": 0, "killed": 0, "equivalent": 0, "survived": 0})
         counts["mutants"] += 1
         counts[fate] += 1
         if fate in kept:
-            kept[fate].append(where | ({"reason": reason} if reason else {}))
-        rows = {"modules": sorted(modules.values(), key=lambda counts: counts["module"]), **kept}
-        RESULTS.write_text(json.dumps(told | rows, indent=1) + "\n", encoding="utf-8")
-    print(mutants_table().to_string(index=False))
+            kept[fate].append(mutant.told() | ({"reason": reason} if reason else {}))
+    rows = {"modules": sorted(modules.values(), key=lambda counts: counts["module"]), **kept}
+    rows["fates"] = {mutant.key: fates[mutant.key] for mutant in drawn if mutant.key in fates}
+    unfinished = RESULTS.with_suffix(".new")
+    unfinished.write_text(json.dumps(told | rows, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(RESULTS)
 
 
 def spelled(*texts: str) -> str:

@@ -158,5 +158,6 @@ def test_a_sum_has_one_order_whichever_tensors_are_needed_elsewhere(needed):
         tensors = [2 * number for number in numbers]
         return add_in_order(tensors), [tensors[place] for place in needed]
 
-    found, _ = total(tf.constant([1e8]), tf.constant([-1e8]), tf.constant([1.0]))
-    assert found.numpy().tolist() == [2.0]
+    numbers = [tf.constant([number]) for number in (1e8, -1e8, 1.0, 1.0)]
+    assert total(*numbers[:3])[0].numpy().tolist() == [2.0]
+    assert total(*numbers)[0].numpy().tolist() == [4.0]
