@@ -215,6 +215,8 @@ def test_warm_up_schedules():
     assert DGCConfig(ratio=0.001, warm_up=(1.0,), warm_up_steps=3).ratio_at(2) == 1.0
     with pytest.raises(ValueError, match="ratio must be above 0 and below 1, got 1"):
         geometric_warm_up(1)
+    with pytest.raises(ValueError, match="stages must be a whole number from 1 to 1000, got 0"):
+        geometric_warm_up(0.001, stages=0)
 
 
 def test_compressor_follows_the_warm_up():

@@ -29,6 +29,11 @@ def test_at_the_break_even_the_rule_turns(workers, entry_bytes):
         assert bool(dense_is_shorter(tf.constant(number), workers, entry_bytes)) == (number == 1)
 
 
+def test_nobody_has_no_break_even():
+    with pytest.raises(ValueError, match="workers must be a whole number of at least 1, got 0"):
+        break_even_ratio(0)
+
+
 def test_the_papers_first_warm_up_epoch_breaks_even_at_four_workers():
     """dgc.md: 25 % with 8 bytes an element."""
     assert [dense_is_shorter(0.25, workers) for workers in (2, 3, 4, 5)] == [False, False, True, True]

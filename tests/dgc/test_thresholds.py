@@ -139,6 +139,7 @@ def test_tensors_up_to_ten_thousand_elements_get_their_exact_threshold(monkeypat
         small, large = (
             {float(c.RULES[rule](part, 0.1, seed=(0, seed))) for seed in range(9)} for part in (x[:10_000], x)
         )
+        assert float(c.RULES[rule](x[:9999], 0.1)) == float(c.exact_threshold(x[:9999], 0.1))
         assert small == {float(c.exact_threshold(x[:10_000], 0.1))}
         assert len(large) > 1
 
