@@ -52,8 +52,16 @@ class RankFiles:
         Raises:
             LabError: ranks have no step in common, or the run that saved had other settings or as many workers.
         """
-        steps = self.steps()
-        values = self._values(steps[-1]) if steps else []  # refused here where the others are new ranks, and have none
+        steps, values, words = self.steps(), [], ""
+        try:
+            values = self._values(steps[-1]) if steps else []
+        except LabError as error:
+            words = str(error)
+        # All say it: Horovod puts the others down when one has ended, maybe before it has said why.
+        mine = tf.constant(list(f"{words}\n".encode()), tf.uint8)
+        every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
+        if damaged := bytes(every.numpy()).decode().strip():
+            raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
         newest = tf.constant([[steps[-1] if steps else 0, len(steps)]])
         told = self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")
         step, most = int(tf.reduce_min(told[:, 0])), int(tf.reduce_max(told[:, 1]))
