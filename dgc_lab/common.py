@@ -50,7 +50,7 @@ def check_file(argument: str, file: str | os.PathLike) -> Path:
     except OSError:  # too long a name
         wrong = True
     if wrong or "\0" in str(file):
-        raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}")
+        raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}: name another")
     return path
 
 

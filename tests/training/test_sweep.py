@@ -135,7 +135,8 @@ def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
         read_rows(file, {})
     folder = tmp_path / "folder.jsonl"
     folder.mkdir()
-    with pytest.raises(ValueError, match=r"file must be a file, or not be there yet, got .*folder\.jsonl"):
+    words = r"file must be a file, or not be there yet, got .*folder\.jsonl': name another"
+    with pytest.raises(ValueError, match=words):
         read_rows(folder, {})
     with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*the same call goes on"):
         append_row(folder, {"ratio": 1})
