@@ -82,11 +82,11 @@ def _answer(shell, connection, attempt) -> None:
             return
         except BaseException as error:
             reply = {"error": told(error)}
+        signal.setitimer(signal.ITIMER_REAL, 0)  # who has answered must not die of it: the next would be blamed for that
         try:
             send(connection, reply)
         except Exception as error:  # of a size or a kind that cannot be sent
             send(connection, {"error": told(error)})
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _reference(connection, name: str):

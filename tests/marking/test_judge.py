@@ -250,6 +250,21 @@ def test_many_quick_answers_that_take_too_long_together_are_asked_again():
     assert passed(results) == {"double"}, results
 
 
+LATE_CLOCK = """
+import signal, time
+set_timer = signal.setitimer
+signal.setitimer = lambda which, seconds: time.sleep(0.01 if seconds else 0.5) or set_timer(which, seconds)
+def double(x):
+    return 2 * x
+"""
+
+
+def test_a_copy_that_dies_of_its_clock_after_its_answer_spoils_no_later_attempt():
+    """Its time was over when it had answered already: its end, told late, is not the end of the next copy."""
+    results, _ = judged({"double": LATE_CLOCK}, cells=cells_of(ASKS_OFTEN.replace("3000", "12")), seconds=60)
+    assert passed(results) == {"double"}, results
+
+
 BUSY = """
 # given setup
 import os, time
