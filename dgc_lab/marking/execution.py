@@ -14,12 +14,14 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 
-from jupyter_core.utils import run_sync
+import zmq
+from jupyter_core.utils import ensure_async, run_sync
 from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
@@ -84,8 +86,36 @@ class CarefulExecute(Execute):
             self._judge()
         return found
 
+    async def async_start_new_kernel_client(self):
+        """As nbclient's, where nothing waits without end for a kernel that has spoiled its sockets."""
+        client = await super().async_start_new_kernel_client()
+        client.hb_channel.stop()  # nobody needs it, and a beat that cannot be sent would hold up the end
+        for channel in (client.shell_channel, client.control_channel):
+            channel.socket.sndtimeo = 1000 * SECONDS_TO_GIVE_IN
+        return client
+
+    start_new_kernel_client = run_sync(async_start_new_kernel_client)
+
+    async def _async_cleanup_kernel(self):
+        """As nbclient's, of a kernel that is not asked to end but made to: the question, too, could wait without end."""
+        if self.km.has_kernel:
+            await ensure_async(self.km.signal_kernel(signal.SIGKILL))
+            await self.km.provisioner.wait()
+        await super()._async_cleanup_kernel()
+
+    _cleanup_kernel = run_sync(_async_cleanup_kernel)
+
     async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
-        """As nbclient's; for a cell that gives marks, see the top of this module."""
+        """As nbclient's; a kernel that takes no message is ended."""
+        try:
+            return await self._execute_cell(cell, cell_index, execution_count, store_history)
+        except zmq.Again:
+            await self._give_up()
+
+    execute_cell = run_sync(async_execute_cell)
+
+    async def _execute_cell(self, cell, cell_index, execution_count, store_history):
+        """For a cell that gives marks, see the top of this module."""
         if _gives_marks(cell):
             cell.outputs = []
             setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
@@ -106,8 +136,6 @@ class CarefulExecute(Execute):
             if not (come and await self._idle()):  # the next cell would be blamed for it
                 await self._give_up()
         return cell
-
-    execute_cell = run_sync(async_execute_cell)
 
     def _judge(self):
         """Run the tests, and put what came of them under their cells; see `dgc_lab.marking.judge`."""
@@ -181,9 +209,8 @@ class CarefulExecute(Execute):
         return {"content": {**self.error_on_timeout, "status": "error"}}
 
     async def _give_up(self):
-        """End a kernel that the cell which ran last has made useless."""
+        """Do without a kernel that the cell which ran last has made useless."""
         self.spent = True
-        await self.km.shutdown_kernel(now=True)
         raise DeadKernelError("the kernel cannot be interrupted")
 
     async def _interrupt(self) -> bool:

@@ -15,8 +15,7 @@ from instructor import EXERCISES, answered, needs_instructor, write
 
 NAME = "04_masking"
 A_FILE = 5  # own cells in a hand-in: those that end a process stand in the last
-SPOILED = "results for whoever reads"  # spoils the kernel's own sockets: that hand-in's time runs out
-FIRST = "a-"  # before the name of that file: it is graded first, and the others beside it
+SPOILED = "results for whoever reads"  # spoils the kernel's own sockets
 ENDING = (SPOILED, "another kernel", "everybody is killed", "no end of a copy", "no copies of the process")
 # A function writes down what it is asked, wherever it can; later cells and checks show whatever they find.
 NOTES = """import atexit, glob, os, threading
@@ -61,7 +60,7 @@ def attacked(tmp_path_factory, course):
     for start in range(0, len(quiet), A_FILE):
         write(blank(quiet[start : start + A_FILE]), place / "in" / f"cells-{start}.ipynb")
     for name in ENDING:
-        write(blank([OWN_CELLS[name]]), place / "in" / f"{FIRST * (name == SPOILED)}{name}.ipynb".replace(" ", "-"))
+        write(blank([OWN_CELLS[name]]), place / "in" / f"{name}.ipynb".replace(" ", "-"))
     for name, answers in ANSWERS.items():
         write(blank(answers=answers), place / "in" / f"{name}.ipynb".replace(" ", "-").replace(",", ""))
     write(leave_marks(blank()), place / "in" / "marks.ipynb")
@@ -69,7 +68,7 @@ def attacked(tmp_path_factory, course):
     spy.cells.append(nbformat.v4.new_code_cell(LATER))
     write(spy, place / "in" / "spy.ipynb")
     folder = ("--folder", place / "grading")
-    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 2.5, expected=1)
+    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 2.5)
     course("feedback", *folder)
     rows = json.loads((place / "grading" / "report.json").read_text())[NAME]
     pages = {
@@ -86,8 +85,8 @@ def test_none_of_them_gets_a_point(attacked):
     reached = {student: row["score"] for student, row in attacked.rows.items() if row["score"] and student != "spy"}
     assert reached == {}
     not_graded = {student: row["remarks"] for student, row in attacked.rows.items() if row["status"] != "graded"}
-    assert set(not_graded) == {FIRST + SPOILED.replace(" ", "-")}
-    assert "it took longer than 150 s in all" in " ".join(*not_graded.values())
+    assert not_graded == {}, "each takes time that is its own alone, and not without end"
+    assert "could not be stopped; graded without it" in " ".join(attacked.rows[SPOILED.replace(" ", "-")]["remarks"])
 
 
 def test_what_hidden_tests_ask_and_say_is_on_no_page(attacked):
