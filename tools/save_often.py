@@ -10,11 +10,28 @@ import threading
 import time
 
 SECONDS_BETWEEN_SAVES = 0.5
+leave = os._exit
 
 
 def coverage_init(registry, options) -> None:
     """What coverage.py calls in each process that it measures; after a fork, which has no threads, once more."""
+    os._exit = save_and_leave
     threading.Thread(target=save, args=(os.getpid(),), name="coverage", daemon=True).start()
+
+
+def save_and_leave(status: int) -> None:
+    """`os._exit`, after a save.
+
+    Coverage.py's own patch also saves, in a fork, what was its parent's: a thread may have held the lock of that, and
+    in the fork nobody is left to give it back.
+    """
+    import coverage
+
+    try:
+        if measured := coverage.Coverage.current():
+            measured.save()
+    finally:
+        leave(status)
 
 
 def save(process: int) -> None:

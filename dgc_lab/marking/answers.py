@@ -82,7 +82,7 @@ def _answer(shell, connection, attempt) -> None:
             return
         except BaseException as error:
             reply = {"error": told(error)}
-        signal.setitimer(signal.ITIMER_REAL, 0)  # who has answered must not die of it: the next would be blamed for that
+        signal.setitimer(signal.ITIMER_REAL, 0)  # who has answered must not die of it: the next would be blamed
         try:
             send(connection, reply)
         except Exception as error:  # of a size or a kind that cannot be sent

@@ -97,7 +97,7 @@ class CarefulExecute(Execute):
     start_new_kernel_client = run_sync(async_start_new_kernel_client)
 
     async def _async_cleanup_kernel(self):
-        """As nbclient's, of a kernel that is not asked to end but made to: the question, too, could wait without end."""
+        """As nbclient's, of a kernel that is not asked to end but made to: who asks could wait without end, too."""
         if self.km.has_kernel:
             await ensure_async(self.km.signal_kernel(signal.SIGKILL))
             await self.km.provisioner.wait()

@@ -44,9 +44,7 @@ def test_what_a_killed_process_and_its_fork_ran_is_measured(tmp_path, own_enviro
             time.sleep(0.05)
         """)
     )
-    settings = "[run]\nbranch = true\nparallel = true\npatch = fork\nplugins = save_often\n"
-    (tmp_path / "settings").write_text(settings)
-    command = [sys.executable, "-m", "coverage", "run", "--rcfile=settings", str(script)]
+    command = under_coverage(tmp_path, script)
     with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as process:
         try:
             end = time.monotonic() + 120
@@ -55,6 +53,43 @@ def test_what_a_killed_process_and_its_fork_ran_is_measured(tmp_path, own_enviro
         finally:
             os.killpg(process.pid, 9)
     assert {5, 8} <= ran
+
+
+def test_a_fork_ends_though_its_parent_was_saving(tmp_path, own_environment):
+    """A lock that another thread held when the process was copied is held for ever in the copy."""
+    script = tmp_path / "forked.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, threading, time, coverage
+
+        def save():
+            with coverage.Coverage.current().get_data()._lock:
+                saving.set()
+                time.sleep(2)
+
+        def end():
+            os._exit(0)
+
+        saving = threading.Event()
+        threading.Thread(target=save, daemon=True).start()
+        saving.wait()
+        if child := os.fork():
+            os.waitpid(child, 0)
+        else:
+            end()
+        """)
+    )
+    subprocess.run(under_coverage(tmp_path, script), cwd=tmp_path, timeout=60, check=True)
+    assert 10 in lines_run(tmp_path, script)
+
+
+def under_coverage(folder, script) -> list[str]:
+    """The command that measures a script, with what `pyproject.toml` says of forks and of the end of a process."""
+    run = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
+    patches = [each for each in run["patch"] if each in ("fork", "_exit")]
+    settings = f"[run]\nbranch = true\nparallel = true\npatch = {','.join(patches)}\nplugins = save_often\n"
+    (folder / "settings").write_text(settings)
+    return [sys.executable, "-m", "coverage", "run", "--rcfile=settings", str(script)]
 
 
 def lines_run(folder, script) -> set[int]:
