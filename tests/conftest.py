@@ -150,7 +150,7 @@ def warm_ranks(horovod):
     """
     from dgc_lab.cluster import HorovodRanks
 
-    with HorovodRanks(2, progress=None, grace=3) as ranks:
+    with HorovodRanks(2, progress=None, grace=20) as ranks:
         yield ranks
 
 

@@ -28,7 +28,7 @@ from dgc_lab.course.sources import notebook, prepare
 from dgc_lab.course.submissions import Submission, find
 from dgc_lab.marking import supervision
 from dgc_lab.marking.repair import is_variant
-from dgc_lab.marking.sandbox import end_with_parent, entrance, fence_missing
+from dgc_lab.marking.sandbox import end_with, entrance, fence_missing
 from dgc_lab.marking.supervision import Limits
 from dgc_lab.marking.worker import Task
 
@@ -144,7 +144,7 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
             yield row, _run(task, limits, row["remarks"])
         return
     # Each of them watches over the processes of one submission at a time, and ends when this process does.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with_parent)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=end_with, initargs=(os.getpid(),))
     try:
         running = {pool.submit(_run, task, limits, row["remarks"]): row for row, task in left}
         for future in as_completed(running):
@@ -178,7 +178,8 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     home = Path(tempfile.mkdtemp(prefix=home_prefix(Path(task.folder)), dir=TEMPORARY))
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
-        output, reason = supervision.run([sys.executable, "-m", "dgc_lab.marking.worker", text], limits, home, log)
+        command = [sys.executable, "-m", "dgc_lab.marking.worker", str(os.getpid()), text]
+        output, reason = supervision.run(command, limits, home, log)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     try:

@@ -46,7 +46,7 @@ def keep(shell, path: str, place: int, setup: str) -> None:
                     os._exit(AT_THE_END)
                 _, status = os.waitpid(child, 0)
                 if (code := os.waitstatus_to_exitcode(status)) != AT_THE_END:
-                    send(connection, {"ended": code})
+                    send(connection, {"ended": code, "number": attempt["number"]})
     finally:
         os._exit(0)
 

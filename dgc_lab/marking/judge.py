@@ -31,7 +31,7 @@ from dgc_lab.exercises.checking import own_line
 from dgc_lab.marking.session import ENDED, Gone, OutOfTime, Session, connected
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS", re.MULTILINE)
-SECONDS_FIRST, SECONDS_TO_TELL = 5, 1  # of a task the first time; for the student's process to say that time is over
+SECONDS_FIRST, SECONDS_TO_TELL = 5, 5  # of a task the first time; for the student's process to say that time is over
 NO_COPY = "no copy of the process came to be asked"
 MOST_PRINTED = 20_000  # characters of a check's words
 FAILED = "A test did not pass."

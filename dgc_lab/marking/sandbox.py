@@ -1,4 +1,4 @@
-"""A fence around a student's kernel: ``python -m dgc_lab.marking.sandbox PLAN COMMAND...``.
+"""A fence around a student's kernel: ``python -m dgc_lab.marking.sandbox PARENT PLAN COMMAND...``.
 
 Where the kernel allows user namespaces (`user_namespaces(7)`), or to root, the command gets
 
@@ -40,6 +40,7 @@ MOST_THREADS = 1024  # of all processes together; root has no such limit
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x1000, 0x4000, 0x40000  # linux/mount.h
 MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 0x1  # the same number on every processor
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38  # linux/prctl.h
+INSIDE = "--inside"  # in the place of the parent's number
 
 
 @dataclass(frozen=True)
@@ -90,23 +91,24 @@ def python_folders() -> tuple[str, ...]:
 
 def main() -> None:
     """Outside: enter the namespaces, and come back here inside. Inside: build the fence, and run the command."""
-    inside = sys.argv[1] == "--inside"
-    plan, command = Plan(**json.loads(sys.argv[1 + inside])), sys.argv[2 + inside :]
-    if inside:
+    parent, plan, command = sys.argv[1], Plan(**json.loads(sys.argv[2])), sys.argv[3:]
+    if parent == INSIDE:
         build(plan)
         sys.exit(first_process(plan, command))
-    end_with_parent()
+    end_with(int(parent))
     if plan.entrance:
-        again = [sys.executable, "-m", "dgc_lab.marking.sandbox", "--inside", plan.text(), *command]
+        again = [sys.executable, "-m", "dgc_lab.marking.sandbox", INSIDE, plan.text(), *command]
         os.execvp(plan.entrance[0], [*plan.entrance, *again])
     limit(plan)
     os.execvp(command[0], command)
 
 
-def end_with_parent() -> None:
-    """When the process that started this one ends, whatever way, so does this one (Linux)."""
+def end_with(parent: int) -> None:
+    """When the process that started this one ends, whatever way, so does this one (Linux); it may have by now."""
     with contextlib.suppress(AttributeError, OSError):
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def build(plan: Plan) -> None:

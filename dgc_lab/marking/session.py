@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import signal
 import socket
 import time
@@ -12,6 +13,7 @@ from dgc_lab.marking.channel import ChannelError, identifier, receive, send
 
 ENDED = "it ended its process"
 SECONDS_TO_CONNECT = 10  # for copies of the student's process that are known to have begun
+NUMBERS = itertools.count()  # of the copies asked: the end of one may be told when the next has been asked already
 
 
 class OutOfTime(BaseException):
@@ -32,13 +34,17 @@ class Session:
     def __init__(self, connection: socket.socket, references: dict | None = None):
         self.connection, self.references, self.until = connection, references or {}, 0.0
         self.opening = {"references": list(self.references), "uncover": references is not None}
-        reply = self._asked(self.opening)
+        reply = self._begun()
         self.changed = bool(reply.get("changed"))  # whether anything is otherwise than in the student's own notebook
+
+    def _begun(self) -> dict:
+        self.number = next(NUMBERS)
+        return self._asked(self.opening | {"number": self.number})
 
     def begin_again(self) -> None:
         """From now on another copy of the process answers, which has not been asked anything."""
         self.end()
-        self._asked(self.opening)
+        self._begun()
 
     def end(self) -> None:
         """No more questions."""
@@ -83,6 +89,8 @@ class Session:
         try:
             send(self.connection, message)
             reply = receive(self.connection)
+            while isinstance(reply, dict) and "ended" in reply and reply.get("number") != self.number:
+                reply = receive(self.connection)
         except ChannelError as error:
             raise Gone(str(error)) from None
         except OutOfTime:

@@ -49,7 +49,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
             group.join(process.pid)
             reason = _watch(process, limits, home, before, group)
         finally:
-            end(set(psutil.Process().children(recursive=True)) - before)
+            end_all_but(before)
             process.wait()
             adopt_orphans(False)
         answer.seek(0)
@@ -121,20 +121,16 @@ def size_of(folder: Path, enough: int) -> int:
     return total
 
 
-def end(processes) -> None:
-    """Kill processes and what they have started meanwhile, and wait until they are gone."""
+def end_all_but(before: set[psutil.Process]) -> None:
+    """Kill what this process has started or adopted since, and what that starts meanwhile; wait until it is gone."""
     for _ in range(20):
-        for process in processes:
+        family = set(psutil.Process().children(recursive=True)) - before
+        if not family:
+            return
+        for process in family:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
-        _, alive = psutil.wait_procs(processes, timeout=1)
-        children = set()
-        for process in alive:
-            with contextlib.suppress(psutil.Error):
-                children.update(process.children(recursive=True))
-        processes = {*alive, *children}
-        if not processes:
-            return
+        psutil.wait_procs(family, timeout=1)
 
 
 def adopt_orphans(whether: bool) -> None:

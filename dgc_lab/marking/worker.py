@@ -1,4 +1,4 @@
-"""Grade one submission: ``python -m dgc_lab.marking.worker TASK``, with the task as JSON, and an answer as JSON.
+"""Grade one submission: ``python -m dgc_lab.marking.worker PARENT TASK``, with the task as JSON, and an answer as JSON.
 
 It is a process of its own so that `dgc_lab.course.grading` can end it, whatever became of it. The student's code runs
 one process further on, in the kernel, and the tests in another (`dgc_lab.marking.judge`), each behind a
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab.marking.repair import is_variant
-from dgc_lab.marking.sandbox import Plan, end_with_parent, python_folders
+from dgc_lab.marking.sandbox import Plan, end_with, python_folders
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
     plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance))
     place = "/tmp" if task.entrance else folder  # behind the fence /tmp is the submission's own
     clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(place, kernel_folder(task)).items())]
-    return [*clean, sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *command]
+    return [*clean, sys.executable, "-m", "dgc_lab.marking.sandbox", str(os.getpid()), plan.text(), *command]
 
 
 def environment(place: str, runtime: str) -> dict[str, str]:
@@ -108,8 +108,8 @@ def exercise(task: Task) -> list[dict]:
 
 def main() -> None:
     """Grade, and write what came of it to standard output."""
-    task = Task(**json.loads(sys.argv[1]))
-    end_with_parent()
+    end_with(int(sys.argv[1]))
+    task = Task(**json.loads(sys.argv[2]))
     # The kernel inherits 1 and 2, and what it writes there must be neither the answer nor fill the log.
     answer, sys.stderr = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(2), "w")
     sys.stdout = sys.stderr

@@ -52,7 +52,7 @@ def servers(warm_servers):
 
 @pytest.fixture(scope="module")
 def warm_workers():
-    with MultiWorkerMirrored(2, progress=None, grace=3) as workers:
+    with MultiWorkerMirrored(2, progress=None) as workers:
         yield workers
 
 
@@ -129,10 +129,30 @@ def wait_for_stop():
     return sum(1 for _ in count_until_stopped())
 
 
+def count_aloud(file):
+    """How many were counted until a stop that may come as soon as the file is there."""
+    for number in count_until_stopped():
+        file.touch()
+    return number
+
+
 def stubborn():
     while True:
         time.sleep(0.01)
         yield 1
+
+
+def told(file, function, *arguments):
+    """A function, by a file that is there when it has begun."""
+    file.touch()
+    return function(*arguments)
+
+
+def when(file, then):
+    """Do something in a thread as soon as a file is there."""
+    thread = threading.Thread(target=lambda: until(file.exists, 60) or then())
+    thread.start()
+    return thread
 
 
 def reduce_for_ever():
@@ -233,7 +253,7 @@ def test_what_is_printed_there_is_printed_here(servers, workers, capsys):
     assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] 0", "[worker 1] 1"]
 
 
-def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(servers):
+def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(servers, tmp_path):
     seen = []
     for item in servers.stream(count_until_stopped):
         seen.append(item)
@@ -242,9 +262,9 @@ def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(serv
             thread.start()
             thread.join()
     assert seen == list(range(1, len(seen) + 1))
-    timer = threading.Timer(0.3, servers.request_stop)
-    timer.start()
-    assert servers.run(wait_for_stop) > 0
+    thread = when(tmp_path / "begun", servers.request_stop)
+    assert servers.run(count_aloud, tmp_path / "begun") > 0
+    thread.join()
     servers.request_stop()  # nothing runs: nothing happens
     assert servers.run(stop_requested) is False
 
@@ -281,13 +301,12 @@ def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch)
     assert servers.start().run(squares, 3) == [0, 1, 4]
 
 
-def test_stop_from_another_thread_ends_a_call(servers, monkeypatch):
+def test_stop_from_another_thread_ends_a_call(servers, monkeypatch, tmp_path):
     monkeypatch.setattr(servers, "grace", 1)
-    timer = threading.Timer(0.5, servers.stop)
-    timer.start()
+    thread = when(tmp_path / "begun", servers.stop)
     with pytest.raises(LabError, match=r"the parameter servers (were stopped. start\(\) starts them|did not stop)"):
-        servers.run(time.sleep, 100)
-    timer.join()
+        servers.run(told, tmp_path / "begun", time.sleep, 100)
+    thread.join()
     assert not servers.ready
     assert servers.start().run(squares, 3) == [0, 1, 4]
 
@@ -352,13 +371,18 @@ def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, mon
     assert servers.run(squares, 2) == [0, 1]
 
 
-def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch):
+def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch, tmp_path):
     """The thread that asks for it may lose its turn between its look and its signal."""
     usual = ProcessGroup.signal
-    monkeypatch.setattr(ProcessGroup, "signal", lambda group, number: time.sleep(1) or usual(group, number))
-    asking = threading.Timer(0.2, servers.request_stop)
-    asking.start()
-    servers.run(time.sleep, 0.5)
+
+    def signal_late(group, number):
+        (tmp_path / "asked").touch()
+        time.sleep(1)
+        usual(group, number)
+
+    monkeypatch.setattr(ProcessGroup, "signal", signal_late)
+    asking = when(tmp_path / "begun", servers.request_stop)
+    servers.run(told, tmp_path / "begun", until, (tmp_path / "asked").exists, 60)
 
     def run_to_the_end():
         end = time.monotonic() + 2

@@ -14,9 +14,18 @@ import pytest
 
 from dgc_lab.cluster.private_network import first_way
 from dgc_lab.marking import cgroup, repair, sandbox, supervision
+from kernels import until
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
 IDLE = "import time; time.sleep(60)"
+# The last of these forks are made while the others are being killed.
+FORKS_ON = f"""import os, random, time
+for number in range(7):
+    if number == 6:
+        random.seed(os.getpid())
+        time.sleep(0.6 * random.random())
+    os.fork()
+{IDLE}"""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +36,7 @@ IDLE = "import time; time.sleep(60)"
         (IDLE, "longer than 1 s"),
         (f"open('big', 'wb').write(bytes(2**21)); {IDLE}", "more than 1 MB of files"),
         (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
+        (FORKS_ON, "more than 64 processes"),
         # three processes that stay under the limit of one, and are over that of all
         (f"import os; os.fork(); os.fork(); x = b'1' * 800_000_000; {IDLE}", "of memory"),
         # files in memory that no process has mapped
@@ -42,6 +52,26 @@ def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypat
     assert words is None or words in reason
     assert words or output == "done\n"
     assert set(psutil.Process().children(recursive=True)) == before
+
+
+@pytest.mark.parametrize("module", ["sandbox", "worker"])
+def test_a_process_whose_parent_has_ended_before_it_began_does_nothing(tmp_path, module):
+    """The kernel tells of a parent's end only from when it was asked to."""
+    folder = {"home": str(tmp_path / "home"), "memory": 2**30, "disk": 2**20, "entrance": []}
+    if module == "sandbox":
+        arguments = [json.dumps(folder | {"readable": []}), "touch", str(tmp_path / "home")]
+    else:
+        task = {"folder": "", "assignment": "", "student": "", "number": 0}
+        arguments = [json.dumps(task | folder | dict.fromkeys(("seconds", "test_seconds", "cell_seconds"), 1))]
+    quick = """if True:
+        import os, subprocess, sys
+        command = [sys.executable, "-m", sys.argv[1], str(os.getpid()), *sys.argv[2:]]
+        print(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
+    """
+    command = [sys.executable, "-c", quick, f"dgc_lab.marking.{module}", *arguments]
+    pid = int(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    until(lambda: not psutil.pid_exists(pid), 60)
+    assert not (tmp_path / "home").exists()
 
 
 def test_an_answer_that_is_longer_than_a_pipe_arrives_whole(tmp_path):
@@ -135,7 +165,7 @@ def behind_the_fence(request, tmp_path):
     (tmp_path / "secret").write_text("the course's")
     plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance)
     look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
-    command = [sys.executable, "-m", "dgc_lab.marking.sandbox", plan.text(), *look]
+    command = [sys.executable, "-m", "dgc_lab.marking.sandbox", str(os.getpid()), plan.text(), *look]
     before = os.umask(0o077)  # as the instructors' commands have it
     try:
         output, reason = supervision.run(command, supervision.Limits(seconds=60), home, tmp_path / "log")

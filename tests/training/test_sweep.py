@@ -94,7 +94,7 @@ def test_stopping_between_steps_keeps_finished_rows_alone(digits, tmp_path):
 def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
     """A process killed with SIGKILL in the middle of a row, then the same call again."""
     file, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
-    options = ["--steps", "200", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
+    options = ["--steps", "600", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
     process = subprocess.Popen(
         [sys.executable, "-m", "dgc_lab", "sweep", *options, "--out", str(file)],
         stdout=subprocess.DEVNULL,

@@ -61,8 +61,8 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
         signal.signal(signal.SIGINT, handler)
         return status, "".join(capsys.readouterr())
 
-    _, whole = trained("whole", "--steps", "120")
-    command = [*TRAIN, "--steps", "120", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
+    _, whole = trained("whole", "--steps", "600")
+    command = [*TRAIN, "--steps", "600", "--checkpoint", str(tmp_path / "parts"), "--save-every", "10"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
     while not list(tmp_path.glob("parts/rank_0_step_*.npz")):
@@ -72,15 +72,15 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert re.search(r"Stopped at step \d+ of 120; the same command goes on", said)
-    status, again = trained("parts", "--steps", "120")
+    assert re.search(r"Stopped at step \d+ of 600; the same command goes on", said)
+    status, again = trained("parts", "--steps", "600")
     assert status == 0
-    status, other = trained("parts", "--steps", "130", "--seed", "1")
+    status, other = trained("parts", "--steps", "610", "--seed", "1")
     assert status == 1
     assert "was saved by a run with seed 0 (now 1)" in other
-    status, once_more = trained("parts", "--steps", "120")  # nothing is left to train
+    status, once_more = trained("parts", "--steps", "600")  # nothing is left to train
     assert status == 0
-    reached = {re.search(r"step 120: accuracy [\d.]+, loss [\d.]+", said).group() for said in (whole, again, once_more)}
+    reached = {re.search(r"step 600: accuracy [\d.]+, loss [\d.]+", said).group() for said in (whole, again, once_more)}
     assert len(reached) == 1
 
 
