@@ -8,6 +8,7 @@ Screenshots go to ``artefacts/``.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -56,11 +57,17 @@ def one_cell_notebook(folder, name, source):
     return folder / name
 
 
+# Below those that Linux gives away by chance, and of each of pytest-xdist's workers its own: a server takes its port
+# seconds after it was chosen, and all let the same token in.
+PORTS = itertools.count(20_000 + 2_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + os.getpid() % 1_000)
+
+
 def free_port():
-    """A port of the loopback interface that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of the loopback interface that nothing listens on, and nobody else is given."""
+    for port in PORTS:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

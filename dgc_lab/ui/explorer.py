@@ -26,7 +26,7 @@ class Explorer(Panel):
     def __init__(self, controls: dict, rows: list, settings: dict):
         self.frame = self.picture = self._error = None
         self._lock = threading.Lock()
-        self._wanted = self._done = 0
+        self._wanted = self._done = self._next = 0
         super().__init__(controls, rows, settings)
         for control in controls.values():
             control.observe(self._moved, "value")
@@ -62,12 +62,12 @@ class Explorer(Panel):
                 if self._done == self._wanted:
                     self._thread = None
                     return
+            time.sleep(max(0.0, self._next - time.monotonic()))
+            with self._lock:
                 self._done, values = self._wanted, self.values()
-            start = time.monotonic()
             self._say("Computing.")
             self._update(values)
-            if self._done != self._wanted:
-                time.sleep(max(0.0, start + SHORTEST_REDRAW - time.monotonic()))
+            self._next = time.monotonic() + SHORTEST_REDRAW
 
     def _update(self, values):
         """Show the result for these values; what goes wrong is said in the message, and the old picture stays."""

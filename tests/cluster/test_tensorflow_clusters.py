@@ -131,9 +131,7 @@ def wait_for_stop():
 
 def count_aloud(file):
     """How many were counted until a stop that may come as soon as the file is there."""
-    for number in count_until_stopped():
-        file.touch()
-    return number
+    return sum(1 for _ in count_until_stopped() if file.touch() is None)
 
 
 def stubborn():

@@ -92,6 +92,7 @@ def test_table_grows_by_one_row_per_ratio(lab):
     assert grown[:3] == [2, 3, 4]
 
 
+@pytest.mark.alone
 def test_stop_acts_within_a_second_keeps_rows_and_run_goes_on(lab):
     press(lab, "run")
     assert lab.wait(60)

@@ -1,5 +1,6 @@
 """The widgets of lessons 1 and 2, driven through their controls, computing for real."""
 
+import itertools
 import math
 import multiprocessing
 import subprocess
@@ -117,6 +118,19 @@ def test_quick_moves_end_with_the_last_one_and_few_drawings(aggregation):
     assert (aggregation.values()["spread"], aggregation.values()["addends"]) == (3.5, 1024)
     expected = measured(make_addends(1024, spread=3.5, signs="positive"))
     assert errors(aggregation) == {name: pytest.approx(error, rel=0.05) for name, error in expected.items()}
+
+
+def test_a_quick_drawing_after_a_slow_one_waits_too(aggregation, monkeypatch):
+    made, seconds, drawn = aggregation.result(**aggregation.values()), itertools.cycle([0.3, 0.0]), []
+    monkeypatch.setattr(aggregation, "result", lambda **values: time.sleep(next(seconds)) or made)
+    monkeypatch.setattr("dgc_lab.ui.explorer.png", lambda figure: str(len(drawn)).encode())
+    aggregation.image.observe(lambda _: drawn.append(time.monotonic()), "value")
+    for turn in range(2000):
+        aggregation.controls["spread"].value = 0.5 * (turn % 16)
+        if len(drawn) == 6:
+            break
+        time.sleep(0.01)
+    assert np.diff(drawn).min() >= 0.2, "four frames a second at most"
 
 
 def test_moves_from_several_threads_start_one_worker(aggregation, monkeypatch):

@@ -42,6 +42,7 @@ def test_every_message_is_whole_to_the_kernels_end(kernel, tmp_path_factory):
         iopub.rcvhwm = 0
         iopub.connect(f"tcp://127.0.0.1:{kernel.manager.iopub_port}")
         kernel.ok(DRAW_TO_THE_END.replace("FILE", repr(str(file))))
+        kernel.manager.shutdown_wait_time = 120  # a kernel that takes longer is killed
         ending = threading.Thread(target=kernel.manager.shutdown_kernel)
         ending.start()
         while ending.is_alive() or iopub.poll(1000):
