@@ -62,17 +62,17 @@ class RankFiles:
         every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
         if damaged := bytes(every.numpy()).decode().strip():
             raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
-        newest = tf.constant([[steps[-1] if steps else 0, len(steps)]])
-        told = self.communicator.allgather([newest] * self.communicator.local, "dgc_lab.saved")
-        step, most = int(tf.reduce_min(told[:, 0])), int(tf.reduce_max(told[:, 1]))
-        if step == 0 and most > 1:  # the second save comes after the first one of all
-            missing = [rank for rank, count in enumerate(told[:, 1].numpy()) if not count]
-            raise LabError(f"{self.folder} holds no save of rank {missing[0]}, and others are there: bring it back")
-        if step == 0:
+        mine = tf.constant([[steps[0], steps[-1]] if steps else [0, 0]])
+        told = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.saved").numpy().tolist()
+        step = min(newest for _, newest in told)
+        if step == 0 and all(oldest == newest for oldest, newest in told):  # the second comes after the first of all
             return 0
-        if step not in steps:
-            rank = self.communicator.first
-            raise LabError(f"{self.folder} holds steps {steps} of rank {rank}, and another rank has step {step}")
+        for rank, saved in enumerate(told):
+            if saved == [0, 0] or step not in (0, *saved):
+                there = f"steps {saved} of rank {rank}, and step {step} of another"
+                there = there if step else f"no save of rank {rank}, and others are there"
+                words = "bring back what is missing, or remove all rank_*_step_*.npz to begin anew"
+                raise LabError(f"{self.folder} holds {there}: {words}")
         if step != steps[-1]:
             values = self._values(step)
         for variable, value in zip(self.variables, values, strict=True):

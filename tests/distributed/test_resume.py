@@ -134,7 +134,7 @@ class OneOfTwo:
 
 def restored(files) -> list[int]:
     """What all ranks take up, each told what all have."""
-    told = tf.constant([[each.steps()[-1], len(each.steps())] for each in files])
+    told = tf.constant([[each.steps()[0], each.steps()[-1]] for each in files])
     for each in files:
         each.communicator.told = told
     return [each.restore() for each in files]
@@ -160,6 +160,23 @@ def test_what_one_rank_alone_had_saved_is_never_taken_for_a_part_of_another_run(
         files = start()
         assert restored(files) == [2, 2]
         assert [float(value) for value in values] == [102, 102]
+
+
+def test_every_rank_says_that_no_step_is_there_of_all(tmp_path):
+    """A damaged save, which had to be removed, was the only one that the other rank had, too."""
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    for rank, steps in enumerate(([1, 2], [2, 3])):
+        files = RankFiles(tmp_path, OneOfTwo(rank), [tf.Variable(0.0)], {})
+        for step in steps:
+            files.save(step)
+    (tmp_path / "rank_0_step_2.npz").unlink()
+    for rank in range(2):
+        files = RankFiles(tmp_path, OneOfTwo(rank), [tf.Variable(0.0)], {})
+        files.communicator.told = tf.constant([[1, 1], [2, 3]])
+        words = r"holds steps \[2, 3\] of rank 1, and step 1 of another: bring .* or remove all rank_\*_step_\*.npz to"
+        with pytest.raises(LabError, match=words):
+            files.restore()
 
 
 def test_a_save_that_was_cut_short_is_no_save(tmp_path):

@@ -19,6 +19,7 @@ TRACEBACK = "Traceback (most recent call last)"
 EXPLAINED = re.compile(r"error: \S|Stopped[:. ]")
 ADVICE = re.compile(r"goes? on|start\w*\(\)|remove|make room|name another", re.IGNORECASE)
 REMOVE = re.compile(r"(?:line (\d+) of )?(/\S+) (?:is not a row|cannot be read)[^\n]*?[Rr]emove it")
+REMOVE_ALL = re.compile(r"(/\S+) holds [^\n]+, or remove all (\S+) to begin anew")
 PREFIX = "dgc_lab_faults-"
 
 
@@ -126,6 +127,11 @@ def go_on(work: Work, folder: Path, row: dict) -> Run:
         run = Run(work, folder)
         if ended(run, {0, 1}, row) == 0:
             return run
+        if everything := REMOVE_ALL.search(run.said()):
+            for file in Path(everything[1]).glob(everything[2]):
+                file.unlink()
+            row["struck"] += f"; removed all {everything[2]} as it said"
+            continue
         asked = REMOVE.search(run.said())
         if not asked:
             raise Broken("rows", "the same call did not go on")
