@@ -20,6 +20,7 @@ import numpy as np
 MOST_HEAD, MOST_BYTES = 2**22, 2**26  # of a message's head, and of its arrays together
 MOST_THINGS, MOST_DEPTH = 200_000, 40  # in a value
 NUMBERS = "biufc"  # numpy's kinds that may cross
+DTYPE = rf"[<>|][{NUMBERS}]\d{{1,2}}"  # numpy reads more than that, part of it as Python
 TOO_LARGE = f"more than {MOST_BYTES // 2**20} MB, or {MOST_THINGS:,} things, in one answer"
 
 
@@ -165,9 +166,10 @@ class _Reader:
 
     def array(self, plain) -> np.ndarray:
         """An array of numbers; or a number with its dtype."""
-        dtype, shape = np.dtype(str(plain["dtype"])[:8]), plain["shape"]
-        if dtype.kind not in NUMBERS or not isinstance(shape, list) or len(shape) > 32:
+        told, shape = str(plain["dtype"]), plain["shape"]
+        if not re.fullmatch(DTYPE, told) or not isinstance(shape, list) or len(shape) > 32:
             raise ValueError("an array of no numbers")
+        dtype = np.dtype(told)
         if not all(type(each) is int and each >= 0 for each in shape):
             raise ValueError("an array without a shape")
         if plain["blob"] < 0 or math.prod(shape) * dtype.itemsize != len(self.blobs[plain["blob"]]):

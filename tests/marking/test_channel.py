@@ -132,6 +132,7 @@ NO_MESSAGES = {
     "a size that is none": message(1, ["8"], bytes(8)),
     "an array of objects": message(array("|O8"), [8], bytes(8)),
     "an array of what is no kind": message(array("evil"), [8], bytes(8)),
+    "an array of what Python cannot read": message(array(","), [8], bytes(8)),
     "a shape of other bytes": message(array(shape=(9,)), [8], bytes(8)),
     "a shape without an end": message(array(shape=(2**70, 0)), [0]),
     "a shape that is none": message(array(shape=("1",)), [8], bytes(8)),
