@@ -78,7 +78,7 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
         file = cached_or_downloaded()
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            x_train, y_train, x_test, y_test = (arrays[key] for key in MNIST_KEYS)
+            x_train, y_train, x_test, y_test = (np.asarray(arrays[key]) for key in MNIST_KEYS)
     except Exception as error:  # whatever the readers of zip files and of arrays came upon
         raise DataError(f"{file} is not MNIST in Keras's layout (arrays {', '.join(MNIST_KEYS)}): {error}") from error
     for key, images in (("x_train", x_train), ("x_test", x_test)):

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import threading
+import zipfile
 
 import numpy as np
 import pytest
@@ -154,3 +155,14 @@ def test_one_seed_one_model(build):
     kernels = [variable.path for variable in first.trainable_variables if "kernel" in variable.path]
     differ = [np.any(a != b) for a, b in zip(first.get_weights(), other.get_weights(), strict=True)]
     assert sum(differ) >= len(kernels)
+
+
+@pytest.mark.parametrize(("name", "message"), [("x_test", r"x_test in .* is \|S8 \(\), expected"), ("y_test", "digit")])
+def test_what_is_no_array_in_the_file_is_refused(small_mnist, name, message):
+    """numpy gives the bytes of a part that it takes for no array."""
+    file, arrays = small_mnist
+    np.savez(file, **{key: value for key, value in arrays.items() if key != name})
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(f"{name}.npy", b"no array")
+    with pytest.raises(data.DataError, match=message):
+        data.load("mnist", file)
