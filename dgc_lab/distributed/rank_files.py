@@ -69,8 +69,9 @@ class RankFiles:
             return 0
         for rank, saved in enumerate(told):
             if saved == [0, 0] or step not in (0, *saved):
-                there = f"steps {saved} of rank {rank}, and step {step} of another"
-                there = there if step else f"no save of rank {rank}, and others are there"
+                there = f"no save of rank {rank}, and others are there"
+                if step:
+                    there = f"steps {saved} of rank {rank}, and step {step} of another"
                 words = "bring back what is missing, or remove all rank_*_step_*.npz to begin anew"
                 raise LabError(f"{self.folder} holds {there}: {words}")
         if step != steps[-1]:
