@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,13 @@ def test_rows_of_the_lab_survive(kind):
         pytest.skip(row["message"])
     assert row["verdict"] == "kept", row
     assert not row["struck"].startswith("nothing")
+
+
+def test_what_is_killed_for_its_memory_was_not_struck_too_late():
+    row = verdict.strike(Fault(0, 0, "memory short", "sweep", 0.5, 0.3, 1.0, 0.5), replace(program(), megabytes=4))
+    if row["verdict"] == "left out":
+        pytest.skip(row["message"])
+    assert (row["verdict"], row["struck"]) == ("kept", "gave it little memory"), row
 
 
 @pytest.mark.parametrize("planted", PLANTED)

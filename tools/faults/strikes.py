@@ -40,6 +40,7 @@ class Strike:
         after: takes away the rest.
         statuses: with which the work may end, beside 0.
         missing: what it needs and is not here.
+        from_start: whether ``before`` has struck already, so that no moment is too late.
     """
 
     hit: Callable[[Run, Fault], str]
@@ -48,6 +49,7 @@ class Strike:
     after: Callable[[Path], None] = lambda folder: None
     statuses: tuple[int, ...] = ()
     missing: Callable[[], str] = lambda: ""
+    from_start: bool = False
 
 
 # Processes ---------------------------------------------------------------------------------------------------------
@@ -267,6 +269,7 @@ STRIKES = {
         after=lambda folder: GROUPS.pop(folder).close(),
         statuses=(-signal.SIGKILL, 1),
         missing=not_root,
+        from_start=True,
     ),
     "kernel restarted": Strike(ask),
     "tab closed": Strike(ask, missing=without(BROWSER, "Chromium")),

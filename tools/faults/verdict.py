@@ -76,7 +76,7 @@ def check(fault: Fault, work: Work, folder: Path, expected: dict, seconds: list[
     run.until(lambda: time.monotonic() >= moment)
     before, row["moment"] = work.kept(run.out), round(time.monotonic() - run.began, 2)
     hit = run.running()
-    row["struck"] = kind.hit(run, fault) if hit else NOTHING
+    row["struck"] = kind.hit(run, fault) if hit or kind.from_start else NOTHING
     status = ended(run, {0, *kind.statuses}, row)
     nothing_left(run, status < 0, False, row)
     there = work.kept(run.out)
