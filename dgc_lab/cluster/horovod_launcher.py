@@ -23,7 +23,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     Args:
         size: number of ranks, from 1 to 4096.
         command: program and arguments.
-        timeout: seconds that it may take, a million at most; horovodrun itself needs about 15 before the program runs.
+        timeout: seconds that it may take, a million at most; horovodrun itself needs about 8 before the program runs.
         reachable: consent to listen on all of this machine's addresses where it allows no private network.
 
     Returns:
@@ -36,7 +36,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
 
     Example:
         >>> horovodrun(2, "python", "-m", "dgc_lab", "train", "--steps", "20")  # doctest: +SKIP
-        ['[1,0]<stderr>:step 20: accuracy 0.6833, ...
+        [..., '[0]<stdout>:step 20: accuracy 0.3083, loss 2.1917, 84176 bytes sent', ...]
     """
     check_whole("size", size, 1, 4096)
     check_number("timeout", timeout, "above 0 and at most 1000000")
@@ -59,7 +59,8 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                 process = start_guarded(
                     "dgc_lab.cluster.horovod_launcher",
                     *([] if reason else ["--network-interfaces", "lo"]),
-                    *["-np", str(size), *command],
+                    # Told so, it need not load TensorFlow once more only to learn that Horovod was built without MPI.
+                    *["--gloo", "-np", str(size), *command],
                     folder=folder,
                     private=not reason,
                     # What TensorFlow and others leave behind where they are killed goes with the folder.
