@@ -192,11 +192,11 @@ def slope(rows: list[dict], what: str = "kernel MB") -> float:
     """How much more of something there is with each hour, by least squares after the first tenth.
 
     Example:
-        >>> round(slope([{"hours": hour / 10, "kernel MB": 500 + hour} for hour in range(1, 11)]), 6)
+        >>> slope([{"hours": hour / 10, "kernel MB": 500 + hour} for hour in range(1, 11)])
         10.0
     """
     late = settled(rows).dropna(subset=[what])
-    return float(np.polyfit(late["hours"], late[what], 1)[0])
+    return round(float(np.polyfit(late["hours"], late[what], 1)[0]), 6) + 0.0  # -0.0 becomes 0.0
 
 
 def table(rows: list[dict]) -> pd.DataFrame:

@@ -315,7 +315,7 @@ def unfrozen(sgd):
     return trained(optimizer, model, 1)
 
 
-@feature("batch normalisation", "Each rank keeps its own moments: `AverageStatistics` averages them.")
+@feature("batch normalization", "Each rank keeps its own moments: `AverageStatistics` averages them.")
 def batch_norm(sgd):
     return trained(sgd(), network(keras.layers.Dense(8), keras.layers.BatchNormalization()))
 

@@ -80,7 +80,7 @@ def hours() -> list[str]:
         f"{last['round']} rounds in {last['hours']:.1f} hours: sweeps, ranks, parameter servers, widgets, one of them "
         "in a browser, a graded hand-in. *MB* is memory that a process shares with nobody; *more each hour* is a "
         "line through these hours alone. Again: `make soak HOURS=2`. "
-        "For each page that is opened, JupyterLab's kernel keeps a thread and about eight descriptors: a subshell that "
+        "For each page that is opened, JupyterLab's kernel keeps a thread and seven descriptors: a subshell that "
         "JupyterLab asks for and does not give back. And whenever a cell is run that has TensorFlow trace a function, "
         "TensorFlow keeps that cell's code and half a megabyte with it; sweeps run in a thread here, as widgets' do. "
         "Neither is the lab's.",

@@ -1,7 +1,7 @@
 """Lesson 1, section 2: add up the contributions to a gradient in several ways, and draw addends to try them on.
 
 Each method takes n >= 1 tensors of one floating-point dtype and one shape, else a ValueError, and gives their sum in
-that dtype. Call them eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimiser (Grappler) may turn
+that dtype. Call them eagerly to compare them: inside a ``tf.function`` TensorFlow's graph optimizer (Grappler) may turn
 a chain of additions into a single ``AddN``.
 """
 

@@ -78,7 +78,7 @@ class Cluster:
                 except BaseException as error:  # KeyboardInterrupt too: leave nothing half started
                     self.stop()
                     if type(error) is LabError:  # others say by themselves how to go on
-                        raise LabError(f"{str(error).rstrip()}\nAll were put down; start() tries again") from error
+                        raise LabError(f"{str(error).rstrip()}\nAll were stopped; start() tries again") from error
                     raise
                 if self.progress is show_line:
                     print()

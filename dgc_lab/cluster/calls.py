@@ -22,7 +22,7 @@ class ProcessDied(LabError):
     """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``."""
 
     def __init__(self, names: list[str]):
-        super().__init__(f"{', '.join(names)} died; the others were put down. restart() brings all back")
+        super().__init__(f"{', '.join(names)} died; the others were stopped. restart() brings all back")
         self.names = names
 
 
@@ -60,7 +60,7 @@ class Call:
         return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
-        """Yield the items until the function has ended everywhere; after the deadline, the processes are put down."""
+        """Yield the items until the function has ended everywhere; after the deadline, the processes are killed."""
         failed_since, finished_since, last_signal = None, None, time.monotonic()
         while True:
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
@@ -78,14 +78,14 @@ class Call:
                 continue
             what = f"the {self.processes.what}"
             if deadline and now > deadline:
-                self.processes.terminate(f"{what} were not ready in time and were put down")
+                self.processes.terminate(f"{what} were not ready in time and were killed")
                 raise LabError(f"{self.processes.broken}. restart() tries again")
             failed_since = failed_since or (now if self.problems() else None)
             if failed_since and now > failed_since + self.grace:
-                self.processes.terminate(f"one of {what} failed, the others did not come back and were put down")
+                self.processes.terminate(f"one of {what} failed, the others did not come back and were killed")
                 return
             if self._stop_since and now > self._stop_since + self.grace:
-                self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were put down")
+                self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
                 raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
@@ -107,7 +107,7 @@ class Call:
             for _ in self.follow():
                 pass
         except KeyboardInterrupt:
-            self.processes.terminate(f"the {self.processes.what} were interrupted twice and put down")
+            self.processes.terminate(f"the {self.processes.what} were interrupted twice and killed")
             raise
 
     def results(self) -> list[Any]:

@@ -41,7 +41,7 @@ class Member:
 
     process: psutil.Process
     connection: Connection
-    vital: bool  # whether the others are put down when it dies
+    vital: bool  # whether the others are stopped when it dies
 
 
 class ProcessGroup(Processes):
@@ -95,7 +95,7 @@ class ProcessGroup(Processes):
                     self.members[name].connection.close()
                 self.members[name] = Member(forked[name], connection, name in vital)
         except BaseException:  # one that comes later would be taken for one that is added next
-            self.terminate(f"{' and '.join(prepare)} did not come, and all were put down")
+            self.terminate(f"{' and '.join(prepare)} did not come, and all were stopped")
             raise
         ready = MemberCall(self, list(prepare), grace=0)
         for _ in ready.follow(deadline):
@@ -183,7 +183,7 @@ class MemberCall(Call):
                 with contextlib.suppress(OSError):  # its process is gone: `follow` tells of it
                     connection.send_bytes(cloudpickle.dumps(payload))
         except BaseException:  # an interrupt, with half a message sent
-            group.terminate("a call was interrupted on its way, and all were put down")
+            group.terminate("a call was interrupted on its way, and all were stopped")
             raise
 
     def finished(self) -> bool:
@@ -231,7 +231,7 @@ class MemberCall(Call):
         self._print(range(len(self.names)))
         if len(self.outcomes) < len(self.names) and not self.processes.broken:
             # What it still tells would be taken for the next call's.
-            self.processes.terminate("a call was left before its end, and all were put down")
+            self.processes.terminate("a call was left before its end, and all were stopped")
 
     def _print(self, ended):
         """Print what the first process says as it says it; the others' lines wait until those before have ended.

@@ -30,7 +30,7 @@ class Processes:
 
     what = "processes"  # how messages call them
     died, failed = ProcessDied, FunctionFailed  # what tells of a death, and of a function that raised
-    broken: str | None = None  # why all were put down
+    broken: str | None = None  # why all were stopped
 
     def terminate(self, reason: str) -> None:
         """End all at once, and keep the reason."""
@@ -38,7 +38,7 @@ class Processes:
         self.kill()
 
     def look_for_dead(self) -> None:
-        """Put all down, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
+        """Stop all, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
         if dead := self.dead():

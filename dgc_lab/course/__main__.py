@@ -1,4 +1,4 @@
-"""``python -m dgc_lab.course COMMAND``: from an exercise's source to marks on the learning platform."""
+"""From an exercise's source to marks on the learning platform: python -m dgc_lab.course COMMAND."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def correct_momentum(gradient: tf.Tensor, velocity: tf.Tensor, momentum: float, 
         >>> float(velocity[0]), float(addend[0])
         (2.0, 2.0)
 
-    Source: arXiv:1712.01887, eq. 4 and appendix B.
+    Source: arXiv:1712.01887, eq. 7 and appendix B.
     """
     if nesterov:
         velocity = momentum * (velocity + gradient)

@@ -50,7 +50,7 @@ class DGCConfig:
         nesterov: Nesterov's momentum in place of the vanilla kind.
         accumulate: keep what was not sent and add the next gradients to it. Off, it is dropped: masking alone, and
             momentum comes after the exchange, for a velocity on each worker would keep what is to be dropped.
-        momentum_correction: momentum before accumulation, on each worker (the paper's eq. 4). Off, momentum is
+        momentum_correction: momentum before accumulation, on each worker (the paper's eq. 7). Off, momentum is
             applied to the averaged sparse update after the exchange (eq. 5), which the paper warns of.
         factor_masking: clear the velocity, too, where an element was sent (section 3.2). At a ratio of 1 it is kept:
             where everything is sent, this is momentum SGD.

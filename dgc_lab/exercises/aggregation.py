@@ -103,7 +103,7 @@ def ring_bytes(answer, variant: Variant) -> str:
         found = asked_number(answer, workers, size, about=about)
         expect(
             np.isclose(found, right),
-            f"{about}: {found:g} bytes are not what a worker sends. There are two rounds of N - 1 messages; how large "
+            f"{about}: {found:g} bytes are not what a worker sends. There are twice N - 1 messages; how large "
             "is a message?",
         )
     return "right: less than twice the gradient, however many workers there are."

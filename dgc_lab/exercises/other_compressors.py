@@ -171,8 +171,8 @@ def my_share(answer, variant: Variant) -> str:
     found = number(answer, "as your share")
     expect(
         np.isclose(found, right, rtol=1e-3),
-        f"of your matrix's square the update does not have {found:.4g}. Begin with the first two columns of the unit "
-        "matrix, and make one step.",
+        f"of your matrix's square the update does not have {found:.4g}. Begin with the first two columns of the "
+        "identity matrix, and make one step.",
     )
     return "right."
 

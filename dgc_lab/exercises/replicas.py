@@ -25,7 +25,7 @@ def global_accuracy(answer, variant: Variant) -> str:
     found = asked_number(answer, np.array([9, 10]), np.array([10, 90]), about=about)
     expect(
         not np.isclose(found, 0.9 / 2 + 1 / 18),
-        f"{about}: {found:.3f} is the mean of two accuracies, of unlike many examples.",
+        f"{about}: {found:.3f} is the mean of two accuracies, over unequal numbers of examples.",
     )
     expect(np.isclose(found, 0.19), f"{about}: of 100 examples 19 are right, got {found:.3f}.")
     about = "where the last replica had no examples"
@@ -45,7 +45,7 @@ def replica_loss(answer, variant: Variant) -> str:
             np.isclose(found, 3.5),
             f"{about}: the replicas' losses are added up, to the batch's mean of 3.5; they give {found:.3g}.",
         )
-    return "right, also where the slices are of unlike size."
+    return "right, also where the slices are of unequal size."
 
 
 def combine_gradients(answer, variant: Variant) -> str:

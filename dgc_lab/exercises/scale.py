@@ -138,7 +138,8 @@ def ages_sent(answer, variant: Variant) -> str:
 def my_age(answer, variant: Variant) -> str:
     found, right = number(answer, "as your mean age"), float(counted_ages(my_log(variant)).mean())
     expect(
-        np.isclose(found, right, rtol=1e-3), f"in your log it is not {found:.4g}. What does `ages_sent(my_log)` say?"
+        np.isclose(found, right, rtol=1e-3),
+        f"in your log it is not {found:.4g}. What is the mean of `ages_sent(my_sends)`?",
     )
     return "right."
 

@@ -22,10 +22,10 @@ def add(command, sources, names, graded) -> None:
     which = found.add_mutually_exclusive_group()
     for platform in PLATFORMS:
         which.add_argument(
-            f"--{platform}", type=Path, metavar="FILE", help=f"fill this file, downloaded from {platform}"
+            f"--{platform}", type=Path, metavar="FILE", help=f"fill this file, downloaded from {platform.capitalize()}"
         )
     found.add_argument(
-        "--column", help="heading of the platform's column to fill, where it is not called as the exercise"
+        "--column", help="heading of the platform's column to fill, where its name is not the exercise's"
     )
     found.add_argument("--scale", action="store_true", help="stretch marks to the platform's maximum")
     found = command("override", "give points in place of a test, with a reason; kept when graded again", graded)

@@ -123,7 +123,7 @@ def dgc(ratio: float = 0.01, momentum: float = 0.9):
 
     ``ratio`` is the share that is sent, in [0, 1]; ``momentum`` at least 0 and below 1.
 
-    Source: arXiv:1712.01887, Algorithm 1 and equations 4 and 5.
+    Source: arXiv:1712.01887, Algorithm 1 and equation 7.
 
     Example:
         >>> from dgc_lab.schemes import sent_alone

@@ -313,7 +313,7 @@ def test_ranks_that_do_not_stop_are_put_down(two_ranks, monkeypatch):
     monkeypatch.setattr(two_ranks, "grace", 1)
     steps = two_ranks.stream(stubborn)
     next(steps)
-    with pytest.raises(RankFailed, match=r"did not stop within 1 s and were put down. restart\(\)"):
+    with pytest.raises(RankFailed, match=r"did not stop within 1 s and were killed. restart\(\)"):
         steps.close()
     assert not two_ranks.ready
     assert two_ranks.restart().run(total) == [3.0, 3.0]

@@ -133,7 +133,7 @@ def test_an_interrupt_of_a_cell_interrupts_the_ranks_and_keeps_their_variables(w
 
 def test_death_of_a_rank_in_a_cell_is_told(with_ranks):
     _, error = with_ranks.run("%%rank 1\nimport os\nos._exit(1)")
-    assert error == ("RankDied", "rank 1 died; the others were put down. restart() brings all back")
+    assert error == ("RankDied", "rank 1 died; the others were stopped. restart() brings all back")
     with_ranks.ok("ranks.restart()")
     assert with_ranks.ok("%px 1") == "[rank 0] 1\n[rank 1] 1\n"
 

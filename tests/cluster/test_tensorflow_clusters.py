@@ -338,7 +338,7 @@ def test_a_second_interrupt_puts_all_down(servers):
     with pytest.raises(KeyboardInterrupt), interrupts(0.5, 1.0):
         list(servers.stream(stubborn))
     assert not servers.ready
-    with pytest.raises(LabError, match=r"interrupted twice and put down. restart\(\)"):
+    with pytest.raises(LabError, match=r"interrupted twice and killed. restart\(\)"):
         servers.run(squares, 1)
 
 
@@ -346,7 +346,7 @@ def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
     monkeypatch.setattr(servers, "grace", 1)
     items = servers.stream(stubborn)
     next(items)
-    with pytest.raises(FunctionFailed, match=r"parameter servers did not stop within 1 s and were put down. restart"):
+    with pytest.raises(FunctionFailed, match=r"parameter servers did not stop within 1 s and were killed. restart"):
         items.close()
     assert not servers.ready
     assert servers.restart().run(squares, 3) == [0, 1, 4]
@@ -462,7 +462,7 @@ def test_an_error_on_one_mirrored_worker_names_it(workers):
 def test_death_of_an_idle_process(servers, name):
     servers.kill(name)
     assert not servers.ready
-    with pytest.raises(ProcessDied, match=rf"{name} died; the others were put down. restart\(\)") as caught:
+    with pytest.raises(ProcessDied, match=rf"{name} died; the others were stopped. restart\(\)") as caught:
         servers.run(squares, 1)
     assert caught.value.names == [name]
     with pytest.raises(LabError, match=r"not running. restart\(\) starts them"):
@@ -495,7 +495,7 @@ def test_death_of_the_host(servers):
     next(items)
     family_of_host = host().children(recursive=True)
     host().kill()
-    with pytest.raises(ProcessDied, match="died; the others were put down"):
+    with pytest.raises(ProcessDied, match="died; the others were stopped"):
         list(items)
     until(lambda: not any(map(alive, family_of_host)))
     assert servers.restart().run(squares, 3) == [0, 1, 4]
@@ -619,7 +619,7 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
     assert next(items) == 2.0
     os.kill(found[1], signal.SIGKILL)
     began = time.monotonic()
-    with pytest.raises(ProcessDied, match=r"worker 1 died; the others were put down. restart\(\)"):
+    with pytest.raises(ProcessDied, match=r"worker 1 died; the others were stopped. restart\(\)"):
         list(items)
     assert time.monotonic() - began < 10
     assert workers.restart().run(lambda: next(reduce_for_ever())) == [2.0, 2.0]

@@ -65,6 +65,14 @@ def test_links_to_files_lead_somewhere(path):
         assert (FOLDER / target).exists(), target
 
 
+def test_what_stored_rows_came_to_is_what_the_cell_shows(path):
+    """Rows in ``results/`` are the same everywhere, and so is a table of them: nbval compares what this tag is on."""
+    for cell in cells(path, "code"):
+        if re.search(r"\b(single_node|two_node|link|worker|scheme)_rows\(", cell.source):
+            assert cell.outputs, cell.source
+            assert "nbval-check-output" in cell.metadata.get("tags", []), cell.source
+
+
 def test_pictures_have_alternative_text(path):
     for target in re.findall(r"!\[\s*\]\(", text(path)):
         pytest.fail(f"an image without alternative text: {target}")
