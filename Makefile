@@ -32,11 +32,13 @@ else
 $(error GPU must be 0 or 1, got $(GPU))
 endif
 # Where wheelhouse/ is, packages come from there, the wheel of Horovod too, and no network is asked.
-WHEELS := $(abspath wheelhouse)
+WHEELS := wheelhouse
 ifneq ($(wildcard $(WHEELS)),)
+NOTHING :=
 export PIP_NO_INDEX := 1
-export PIP_FIND_LINKS := $(WHEELS)
-export DGC_LAB_CACHE := $(WHEELS)/built
+# A space ends an address for pip.
+export PIP_FIND_LINKS := file://$(subst $(NOTHING) ,%20,$(CURDIR))/$(WHEELS)
+export DGC_LAB_CACHE := $(CURDIR)/$(WHEELS)/built
 endif
 # The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \

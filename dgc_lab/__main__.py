@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from dgc_lab import __version__
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_folder, check_whole
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -176,6 +176,8 @@ def run_train(options: argparse.Namespace) -> int:
     settings = DistributedConfig(workers=communicator.size, **{name: getattr(options, name) for name in names})
     settings.check_ratios([options.ratio])
     check_whole("--save-every", options.save_every, 1)
+    if options.checkpoint is not None:
+        check_folder("--checkpoint", options.checkpoint)
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
     stopping = threading.Event()

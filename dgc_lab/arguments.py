@@ -179,7 +179,7 @@ def _holding(words: str, kind: type, members, inside):
     others = str | bytes | type if kind is kinds.Mapping else str | bytes | type | kinds.Mapping
 
     def fits(x) -> bool:
-        if not isinstance(x, kind) or isinstance(x, others):
+        if not isinstance(x, kind) or isinstance(x, others) or getattr(x, "ndim", None) == 0:
             return False
         return not inside or not isinstance(x, kinds.Sized) or hasattr(x, "dtype") or all(map(inside[0], members(x)))
 
@@ -221,7 +221,8 @@ def _is_huge(x) -> bool:
 
 
 def _is_real(x, kind: type, *dtypes: str) -> bool:
-    return (isinstance(x, kind) and not isinstance(x, bool)) or _is_scalar(x, *dtypes)
+    beyond = isinstance(x, int) and abs(x) >= 2**1023  # all floats
+    return (isinstance(x, kind) and not isinstance(x, bool) and not beyond) or _is_scalar(x, *dtypes)
 
 
 SIMPLE = {

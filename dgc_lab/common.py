@@ -45,12 +45,23 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
 
 def check_file(argument: str, file: str | os.PathLike) -> Path:
     """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
+    return _check_path(argument, file, "a file", Path.is_file)
+
+
+def check_folder(argument: str, folder: str | os.PathLike) -> Path:
+    """The path, when a folder is there, or nothing yet; else a ValueError."""
+    return _check_path(argument, folder, "a folder", Path.is_dir)
+
+
+def _check_path(argument: str, given: str | os.PathLike, kind: str, is_kind) -> Path:
+    path = Path(given)
     try:
-        wrong = (path := Path(file)).exists() and not path.is_file()
-    except OSError:  # too long a name
-        wrong = True
-    if wrong or "\0" in str(file):
-        raise ValueError(f"{argument} must be a file, or not be there yet, got {str(file)!r}: name another")
+        there = next(each for each in (path, *path.parents) if each.exists())
+        right = is_kind(path) if there == path else there.is_dir()  # what is not there yet can be made in a folder only
+    except (OSError, StopIteration):  # too long a name; a working folder that is gone
+        right = False
+    if not right or "\0" in str(given):
+        raise ValueError(f"{argument} must be {kind}, or not be there yet, got {str(given)!r}: name another")
     return path
 
 
@@ -86,6 +97,10 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
 
 def is_within(value, allowed: str) -> bool:
     """Whether a number is within what the words of `check_number` say."""
+    try:
+        value = float(value)
+    except OverflowError:  # a whole number beyond all of them
+        return False
     rule = INTERVALS.get(allowed, allowed)
     bounds = re.findall(rf"({'|'.join(BOUNDS)}) ([\d.]*\d)", rule)
     inside = not math.isnan(value) and all(BOUNDS[word](value, float(bound)) for word, bound in bounds)
@@ -125,7 +140,7 @@ def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
     """
     import numpy as np
 
-    unfinished = Path(file).with_suffix(".unfinished")
+    unfinished = Path(f"{file}.unfinished")
     try:
         with at_file(file):
             unfinished.parent.mkdir(parents=True, exist_ok=True)

@@ -154,9 +154,8 @@ def megabytes(processes, kind: str = "uss") -> float:
 
 
 def soak(hours: float, out: Path, rounds: int | None = None, say=print, **parts) -> list[dict]:
-    """Do rounds until the time is over (or so many), and append each to ``out``, whose old rows are removed first."""
+    """Do rounds until the time is over (or so many), and append each to ``out``, whose old rows go with the first."""
     rows, kept = [], {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
-    out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
         folder = Path(place)
         for name in kept:  # whatever is left behind in either is then in the folder
@@ -170,7 +169,7 @@ def soak(hours: float, out: Path, rounds: int | None = None, say=print, **parts)
                         do()
                     row = {"round": len(rows) + 1, "hours": (time.monotonic() - began) / 3600}
                     rows.append({name: round(value, 4) for name, value in (row | measured(folder, watched)).items()})
-                    with out.open("a", encoding="utf-8") as file:
+                    with out.open("w" if len(rows) == 1 else "a", encoding="utf-8") as file:
                         file.write(json.dumps(rows[-1]) + "\n")
                     say(", ".join(f"{name} {value:g}" for name, value in rows[-1].items()), flush=True)
         finally:

@@ -131,7 +131,7 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
     is then 0. `session_trace` counts them all.
 
     Raises:
-        TraceError: this TensorFlow's profiler cannot be read, or ran no operation.
+        TraceError: this TensorFlow's profiler cannot be read, ran no operation, or is at work already.
 
     Example:
         >>> addends = [tf.ones([4]) for _ in range(3)]
@@ -144,8 +144,11 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
         raise TraceError(f"this TensorFlow ({tf.__version__}) has no reader for its profiles: {error}") from error
     wait_for(function(*arguments))
     with tempfile.TemporaryDirectory() as folder:
-        with tf.profiler.experimental.Profile(folder):
-            wait_for(function(*arguments))
+        try:
+            with tf.profiler.experimental.Profile(folder):
+                wait_for(function(*arguments))
+        except tf.errors.AlreadyExistsError as error:
+            raise TraceError(f"TensorFlow runs one profiler at a time: {error.message}") from None
         profile = xplane_pb2.XSpace()
         for file in Path(folder).rglob("*.xplane.pb"):
             profile.MergeFromString(file.read_bytes())
@@ -166,7 +169,7 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
 
 def wait_for(result) -> None:
     """Wait until a function's tensors are there; on a GPU the call returns before."""
-    for tensor in tf.nest.flatten(result):
+    for tensor in filter(tf.is_tensor, tf.nest.flatten(result)):
         tensor.numpy()
 
 

@@ -62,7 +62,8 @@ def exchange_table(
         carries, and for each number of workers the milliseconds.
 
     Raises:
-        ValueError: a number of workers is no whole number of at least 1, or the bandwidth is not above 0.
+        ValueError: a number of workers is no whole number of at least 1, or the bandwidth is not above 0; a message has
+            fewer bytes than none, or none at all.
 
     Source: arXiv:2103.00543, section 2, on which schemes an allreduce can carry.
 
@@ -75,6 +76,9 @@ def exchange_table(
         check_whole("workers", number, 1)
     link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
     for scheme, (reduced, gathered) in messages.items():
+        for size in (reduced, gathered):
+            check_number(f"messages[{scheme!r}]", size, "at least 0")
+        check_number(f"messages[{scheme!r}], together", reduced + gathered, "above 0")
         line = {"scheme": scheme, "kB": (reduced + gathered) / 1000, "allreduce": reduced / (reduced + gathered)}
         for number in workers:
             parts = [how(number, size) for how, size in ((ring, reduced), (allgather, gathered)) if size]

@@ -27,7 +27,8 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
         of the gradient's square. A scheme is right in the mean where its bias is 0.
 
     Raises:
-        ValueError: ``draws`` is no whole number of at least 2.
+        ValueError: ``draws`` is no whole number of at least 2; the gradient is all zeros, holds what is not finite, or
+            is too large for a scheme.
 
     Source: arXiv:1610.02132, section 2 (unbiased, with bounded variance).
 
@@ -46,7 +47,10 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
     check_whole("draws", draws, 2, 100_000)
     check_some("gradient", tf.reshape(gradient, [-1]))
     lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
-    if not (size := float(tf.reduce_sum(whole**2))):
+    exact = whole.numpy().astype(np.float64)  # squares of float32 numbers need not be float32 numbers
+    if not np.isfinite(exact).all():
+        raise ValueError("gradient must hold finite numbers only")
+    if not (size := (exact**2).sum()):
         raise ValueError("gradient must hold something other than zeros")
     for name, scheme in schemes.items():
 
@@ -54,8 +58,10 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
         def draw(number, scheme=scheme):
             return sent_alone(scheme, whole, number, number)
 
-        sent = np.stack([draw(tf.constant(number)).numpy() for number in range(draws)])
+        sent = np.stack([draw(tf.constant(number)).numpy() for number in range(draws)]).astype(np.float64)
+        if not np.isfinite(sent).all():
+            raise ValueError(f"gradient must be small enough for {name}, which makes NaN or infinity of it")
         variance = ((sent - sent.mean(0)) ** 2).sum() / (draws - 1)
-        bias = ((sent.mean(0) - whole.numpy()) ** 2).sum() - variance / draws
+        bias = ((sent.mean(0) - exact) ** 2).sum() - variance / draws
         lines.append({"scheme": name, "bias": max(0.0, bias) / size, "variance": variance / size})
     return pd.DataFrame(lines)

@@ -99,7 +99,8 @@ class SchemeLab(LiveSweep):
 
     def _knob_turned(self, _):
         parameter = self._parameter()
-        self.schemes.value = self.scheme.value + (f":{parameter.name}={self.knob.value:g}" if parameter else "")
+        value = repr(self.knob.value).removesuffix(".0")
+        self.schemes.value = self.scheme.value + (f":{parameter.name}={value}" if parameter else "")
 
     def runs(self):
         from dgc_lab.schemes import parse_scheme
@@ -112,9 +113,10 @@ class SchemeLab(LiveSweep):
             raise ValueError(f"seeds must be whole numbers such as 0, 1, 2, got {self.seeds.value!r}")
         values, runs = self._values(), []
         del values["schemes"], values["seeds"]
+        self._asked_rate = values["learning_rate"]
         for name in dict.fromkeys(every):
             if name not in self.mine:
-                check_choice("schemes", name.partition(":")[0], (*self.mine, *self.scheme.options))
+                check_choice("schemes", name.partition(":")[0], self.scheme.options)
                 parse_scheme(name)
             rate = values["learning_rate"] or rate_of(name, self.dataset.value)
             own = {**values, "scheme": self.mine.get(name, name), "learning_rate": rate}
@@ -134,7 +136,7 @@ class SchemeLab(LiveSweep):
 
     def _mark(self, settings):
         facts = {name: value for name, value in settings.facts().items() if name not in ("scheme", "seed")}
-        return self._marks.setdefault(repr({**facts, "learning_rate": self.learning_rate.value}), len(self._marks))
+        return self._marks.setdefault(repr({**facts, "learning_rate": self._asked_rate}), len(self._marks))
 
     def _label(self, settings, _):
         return settings.facts()["scheme"]
@@ -153,8 +155,8 @@ def named_ones(mine) -> dict:
     for scheme in mine if isinstance(mine, list) else [mine] * (mine is not None):
         if not isinstance(scheme, Scheme):
             raise ValueError(f"mine must be a Scheme or a list of them, as in Scheme(step), got {scheme!r}")
-        name = re.sub(r"\W+", "_", scheme.name or scheme.step.__name__).strip("_")
-        if name in by_name or name in SCHEMES:
+        name = re.sub(r"\W+", "_", scheme.name or getattr(scheme.step, "__name__", "mine")).strip("_")
+        if not name or name in by_name or name in SCHEMES:
             raise ValueError(f"mine must have names of their own, as in Scheme(step, name='mine'), got {name!r} again")
         by_name[name] = scheme
     return by_name

@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,7 +95,7 @@ def wheel_folder() -> Path:
 
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """
-    cache = Path(os.environ.get("DGC_LAB_CACHE", Path.home() / ".cache" / "dgc_lab"))
+    cache = Path(os.environ.get("DGC_LAB_CACHE") or Path.home() / ".cache" / "dgc_lab")
     here = environment(tensorflow_version())
     return cache / "horovod" / f"{VERSION}.{CHANGES}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
 
@@ -130,15 +131,19 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
         environment["MAKEFLAGS"] = f"-j{min(os.cpu_count() or 1, 4)}"
     shown = -10
     with log.open("w") as out:
-        process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
-        )
-        for line in process.stdout:
-            out.write(line)
-            percent = re.match(r"\s*\[\s*(\d+)%\]", line)
-            if percent and int(percent.group(1)) >= shown + 10:
-                shown = int(percent.group(1))
-                say(f"      {shown:3d} % compiled")
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, **pipe)
+        try:
+            for line in process.stdout:
+                out.write(line)
+                percent = re.match(r"\s*\[\s*(\d+)%\]", line)
+                if percent and int(percent.group(1)) >= shown + 10:
+                    shown = int(percent.group(1))
+                    say(f"      {shown:3d} % compiled")
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # pip and its compilers
+            process.wait()
+            raise
     wheels = list(folder.glob("horovod-*.whl"))
     if process.wait() or not wheels:
         tail = "".join(log.read_text().splitlines(keepends=True)[-60:])

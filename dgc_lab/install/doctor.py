@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,11 @@ PACKAGES = {
     "matplotlib": ("3.10", True),
     "pillow": ("11", True),
     "psutil": ("5.9", True),
+    "tqdm": ("4.66", True),
+    "ipython": ("7.34", True),
+    "ipyparallel": ("8.8", True),
+    "cloudpickle": ("3.0", True),
+    "simpy": ("4.1", True),
     "scikit-learn": ("1.6", True),
     "ipywidgets": ("7.7", True),
     "ipykernel": ("6.17", True),
@@ -75,10 +81,11 @@ def older(version: str, least: str) -> bool:
     """Whether a version is older than another, by its first two numbers.
 
     Example:
-        >>> older("2.9.1", "2.20"), older("2.20.0", "2.20")
+        >>> older("2.9.1", "2.20"), older("2.20rc1", "2.20")
         (True, False)
     """
-    return [int(part) for part in version.split(".")[:2]] < [int(part) for part in least.split(".")[:2]]
+    first, second = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (version, least))
+    return first < second
 
 
 def python_finding() -> Finding:
@@ -172,6 +179,6 @@ def mnist_finding() -> Finding:
         file = file / "mnist.npz" if file.is_dir() else file
         remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, and there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
-    cached = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / "mnist.npz"
+    cached = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets" / "mnist.npz"
     found = f"{cached}" if cached.is_file() else "not here; downloaded when a lesson asks for it (11 MB)"
     return Finding("MNIST", found, needed=False)

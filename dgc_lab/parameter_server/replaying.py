@@ -66,9 +66,8 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
             each.append(own)
             training.take(dataclasses.replace(record, loss=float(loss)))
         sums = functools.reduce(_add, each)
-        rate = config.learning_rate * len(members)
-        if config.staleness_aware:
-            rate /= max(1, members[-1].staleness)
+        late = max(1, members[-1].staleness) if config.staleness_aware else 1
+        rate = config.learning_rate * len(members) / late
         numbers = (tf.constant(number, tf.float32) for number in (len(members), config.momentum, rate))
         weights, velocities = _move(past[0], velocities, sums, *numbers)
         past.appendleft(weights)

@@ -5,16 +5,16 @@ Section 7's checkpoint holds weights, velocities, the number of updates made, an
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import LabError, load_arrays, save_arrays
+from dgc_lab.common import LabError, check_file, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
@@ -63,8 +63,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
     def since_start(record):
         nonlocal began, done
         began, done = began or record.began, done + 1
-        times = {name: getattr(record, name) - began for name in ("began", "read", "computed", "done")}
-        return dataclasses.replace(record, **times)
+        return replace(record, **{n: getattr(record, n) - began for n in ("began", "read", "computed", "done")})
 
     try:
         dispatcher.start(0 if stop_requested() else 2 * workers)  # a batch at work and one that waits, for each
@@ -89,7 +88,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
     """The state to begin with: the checkpoint's where there is one, else the task's first weights."""
     weights = task.initial_weights()
-    if checkpoint is None or not Path(checkpoint).exists():
+    if checkpoint is None or not check_file("checkpoint", checkpoint).exists():
         fresh = np.full(config.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
     file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)

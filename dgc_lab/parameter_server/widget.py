@@ -45,7 +45,7 @@ class StragglerLab(LiveRun):
 
     Attributes:
         rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
-            of `dgc_lab.parameter_server.summary`. ``loss`` and ``accuracy`` are of the test examples at the end.
+            of `dgc_lab.parameter_server.summary`. The scores, as ``loss`` and ``accuracy``, are those at the end.
         records: by the name of the run, the list of its `dgc_lab.parameter_server.GradientEvent`.
         servers: the `ParameterServers`; None before the first run.
 
@@ -59,6 +59,7 @@ class StragglerLab(LiveRun):
     """
 
     redraw_share: ClassVar = 0.02
+    _started: ClassVar[ParameterServers | None] = None  # servers for two are too much for small machines
 
     def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
         self.task, self.reachable, self.servers = task, reachable, None
@@ -98,9 +99,8 @@ class StragglerLab(LiveRun):
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
         # What the mode does not have is not shown, and not checked.
         own = {name: values.pop(name) for name in ONLY_IN}
-        own = {name: value for name, value in own.items() if ONLY_IN[name] == mode}
         stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
-        schedule = Schedule(mode, stragglers=stragglers, **own)
+        schedule = Schedule(mode, stragglers=stragglers, **{n: own[n] for n in own if ONLY_IN[n] == mode})
         settings = AsyncConfig(schedule, **values, score_every=max(1, values["gradients"]))
         settings.check(workers)
         return settings
@@ -126,9 +126,8 @@ class StragglerLab(LiveRun):
         self._start_servers(workers)
         if self._stopping.is_set():
             return "Stopped before the training began. The servers are up."
-        label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}"
-        if settings.schedule.stragglers:
-            label += f", {self._slowdown(settings):g}x"
+        slow = f", {self._slowdown(settings):g}x" * bool(settings.schedule.stragglers)
+        label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}{slow}"
         self.curves.begin(label, workers)
         self._say("Building the model on the servers.")
         self._draw()  # axes and legend are drawn while the servers build
@@ -152,6 +151,9 @@ class StragglerLab(LiveRun):
             )
         # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
         if not self.servers.ready or self.servers.run(dead_workers):
+            if StragglerLab._started:  # by another one, whose cell was run again perhaps: nobody can close it then
+                StragglerLab._started.stop()
+            StragglerLab._started = self.servers
             self.servers.restart()
 
     def _slowdown(self, settings) -> float:
@@ -201,7 +203,7 @@ class StragglerLab(LiveRun):
             "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
-            **{name: training.scores[-1].values[name] for name in ("loss", "accuracy")},
+            **training.scores[-1].values,
         }
 
     def close(self):

@@ -7,7 +7,6 @@ can be made only before TensorFlow starts, so call `start_devices` first, before
 from __future__ import annotations
 
 import itertools
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import LabError, check_choice, check_number, check_whole
+from dgc_lab.common import LabError, check_choice, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
 MOST_REPLICAS = 8
+LARGEST = float(np.finfo(np.float32).max)
 #: Names of the members of ``tf.VariableAggregation``: what becomes of the replicas' values.
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 #: Names of the members of ``tf.VariableSynchronization``: when copies are brought together.
@@ -163,8 +163,15 @@ def check_values(strategy, values) -> None:
     if len(values) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
     for place, value in enumerate(values):
-        if not math.isfinite(value):
-            raise ValueError(f"values must be finite numbers, got {value!r} for replica {place}")
+        if not abs(value) <= LARGEST:
+            raise ValueError(f"values must be finite numbers in float32, got {value!r} for replica {place}")
+
+
+def check_alike(argument: str, arrays) -> None:
+    """A ValueError unless all arrays, or lists of them, have the same shapes and dtypes."""
+    kinds = [[(np.shape(array), np.asarray(array).dtype) for array in tf.nest.flatten(each)] for each in arrays]
+    if any(kind != kinds[0] for kind in kinds):
+        raise ValueError(f"{argument} must have the same shapes and dtypes on every replica, got {kinds}")
 
 
 def assign_on_replicas(
@@ -210,7 +217,8 @@ def try_pair(
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
-    check_number("initial", initial, "finite")
+    if not abs(initial) <= LARGEST:
+        raise ValueError(f"initial must be a finite number in float32, got {initial!r}")
     before, after, stage = (), (), "create"
     try:
         variable = per_replica_variable(strategy, initial, aggregation, synchronization)
@@ -245,7 +253,7 @@ def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: st
 def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> list:
     """Add up one array per replica, by the strategy's ``cross_device_ops``: numpy arrays that the replicas then hold.
 
-    The arrays or tensors are of one shape and dtype; a ValueError where they are not one per replica.
+    A ValueError where the arrays or tensors are not one per replica, or not of one shape and dtype.
 
     Example:
         >>> all_reduce(mirrored(2), [np.array([1.0, 2.0]), np.array([10.0, 20.0])])  # doctest: +SKIP
@@ -254,6 +262,7 @@ def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> lis
     replicas = strategy.num_replicas_in_sync
     if len(arrays) != replicas:
         raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
+    check_alike("arrays", arrays)
 
     def on_replica(array):
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, array)

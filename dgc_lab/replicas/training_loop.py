@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice, check_number, check_whole
-from dgc_lab.replicas.mirrored_variable import one_each
+from dgc_lab.replicas.mirrored_variable import check_alike, one_each
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
@@ -148,15 +148,17 @@ def train(
     """
     check_choice("exchange", exchange, EXCHANGES)
     check_choice("divide_by", divide_by, DIVISORS)
-    replicas = strategy.num_replicas_in_sync
-    if np.ndim(order) != 3 or np.shape(order)[1] != replicas:
-        raise ValueError(f"order must have shape (steps, {replicas}, examples), got {np.shape(order)}")
+    replicas, order = strategy.num_replicas_in_sync, np.asarray(order)
+    if order.ndim != 3 or order.shape[1] != replicas or not order.size:
+        raise ValueError(f"order must have shape (steps, {replicas}, examples), got {order.shape}")
+    if order.dtype.kind not in "iu" or order.min() < 0 or order.max() >= len(images):
+        raise ValueError(f"order must hold places of the {len(images)} images, got {order.min()} to {order.max()}")
     check_number("learning_rate", learning_rate, "above 0", finite=True)
     check_number("momentum", momentum, "at least 0 and below 1")
     images, labels = tf.constant(images), tf.constant(labels)
     if images.shape.rank < 2 or images.shape[:1] != labels.shape or not labels.dtype.is_integer:
         raise ValueError(f"labels must be a whole number for each of images, got {labels.shape} and {images.shape}")
-    divisor = np.shape(order)[2] * (replicas if divide_by == "global batch" else 1)
+    divisor = order.shape[2] * (replicas if divide_by == "global batch" else 1)
     with strategy.scope():
         model = build()
         # Keras 3 wraps each tf.Variable; .value is the variable itself, with a copy on each replica.
@@ -204,7 +206,8 @@ def combined_weights(
 ) -> list[np.ndarray]:
     """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
 
-    ``weights`` are a list of arrays per replica, such as `Trained.weights`, else a ValueError; the aggregation is
+    ``weights`` are a list of arrays per replica, such as `Trained.weights`, with the same shapes and dtypes on each,
+    else a ValueError; the aggregation is
     ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``. The ``strategy`` is of `dgc_lab.replicas.mirrored`.
 
     Example:
@@ -216,10 +219,11 @@ def combined_weights(
     check_choice("aggregation", aggregation, ("MEAN", "SUM", "ONLY_FIRST_REPLICA"))
     if len(weights) != strategy.num_replicas_in_sync:
         raise ValueError(f"weights must be of {strategy.num_replicas_in_sync} replicas, got {len(weights)}")
+    check_alike("weights", weights)
     combined = []
     for arrays in zip(*weights, strict=True):
         with strategy.scope():
-            variable = tf.Variable(tf.zeros(arrays[0].shape), aggregation=tf.VariableAggregation[aggregation])
+            variable = tf.Variable(tf.zeros_like(arrays[0]), aggregation=tf.VariableAggregation[aggregation])
         strategy.run(variable.assign, args=(one_each(strategy, arrays),))
         combined.append(variable.numpy())
     return combined

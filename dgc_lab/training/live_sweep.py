@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text
 
-from dgc_lab.common import free_memory
-from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step
+from dgc_lab.common import check_file, free_memory
+from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.published_tables import beside_published
 from dgc_lab.training.sweeps import is_of, parse_ratios, table, train_each
@@ -43,7 +43,8 @@ class LiveSweep(LiveRun):
     redraw_share: ClassVar = 0.012
 
     def __init__(self, out: str | os.PathLike | None = None, **settings):
-        self.out, self._data, self._last_trainer = out, None, None  # a subclass may train with the last one again
+        self.out = None if out is None else check_file("out", out)
+        self._data = self._last_trainer = None  # a subclass may train with the last one again
         self.dataset = wide(Dropdown, "Data set", options=list(MODELS))
         self.preset = wide(Dropdown, "Sweep", options=[AS_TYPED, *self.presets])
         self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
@@ -97,8 +98,6 @@ class LiveSweep(LiveRun):
     def _work(self, *job, raise_errors=False):
         failures = super()._work(*job, raise_errors=raise_errors)
         if failures and raise_errors:
-            from dgc_lab.training.events import TrainingDiverged
-
             raise TrainingDiverged(" ".join(failures))
 
     def _train(self, failures, runs):

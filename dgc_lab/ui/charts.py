@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import numbers
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+
+from dgc_lab.common import check_some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +107,7 @@ def lines(
     figure, [axes] = grid(1, 1, 8, 3.3)
     for number, (label, (x, y)) in enumerate(curves.items()):
         own = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, **style(number)}
-        axes.plot(x, y, label=label, **(looks[label] if looks else own))
+        axes.plot(x, y, label=plain(label), **(looks[label] if looks else own))
     axes.set(xlabel=xlabel, ylabel=ylabel, **options)
     axes.grid(alpha=0.3)
     axes.legend(**BESIDE)
@@ -114,14 +117,15 @@ def lines(
 def losses(runs: dict) -> Picture:
     """Training loss by step, one line per run.
 
-    ``runs`` are by label losses (steps,), or (steps, replicas), whose mean is drawn.
+    ``runs`` are by label losses (steps,), or (steps, replicas), whose mean is drawn; a ValueError where one is empty.
 
     Example:
         >>> losses({"one replica": [3.0, 1.0], "two": [[3.0, 2.0], [1.0, 0.5]]}).alt
         'Training loss by step. one replica: from 3.000 to 1.000; two: from 2.500 to 0.750.'
     """
     curves, said = {}, {}
-    for label, values in runs.items():
+    for label, values in check_some("runs", runs).items():
+        check_some(f"runs[{label!r}]", values)
         values = np.reshape(np.asarray(values, float), (len(values), -1)).mean(axis=1)
         curves[label] = range(1, len(values) + 1), values
         said[label] = f"from {values[0]:.3f} to {values[-1]:.3f}"
@@ -132,8 +136,8 @@ def losses(runs: dict) -> Picture:
 def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
     """Horizontal bars, the number beside each: a group for each row of a table, in it a bar for each column.
 
-    ``table`` is a ``pandas.DataFrame`` of numbers, or numbers by label; a ValueError where it is empty. ``xlabel`` says
-    what the numbers are.
+    ``table`` is a ``pandas.DataFrame`` of numbers, or numbers by label; a ValueError where it is empty, or holds
+    anything else. ``xlabel`` says what the numbers are.
 
     Example:
         >>> bars({"replicas": 0.75, "one device": 0.5}, "test accuracy").alt
@@ -144,15 +148,17 @@ def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
     frame = table if isinstance(table, pd.DataFrame) else pd.Series(table).to_frame("")
     if not frame.size:
         raise ValueError(f"table must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")
+    if wrong := [value for value in frame.to_numpy().flat if not isinstance(value, numbers.Real)]:
+        raise ValueError(f"table must hold numbers only, got {wrong[0]!r}")
     rows, columns = frame.shape
     figure, [axes] = grid(1, 1, 8, 0.8 + rows * (0.12 + 0.2 * columns))
     thick = 0.84 / columns
     for number, column in enumerate(frame.columns):
         places = np.arange(rows) + thick * (number - (columns - 1) / 2)
         look = {"color": PALETTE[number % 7], "hatch": HATCHES[number % 7], "edgecolor": "white", "linewidth": 0}
-        drawn = axes.barh(places, frame[column], thick * 0.92, label=str(column), **look)
+        drawn = axes.barh(places, frame[column], thick * 0.92, label=plain(column), **look)
         axes.bar_label(drawn, [short(value) for value in frame[column]], fontsize=8, padding=3)
-    axes.set_yticks(range(rows), [str(row) for row in frame.index], fontsize=9)
+    axes.set_yticks(range(rows), [plain(row) for row in frame.index], fontsize=9)
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set_xlabel(xlabel, fontsize=9)
@@ -163,6 +169,11 @@ def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
         for row, *values in frame.itertuples()
     )
     return Picture(figure, f"{xlabel}. " + "; ".join(said) + ".")
+
+
+def plain(label) -> str:
+    """A label as it is: between two dollar signs matplotlib would look for a formula."""
+    return str(label).replace("$", r"\$")
 
 
 def short(value: float) -> str:

@@ -53,7 +53,12 @@ class Explorer(Panel):
             self._wanted += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:  # no thread to be had, or an interrupt
+                    if not self._thread.is_alive():
+                        self._thread = None
+                    raise
 
     def _work(self):
         """Compute until the newest values are shown; each drawing at least a quarter of a second after the last."""

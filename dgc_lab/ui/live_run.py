@@ -87,8 +87,14 @@ class LiveRun(Panel):
         """Run: train in a thread. Nothing happens while a run is under way."""
         job = self._prepare()
         if job:
-            self._thread = threading.Thread(target=self._work, args=job, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, args=job, daemon=True)
+            try:
+                thread.start()
+            except BaseException:  # no thread to be had, or an interrupt
+                if not thread.is_alive():
+                    self._give_back()
+                raise
+            self._thread = thread
 
     def stop(self) -> None:
         """Stop: end the training soon. Finished rows stay; a second call changes nothing."""
@@ -141,9 +147,13 @@ class LiveRun(Panel):
         job = self._prepare(raise_errors=True)
         show = display
         if job:
-            if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
-                self._output = display(HTML(self.image.value), display_id=True)
-                show = self._output.update
+            try:
+                if hasattr(get_ipython(), "kernel"):  # a terminal would print every frame
+                    self._output = display(HTML(self.image.value), display_id=True)
+                    show = self._output.update
+            except BaseException:
+                self._give_back()
+                raise
             try:
                 self._work(*job, raise_errors=True)
             finally:
@@ -181,14 +191,25 @@ class LiveRun(Panel):
                 self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = True
                 self.saves.value = ""
                 self.stop_button.disabled = False
-        except EXPECTED_ERRORS as error:
-            self._say(str(error), error=True)
-            if raise_errors:
+        except BaseException as error:
+            job = None
+            expected = isinstance(error, EXPECTED_ERRORS)
+            if expected:
+                self._say(str(error), error=True)
+            if raise_errors or not expected:
                 raise
         finally:
             if job is None:
-                self._lock.release()
+                self._give_back()
         return job
+
+    def _give_back(self) -> None:
+        """Let the buttons work again, and others take the lock, whatever happens meanwhile."""
+        try:
+            self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = False
+            self.stop_button.disabled = True
+        finally:
+            self._lock.release()
 
     def _work(self, *job, raise_errors=False) -> list[str]:
         """Train and show it; whatever happens, the buttons work again afterwards. Returns what failed."""
@@ -209,9 +230,7 @@ class LiveRun(Panel):
                 self._show_table()
                 self._say(" ".join([*failures, said]).strip(), error=bool(failures))
         finally:
-            self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = False
-            self.stop_button.disabled = True
-            self._lock.release()
+            self._give_back()
         return failures
 
     def _live(self, events, tell: Callable[[], str]) -> Iterator:

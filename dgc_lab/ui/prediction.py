@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 
@@ -81,8 +82,10 @@ class Prediction(Column):
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
         """A row for each name: predicted, seen, and how much more was seen than predicted, as text.
 
-        ``seen`` is a number for each name; a ValueError for other names.
+        ``seen`` is a number for each name, NaN for none; a ValueError for other names, and for what is no number.
         """
+        if not isinstance(seen, Mapping) or not all(isinstance(value, numbers.Real) for value in seen.values()):
+            raise ValueError(f"seen must be a dict of numbers, got {seen!r}")
         if set(seen) != set(self.sliders):
             raise ValueError(f"seen must have the names {', '.join(self.sliders)}, got {', '.join(map(str, seen))}")
         rows = []
@@ -92,7 +95,8 @@ class Prediction(Column):
             rows.append(
                 (predicted, format(seen[name], self.form), "" if math.isnan(off) else format(off, "+" + self.form))
             )
-        if self.kept is not None:
-            worst = max(self.kept, key=lambda name: abs(seen[name] - self.kept[name]))
+        off = {name: abs(seen[name] - kept) for name, kept in (self.kept or {}).items() if not math.isnan(seen[name])}
+        if off:
+            worst = max(off, key=off.get)
             self.message.value = message_line(f"Furthest from what you said: {worst}. Why?")
         return pd.DataFrame(rows, index=list(self.sliders), columns=["predicted", "seen", "seen - predicted"])

@@ -125,15 +125,25 @@ def side_by_side(columns) -> ipywidgets.HBox:
     return ipywidgets.HBox([ipywidgets.VBox(column) for column in columns], layout=WRAP)
 
 
+KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
 def set_control(name: str, control, value) -> None:
     """Give a control its first value; a ValueError that names it when it takes no such value."""
+    before, options = control.value, getattr(control, "_options_values", (value,))
     try:
-        control.value = value
+        # A slider moves what is out of bounds to its nearest end, a field of whole numbers cuts fractions off.
+        control.value = before if control.disabled else value
+        taken = value in options and control.value == value and isinstance(value, bool) == isinstance(before, bool)
     except TraitError:
-        allowed = getattr(control, "_options_values", None) or "a value of another type"
-        raise ValueError(f"{name} must be {allowed}, got {value!r}") from None
-    if hasattr(control, "max") and control.value != value:  # a slider moves what is out of bounds to its nearest end
-        raise ValueError(f"{name} must be from {control.min} to {control.max}, got {value!r}")
+        taken = False
+    if not taken:
+        allowed = KINDS.get(type(before), "a value of another type")
+        if control.disabled:
+            allowed = repr(before)
+        elif hasattr(control, "max"):
+            allowed = f"from {control.min} to {control.max}"
+        raise ValueError(f"{name} must be {getattr(control, '_options_values', allowed)}, got {value!r}")
 
 
 def message_line(text: str, error: bool = False) -> str:

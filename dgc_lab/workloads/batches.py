@@ -12,7 +12,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_some, check_whole
 
 Int32 = Annotated[int, "at least 0 and at most 2147483647"]
 
@@ -46,7 +46,7 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: Int32, batch: int, se
 def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...).
 
-    A ValueError where the dimensions do not fit.
+    A ValueError where the dimensions do not fit, and for labels that are no whole numbers.
 
     Example:
         >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)
@@ -55,6 +55,8 @@ def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     ranks = [tf.convert_to_tensor(each).shape.rank for each in (labels, logits)]
     if None not in ranks and (ranks[1] < 1 or ranks[0] != ranks[1] - 1):
         raise ValueError(f"labels must have one dimension fewer than logits, got {ranks[0]} and {ranks[1]}")
+    if not (dtype := tf.convert_to_tensor(labels).dtype).is_integer:
+        raise ValueError(f"labels must be whole numbers, got {dtype.name}")
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
@@ -72,7 +74,10 @@ def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike
     Args:
         inputs: what the classifier takes, an array or a tuple of them, the examples along their first dimension.
         targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
-        batch: examples that are computed at a time, at least 1, else a ValueError.
+        batch: examples that are computed at a time, at least 1.
+
+    Raises:
+        ValueError: ``batch`` is below 1, there are no examples, or not as many inputs as targets.
 
     Example:
         >>> evaluate = make_evaluator(tf.constant([[5.0, 0.0], [5.0, 0.0]]), tf.constant([0, 1]))
@@ -84,6 +89,10 @@ def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike
 
     check_whole("batch", batch, 1)
     inputs, targets = tf.nest.map_structure(tf.convert_to_tensor, inputs), tf.cast(targets, tf.int32)
+    check_some("targets", targets)
+    if any(each.shape[:1] != targets.shape[:1] for each in tf.nest.flatten(inputs)):
+        counts = ", ".join(str(len(each)) for each in tf.nest.flatten(inputs))
+        raise ValueError(f"targets must be as many as inputs, got {len(targets)} for {counts}")
     traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
 
     def evaluate(model) -> tuple[float, float]:

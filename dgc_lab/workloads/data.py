@@ -12,7 +12,7 @@ import numpy as np
 
 from dgc_lab.common import check_choice
 from dgc_lab.workloads import given_data
-from dgc_lab.workloads.dataset import DataError, Dataset, scaled
+from dgc_lab.workloads.dataset import DataError, Dataset, given_place, scaled
 
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
@@ -67,13 +67,11 @@ def mnist(path: str | os.PathLike | None = None) -> Dataset:
 
     Source: Y. LeCun, C. Cortes, C. J. C. Burges, in the layout of ``keras.datasets.mnist``.
     """
-    if given := path or os.environ.get("DGC_LAB_DATA"):
-        file = Path(given).expanduser()
+    which, file = given_place(path)
+    if file is not None:
         file = file / "mnist.npz" if file.is_dir() else file
         if not file.is_file():
-            raise DataError(
-                f"{'path' if path else 'DGC_LAB_DATA'} is {str(given)!r}, and there is no MNIST file {file}"
-            )
+            raise DataError(f"{which}, and there is no MNIST file {file}")
     else:
         file = cached_or_downloaded()
     try:
@@ -94,7 +92,7 @@ def cached_or_downloaded() -> Path:
     """Path of MNIST in Keras's cache; downloads it there with a progress bar and a checksum when it is missing."""
     from keras.utils import get_file
 
-    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
     if not (home / "datasets" / "mnist.npz").exists():
         print(f"MNIST is not on this machine: downloading 11 MB from {MNIST_URL}", flush=True)
     try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -54,6 +56,16 @@ class Dataset:
             digest.update(str(array.shape).encode())
             digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()[:8]
+
+
+def given_place(path: str | os.PathLike | None) -> tuple[str, Path | None]:
+    """What says where data lie, the argument ``path`` or ``DGC_LAB_DATA``, in words, and the place or None."""
+    name, given = ("path", path) if path is not None else ("DGC_LAB_DATA", os.environ.get("DGC_LAB_DATA") or None)
+    said = f"{name} is {str(given)!r}"
+    try:
+        return said, None if given is None else Path(given).expanduser()
+    except RuntimeError as error:  # of a user who has no home
+        raise DataError(f"{said}: {error}") from None
 
 
 def scaled(images: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.workloads.dataset import DataError, Dataset, scaled
+from dgc_lab.workloads.dataset import DataError, Dataset, given_place, scaled
 
 CIFAR10_FILES = tuple(f"{name}.bin" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"))
 FASHION_FILES = tuple(
@@ -28,17 +28,15 @@ SOURCES = {
 
 def find(name: str, path: str | os.PathLike | None) -> list[Path]:
     """The files of a data set: in a folder, in the subfolder that has the set's own name, or beside a file there."""
-    given = path or os.environ.get("DGC_LAB_DATA")
+    which, folder = given_place(path)
     inside, files, source = SOURCES[name]
     remedy = f"get {', '.join(files)} from {source}, and pass their folder as path or set DGC_LAB_DATA to it"
-    if not given:
+    if folder is None:
         raise DataError(f"{name} is not on this machine: {remedy}")
-    folder = Path(given).expanduser()
     folder = folder.parent if folder.is_file() else folder
     folder = folder / inside if (folder / inside).is_dir() else folder
     if missing := [file for file in files if not (folder / file).is_file()]:
-        which = "path" if path else "DGC_LAB_DATA"
-        raise DataError(f"{which} is {str(given)!r}, and {folder} has no {missing[0]}: {remedy}")
+        raise DataError(f"{which}, and {folder} has no {missing[0]}: {remedy}")
     return [folder / file for file in files]
 
 

@@ -46,9 +46,9 @@ def ring_points(count: int, seed: int = 0) -> np.ndarray:
 
 def mean_distance(one, other) -> float:
     """Mean distance between a point of one set and a point of the other; of one set, between two different ones."""
-    from sklearn.metrics import pairwise_distances
+    from sklearn.metrics import pairwise_distances_chunked
 
-    total = pairwise_distances(one, other).sum()
+    total = sum(part.sum() for part in pairwise_distances_chunked(one, other, working_memory=64))  # in MiB
     return float(total / (len(one) * (len(other) - 1 if one is other else len(other))))
 
 

@@ -47,7 +47,7 @@ class Vocabulary:
     words: tuple[str, ...]
 
     def __post_init__(self):
-        if self.words[: len(SPECIAL)] != SPECIAL or len(set(self.words)) < len(self.words):
+        if tuple(self.words[: len(SPECIAL)]) != SPECIAL or len(set(self.words)) < len(self.words):
             raise ValueError(f"words must begin with {', '.join(SPECIAL)} and name each once, got {self.words[:5]}...")
 
     @classmethod

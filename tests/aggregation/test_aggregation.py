@@ -144,6 +144,19 @@ def test_addends_are_as_asked(order):
     assert np.array_equal(mixed, again)
 
 
+@pytest.mark.parametrize("size", [1e-320, 1e-200, 1.0, 1e200, 1e308])
+def test_relative_error_of_the_smallest_and_largest_numbers(size):
+    exact = np.array([size, 0.0])
+    found = rounding.relative_error(exact + exact / 8, exact)
+    assert found == pytest.approx(1 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize("exact", [math.inf, math.nan])
+def test_an_exact_sum_is_finite(exact):
+    with pytest.raises(ValueError, match="exact must hold finite numbers only"):
+        rounding.relative_error([1.0], [exact])
+
+
 def test_relative_error_by_closed_form():
     assert rounding.relative_error(tf.constant([3.0, 4.0]), [3, 4]) == 0
     assert rounding.relative_error(tf.constant([3.0, 9.0]), [3, 4]) == 1
@@ -421,3 +434,13 @@ def test_a_training_step_is_drawn_from_its_table():
 def test_bars_side_by_side_in_time_get_rows_of_their_own():
     operations = [traces.Operation("Mul", *times) for times in ((0, 2), (1, 3), (2, 4))]
     assert [lane for lane, _ in aggregation_pictures._lanes(operations)] == [0, 1, 0]
+
+
+def test_two_profilers_at_once_are_told(tmp_path):
+    at_once = pytest.raises(traces.TraceError, match="TensorFlow runs one profiler at a time")
+    with tf.profiler.experimental.Profile(str(tmp_path)), at_once:
+        traces.profiler_trace(tf.function(tf.add_n), [tf.ones([4])])
+
+
+def test_what_is_no_tensor_needs_no_waiting():
+    assert traces.wait_for([tf.ones([2]), 3.0, "words"]) is None

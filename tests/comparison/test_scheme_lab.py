@@ -1,14 +1,15 @@
 """The widget of lesson 8, driven through its controls, training for real; and the table behind it."""
 
+import functools
 import re
 
 import numpy as np
 import pytest
 
-from dgc_lab.comparison import SchemeLab, error_table, scheme_rows, scheme_table
+from dgc_lab.comparison import SchemeLab, error_table, exchange_table, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, sign
+from dgc_lab.schemes import All, Mean, Scheme, ef_sign, qsgd, sign
 from dgc_lab.terminal import show
 from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
 from dgc_lab.workloads import load
@@ -212,3 +213,67 @@ def test_errors_of_a_gradient_of_zeros_are_shares_of_nothing():
 def test_data_that_are_in_no_table_begin_with_mnists_rates(dataset):
     ((settings, _),) = SchemeLab(dataset=dataset, schemes="powersgd:rank=2").runs()
     assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist") != rate_of("powersgd:rank=2", "digits")
+
+
+def test_a_points_mark_tells_the_settings_that_it_was_made_with(lab):
+    widget = lab(schemes="dense sign", steps=20)
+    widget.learning_rate.value = 0.05
+    marks = []
+    widget.curves.add_row = lambda sent, accuracy, mark: (marks.append(mark), turn())
+
+    def turn():
+        widget.learning_rate.value = 0.1  # while the run goes on
+
+    widget.run()
+    assert [row["learning_rate"] for row in widget.rows] == [0.05, 0.05]
+    assert marks == [0, 0]
+
+
+def test_the_knob_loses_no_digits(lab):
+    widget = lab()
+    for scheme, value, text in (("top_k", 0.01234567, "top_k:ratio=0.01234567"), ("qsgd", 7, "qsgd:levels=7")):
+        widget.scheme.value, widget.knob.value = scheme, value
+        assert widget.schemes.value == text
+
+
+def test_ones_own_scheme_is_named_once_and_has_a_name(lab):
+    widget = lab(mine=Scheme(functools.partial(whole)))
+    assert widget.scheme.options[0] == "mine"
+    with pytest.raises(ValueError, match="mine must have names of their own"):
+        SchemeLab(mine=Scheme(whole, name="!!!"))
+    widget.schemes.value = "nonsense"
+    with pytest.raises(ValueError, match=r"schemes must be one of mine, dense, .* got 'nonsense'"):
+        widget.runs()
+
+
+def test_as_many_workers_as_there_are_ranks(two_ranks):
+    with pytest.raises(ValueError, match="workers must be 2, got 3"):
+        SchemeLab(ranks=two_ranks, workers=3)
+    SchemeLab(ranks=two_ranks, workers=2).close()
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e15, 1e18])
+def test_errors_of_a_gradient_do_not_depend_on_its_size(size):
+    gradient = np.array([3.0, -0.1, 0.2, 0.1])
+    one, other = (error_table({"it": ef_sign()}, (by * gradient).astype(np.float32), draws=2) for by in (1.0, size))
+    assert other["bias"][0] == pytest.approx(one["bias"][0], rel=1e-4)
+    assert 0.1 < one["bias"][0] < 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "gradient", "message"),
+    [
+        (sign(), [np.inf, 1.0], "gradient must hold finite numbers only"),
+        (sign(), [np.nan, 1.0], "gradient must hold finite numbers only"),
+        (qsgd(1), [1e20, -1e19], "gradient must be small enough for it, which makes NaN or infinity of it"),
+    ],
+)
+def test_a_gradient_without_a_bias_is_named(scheme, gradient, message):
+    with pytest.raises(ValueError, match=message):
+        error_table({"it": scheme}, np.float32(gradient), draws=2)
+
+
+@pytest.mark.parametrize("message", [(0, 0), (-5, 10), (5, -1)])
+def test_a_message_has_bytes(message):
+    with pytest.raises(ValueError, match=r"messages\['a'\].* must be"):
+        exchange_table({"a": message}, 1)

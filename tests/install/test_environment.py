@@ -7,8 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from check_colab import pins
@@ -200,3 +202,62 @@ def test_failed_build_shows_the_compilers_last_words(tmp_path):
     (tree / "setup.py").write_text("raise SystemExit('no way to compile this')")
     with pytest.raises(build_horovod.BuildError, match=r"build\.log(.|\n)*no way to compile this"):
         build_horovod.compile_wheel(tree, tmp_path / "out", tmp_path / "build.log")
+
+
+def test_a_space_in_the_folders_name_removes_nothing_beside_it_and_finds_the_wheelhouse(tmp_path):
+    folder = tmp_path / "DGC Lab"
+    (folder / "wheelhouse").mkdir(parents=True)
+    for file in ROOT.iterdir():
+        if not file.name.startswith(".") and file.name != "wheelhouse":
+            (folder / file.name).symlink_to(file)
+    show = ["--silent", "--eval", "show: ; @echo $$PIP_FIND_LINKS", "show"]
+    said = [
+        subprocess.run(["make", *words, "GPU=0"], cwd=folder, capture_output=True, text=True, check=True).stdout
+        for words in (["-n", "wheelhouse"], show)
+    ]
+    removed = [line for line in said[0].splitlines() if line.startswith(("rm ", "mv "))]
+    assert removed == ["rm -rf wheelhouse.new", "rm -rf wheelhouse", "mv wheelhouse.new wheelhouse"]
+    assert said[1].split() == [f"file://{tmp_path}/DGC%20Lab/wheelhouse"]
+
+
+def test_a_build_that_is_stopped_leaves_no_compiler(tmp_path, monkeypatch):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    going_on = f"[ 10%] compiling\\n{tmp_path}"
+    (tree / "setup.py").write_text(
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}])\n"
+        f"print('{going_on}', flush=True)\ntime.sleep(600)\n"
+    )
+
+    def stopped(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build_horovod, "say", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        build_horovod.compile_wheel(tree, tmp_path / "out", tmp_path / "build.log")
+    end = time.monotonic() + 10
+    while left := [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+def test_the_doctor_looks_at_all_that_the_lab_asks_for():
+    import tomllib
+
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"\W", requirement.replace("-", "_"))[0].replace("_", "-") for requirement in asked}
+    assert names - {"tensorflow"} <= set(doctor.PACKAGES)
+    assert [doctor.older("2.22rc1", "2.20"), doctor.older("2.19.0rc2", "2.20")] == [False, True]
+
+
+def test_a_cache_of_ones_own_needs_no_home(monkeypatch, tmp_path):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("DGC_LAB_DATA", raising=False)
+    assert build_horovod.wheel_folder().is_relative_to(tmp_path)
+    assert "not here" in doctor.mnist_finding().found

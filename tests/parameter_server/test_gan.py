@@ -5,6 +5,8 @@
 
 import functools
 import pickle
+import subprocess
+import sys
 
 import cloudpickle
 import numpy as np
@@ -238,3 +240,14 @@ def test_points_of_another_shape_are_refused():
         samples_beside_real({})
     with pytest.raises(ValueError, match=r"count must be a whole number from 1"):
         ring_points(0)
+
+
+def test_the_score_of_many_points_needs_little_memory():
+    """All distances at once would take 8 bytes for each pair: 3.2 GB here."""
+    code = (
+        "import resource\nfrom dgc_lab.workloads.ring import quality, ring_points\nquality(ring_points(100))\n"
+        "most = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 10**9\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\nprint(quality(ring_points(20_000)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert "modes covered" in done.stdout, done.stderr

@@ -19,6 +19,7 @@ from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import Score, train
 from dgc_lab.parameter_server.widget import StragglerLab
 from dgc_lab.workloads.data import load
+from dgc_lab.workloads.gan import RingGAN
 from dgc_lab.workloads.models import digits_cnn
 from widgets import press, said
 
@@ -337,3 +338,27 @@ def test_a_frame_shows_the_same_as_the_whole_figure():
     whole = np.asarray(picture.canvas.buffer_rgba())[..., :3].astype(int)
     assert frame.shape == whole.shape
     assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005
+
+
+def test_a_cell_that_is_run_again_leaves_one_set_of_servers():
+    """The first widget is forgotten then, and nobody can close it."""
+    task = Classifier(digits_cnn, load("digits"))
+    first, second = (StragglerLab(task, workers=1, batch=16, gradients=4) for _ in range(2))
+    before, of_the_last = set(psutil.Process().children(recursive=True)), set()
+    for lab in (first, second, first):
+        train_to_the_end(lab)
+        now = set(psutil.Process().children(recursive=True)) - before - of_the_last
+        assert now
+        assert not psutil.wait_procs(of_the_last, timeout=10)[1]
+        of_the_last = now
+    first.close()
+    second.close()
+
+
+def test_a_gan_trains_to_a_row():
+    lab = StragglerLab(RingGAN(hidden=8), workers=1, batch=8, gradients=8)
+    train_to_the_end(lab)
+    [row] = lab.rows
+    assert row["modes covered"] >= 0
+    assert lab.frame()["accuracy"].isna().all()
+    lab.close()

@@ -157,8 +157,36 @@ def test_bad_arguments_are_refused():
         try_pair(strategy(2), [1, 2], "SUM", how="assign_mul")
     with pytest.raises(ValueError, match=r"one number per replica \(2\), got 3"):
         try_pair(strategy(2), [1, 2, 3], "SUM")
-    with pytest.raises(ValueError, match=r"values must be finite numbers, got nan for replica 1"):
-        try_pair(strategy(2), [1, float("nan")], "SUM")
+    for value in (float("nan"), 1e39, 10**400):
+        with pytest.raises(ValueError, match=r"values must be finite numbers in float32, got .* for replica 1"):
+            try_pair(strategy(2), [1, value], "SUM")
+    for initial in (float("inf"), -1e39):
+        with pytest.raises(ValueError, match=r"initial must be a finite number in float32, got"):
+            try_pair(strategy(2), [1, 2], "SUM", initial=initial)
+
+
+@on_replicas
+def test_what_replicas_cannot_combine_is_named():
+    from dgc_lab.replicas import all_reduce, combined_weights, dense_network, train
+
+    one, two = np.ones(1), np.ones(2)
+    for unlike in ([one, two], [one, one.astype(np.float32)]):
+        with pytest.raises(ValueError, match="arrays must have the same shapes and dtypes on every replica"):
+            all_reduce(strategy(2), unlike)
+        with pytest.raises(ValueError, match="weights must have the same shapes and dtypes on every replica"):
+            combined_weights(strategy(2), [[each] for each in unlike], "MEAN")
+    with pytest.raises(ValueError, match="weights must have the same shapes"):
+        combined_weights(strategy(2), [[one], [one, two]], "MEAN")
+    assert combined_weights(strategy(2), [[one], [3 * one]], "MEAN")[0].tolist() == [2.0]
+    images, labels = np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32)
+    for order, told in (
+        (np.full((1, 2, 3), 4), "order must hold places of the 4 images, got 4 to 4"),
+        (np.full((1, 2, 3), -1), "order must hold places of the 4 images, got -1"),
+        (np.zeros((1, 2, 3)), "order must hold places"),
+        (np.zeros((1, 2, 0), int), "order must have shape"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            train(strategy(2), dense_network, images, labels, order)
 
 
 @on_replicas

@@ -93,9 +93,11 @@ def test_a_kernel_that_keeps_what_it_makes_is_seen_to_grow(tmp_path, monkeypatch
 def test_an_error_in_the_kernel_ends_it_and_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(soak, "IN_KERNEL", ("nothing_of_that_name",))
     before = set(psutil.Process().children(recursive=True))
+    (tmp_path / "rows.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(RuntimeError, match="nothing_of_that_name"):
         soak.soak(1, tmp_path / "rows.jsonl", rounds=1, browser=False, course=False)
     assert set(psutil.Process().children(recursive=True)) == before
+    assert soak.read(tmp_path / "rows.jsonl") == [{"round": 1}], "a soak without a round takes nobody's place"
 
 
 def test_the_committed_rows_are_of_one_soak():

@@ -3,7 +3,9 @@
 import base64
 import io
 import re
+import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -299,14 +301,52 @@ def test_trainer_is_kept_while_settings_stay(lab):
     assert trainer.traces == 1
 
 
+@pytest.mark.parametrize("where", ["display", "thread", "buttons"])
+def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monkeypatch):
+    """Before the training has begun, when there is no thread to be had, and as the buttons come back."""
+    with monkeypatch.context() as patched:
+        if where == "display":
+            patched.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=None))
+            patched.setattr("IPython.display.display", interrupt)
+        elif where == "thread":
+            patched.setattr(threading.Thread, "start", interrupt)
+        else:
+            patched.setattr(lab, "_draw", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            (lab.start if where == "thread" else lab.run)()
+    assert not lab._lock.locked()
+    assert [lab.run_button.disabled, lab.stop_button.disabled] == [False, True]
+    lab.clear()
+    press(lab, "run")
+    assert lab.wait(60)
+    assert len(lab.rows) == 1
+    lab.close()
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
 def test_unknown_first_value_is_refused():
     with pytest.raises(ValueError, match=r"settings must be among dataset, ratios, .* got 'epochs'"):
         CompressionSweep(epochs=3)
 
 
-def test_first_value_that_a_control_does_not_take_is_refused():
-    with pytest.raises(ValueError, match=r"dataset must be .*digits.*mnist.*, got 'cifar'"):
-        CompressionSweep(dataset="cifar")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "cifar"}, r"dataset must be .*digits.*mnist.*, got 'cifar'"),
+        ({"dataset": None}, r"dataset must be .*digits.*mnist.*, got None"),
+        ({"steps": 1.9}, "steps must be a whole number, got 1.9"),
+        ({"steps": True}, "steps must be a whole number, got True"),
+        ({"learning_rate": "much"}, "learning_rate must be a number, got 'much'"),
+        ({"out": "/tmp"}, "out must be a file, or not be there yet, got '/tmp'"),
+        ({"out": f"{__file__}/rows.jsonl"}, "out must be a file, or not be there yet"),
+    ],
+)
+def test_first_value_that_a_control_does_not_take_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CompressionSweep(**settings)
 
 
 def test_rule_off_with_another_ratio_is_said(lab):

@@ -39,6 +39,7 @@ def test_trains_and_says_what_it_reached():
         (["--warm-up", "slow"], "error: warm_up must be one of none, paper, geometric, dense, got 'slow'"),
         (["--clip-norm", "-1"], "error: clip_norm must be above 0"),
         (["--save-every", "0"], "error: --save-every must be a whole number of at least 1, got 0"),
+        (["--checkpoint", __file__], "error: --checkpoint must be a folder, or not be there yet, got"),
     ],
 )
 def test_bad_options_are_named(options, message, capsys):

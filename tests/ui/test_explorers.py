@@ -52,7 +52,7 @@ def test_unknown_first_value_is_refused(kind):
         (AggregationExplorer, "dtype", "int8", r"dtype must be .*float16.*, got 'int8'"),
         (ReplicaExplorer, "replicas", 0, r"replicas must be from 2 to 8, got 0"),
         (ReplicaExplorer, "aggregation", "AVERAGE", r"aggregation must be .*MEAN.*, got 'AVERAGE'"),
-        (ReplicaExplorer, "value0", "much", r"value0 must be a value of another type, got 'much'"),
+        (ReplicaExplorer, "value0", "much", r"value0 must be a number, got 'much'"),
     ],
 )
 def test_first_value_that_a_control_does_not_take_is_refused(kind, name, value, allowed):
@@ -262,7 +262,7 @@ def test_a_refused_pair_is_explained(seen):
 def test_a_wrong_value_is_said(seen):
     message = seen["not a number"][1]
     assert 'role="alert"' in message
-    assert "values must be finite numbers, got nan for replica 3" in message
+    assert "values must be finite numbers in float32, got nan for replica 3" in message
 
 
 def test_as_many_fields_as_replicas(seen):
@@ -287,3 +287,17 @@ except Exception as error:
     assert "Restart the kernel" in done.stdout
     assert "Picture and table" not in done.stdout, "there are none yet"
     assert done.stdout.splitlines()[-1] == "TooLate"
+
+
+def test_where_no_thread_is_to_be_had_the_next_move_works(aggregation, monkeypatch):
+    def none_left(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", none_left)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            aggregation.controls["addends"].value = 4
+    assert aggregation.wait(30)
+    aggregation.controls["addends"].value = 8
+    assert aggregation.wait(30)
+    assert "8" in aggregation.message.value or aggregation.values()["addends"] == 8

@@ -1,7 +1,12 @@
-"""The widget that keeps a prediction."""
+"""The widget that keeps a prediction, and the pictures that any notebook may draw."""
 
+import math
+
+import numpy as np
+import pandas as pd
 import pytest
 
+from dgc_lab.ui import charts
 from dgc_lab.ui.prediction import NONE_MADE, Prediction
 
 
@@ -41,3 +46,31 @@ def test_what_cannot_be_predicted(arguments, message):
 def test_what_was_seen_must_be_what_was_asked():
     with pytest.raises(ValueError, match=r"seen must have the names a, got b"):
         Prediction("?", of=("a",)).confront({"b": 1.0})
+
+
+@pytest.mark.parametrize("seen", [0.9, None, [0.5], {"a": "0.5"}, {"a": None}, {"a": np.array([0.5])}])
+def test_what_was_seen_must_be_numbers(seen):
+    with pytest.raises(ValueError, match="seen must be a dict of numbers, got"):
+        Prediction("?", of=("a",)).confront(seen)
+
+
+def test_what_was_not_seen_is_not_the_furthest():
+    guess = Prediction("?", of=("a", "b"))
+    guess.keep()
+    table = guess.confront({"a": math.nan, "b": np.float32(0.75)})
+    assert table.loc["a"].tolist() == ["0.50", "nan", ""]
+    assert "Furthest from what you said: b" in guess.message.value
+
+
+def test_pictures_refuse_what_they_cannot_draw():
+    for wrong, message in (({}, "runs must hold"), ({"a": []}, r"runs\['a'\] must hold")):
+        with pytest.raises(ValueError, match=message):
+            charts.losses(wrong)
+    for wrong in ({"a": "x"}, pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})):
+        with pytest.raises(ValueError, match="table must hold numbers only, got 'x'"):
+            charts.bars(wrong, "what")
+
+
+def test_a_label_with_dollars_is_no_formula():
+    for picture in (charts.losses({"a $b^$": [1, 2]}), charts.bars({"a $b^$": 1.0, "c": 2}, "what")):
+        assert charts.png(picture.figure)

@@ -7,9 +7,12 @@ import zipfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from dgc_lab.workloads import data
+from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 from dgc_lab.workloads.models import MODELS, digits_cnn, mnist_cnn
+from dgc_lab.workloads.text import Vocabulary
 
 
 def check_layout(found, train, test, side):
@@ -166,3 +169,24 @@ def test_what_is_no_array_in_the_file_is_refused(small_mnist, name, message):
         archive.writestr(f"{name}.npy", b"no array")
     with pytest.raises(data.DataError, match=message):
         data.load("mnist", file)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize(("path", "told"), [("~nosuchuser/x", "path is '~nosuchuser/x'"), ("", "path is ''")])
+def test_a_path_that_leads_nowhere_is_named_and_nothing_is_downloaded(name, path, told):
+    with pytest.raises(data.DataError, match=told):
+        data.load(name, path)
+
+
+def test_an_evaluation_has_examples_and_their_classes():
+    images = np.zeros((4, 2), np.float32)
+    with pytest.raises(ValueError, match="targets must hold at least one thing"):
+        make_evaluator(images[:0], np.zeros(0, np.int32))
+    with pytest.raises(ValueError, match="targets must be as many as inputs, got 3 for 4"):
+        make_evaluator(images, np.zeros(3, np.int32))
+    with pytest.raises(ValueError, match="labels must be whole numbers, got float32"):
+        cross_entropy(tf.zeros([4]), tf.zeros([4, 2]))
+
+
+def test_a_vocabulary_may_be_given_as_a_list():
+    assert len(Vocabulary(["[UNK]", "[MASK]", "a"])) == 3

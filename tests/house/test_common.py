@@ -1,0 +1,73 @@
+"""What every room shares: checks of arguments, and arrays in files."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.aggregation import errors, exchange
+from dgc_lab.common import check_file, check_folder, check_number, load_arrays, save_arrays
+from dgc_lab.comparison import exchange_table
+from dgc_lab.ui import Prediction
+from dgc_lab.workloads import resnet20
+
+
+def test_a_file_and_a_folder_can_be_there_already_or_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "new", tmp_path / "new" / "deep"):
+        assert check_file("out", path) == path
+    for path in (tmp_path, tmp_path / "new", tmp_path / "new" / "deep"):
+        assert check_folder("out", path) == path
+    for check, path in ((check_file, tmp_path), (check_folder, tmp_path / "file")):
+        with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet, got .*: name another"):
+            check("out", path)
+
+
+@pytest.mark.parametrize("check", [check_file, check_folder])
+@pytest.mark.parametrize("name", ["file/below", "file/far/below", "a\0b", "long" * 100, ""])
+def test_a_place_where_nothing_can_be_made_is_refused(check, name, tmp_path):
+    (tmp_path / "file").touch()
+    path = tmp_path / name if name else Path("/dev/null")
+    with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet"):
+        check("out", path)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_a_whole_number_beyond_all_floats_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"rate must be finite, got -?10{400}"):
+        check_number("rate", value, "finite")
+    with pytest.raises(ValueError, match=r"step must be a number, got -?10{100}"):
+        Prediction("?", of=("a",), step=value)
+
+
+def test_files_whose_names_differ_after_the_last_point_alone_are_saved_at_once(tmp_path, monkeypatch):
+    """Their unfinished files are two: what one saves is never moved to the other's place."""
+    one, other, replace = tmp_path / "rate_0.1", tmp_path / "rate_0.5", os.replace
+
+    def saves_the_other_first(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        save_arrays(other, np.ones(3))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", saves_the_other_first)
+    save_arrays(one, np.zeros(3))
+    assert [load_arrays(file)["arr_0"].tolist() for file in (one, other)] == [[0, 0, 0], [1, 1, 1]]
+    assert sorted(tmp_path.iterdir()) == [one, other]
+
+
+@pytest.mark.parametrize("scalar", [np.array(1.0), np.float32(1.0), tf.constant(1.0)], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: errors(x), "addends"),
+        (lambda x: exchange_table({"a": (1, 0)}, 1, x), "workers"),
+        (lambda x: exchange(x, "ring"), "gradients"),
+        (lambda x: Prediction("?", of=x), "of"),
+        (lambda x: resnet20(x), "shape"),
+    ],
+)
+def test_an_array_of_no_dimension_is_no_list(call, name, scalar):
+    with pytest.raises(ValueError, match=rf"{name} must be a list"):
+        call(scalar)
