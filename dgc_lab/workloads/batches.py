@@ -55,7 +55,8 @@ def cross_entropy(labels: ArrayLike, logits: ArrayLike):
     ranks = [tf.convert_to_tensor(each).shape.rank for each in (labels, logits)]
     if None not in ranks and (ranks[1] < 1 or ranks[0] != ranks[1] - 1):
         raise ValueError(f"labels must have one dimension fewer than logits, got {ranks[0]} and {ranks[1]}")
-    if not (dtype := tf.convert_to_tensor(labels).dtype).is_integer:
+    dtype = tf.convert_to_tensor(labels).dtype
+    if not dtype.is_integer:
         raise ValueError(f"labels must be whole numbers, got {dtype.name}")
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 

@@ -73,6 +73,12 @@ def test_what_stored_rows_came_to_is_what_the_cell_shows(path):
             assert "nbval-check-output" in cell.metadata.get("tags", []), cell.source
 
 
+def test_no_warning_is_stored(path):
+    for cell in cells(path, "code"):
+        for output in cell.outputs:
+            assert "WARNING" not in output.get("text", ""), cell.source
+
+
 def test_pictures_have_alternative_text(path):
     for target in re.findall(r"!\[\s*\]\(", text(path)):
         pytest.fail(f"an image without alternative text: {target}")
