@@ -52,7 +52,7 @@ class DGCConfig:
             momentum comes after the exchange, for a velocity on each worker would keep what is to be dropped.
         momentum_correction: momentum before accumulation, on each worker (the paper's eq. 7). Off, momentum is
             applied to the averaged sparse update after the exchange (eq. 5), which the paper warns of.
-        factor_masking: clear the velocity, too, where an element was sent (section 3.2). At a ratio of 1 it is kept:
+        factor_masking: clear the velocity, too, where an element was sent (section 3.3). At a ratio of 1 it is kept:
             where everything is sent, this is momentum SGD.
         clip_norm: L2 norm over all of a step's gradients above which they are scaled down; None for no clipping.
             The norm is that of the gradient over all workers; each worker clips to its share of it (`clip_locally`).
