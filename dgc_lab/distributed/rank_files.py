@@ -37,6 +37,8 @@ class RankFiles:
 
     def save(self, step: int) -> None:
         """Write all of a step or nothing; the save before it stays. A LabError where another run's later ones lie."""
+        if step == self.step:
+            return  # written again, it would be its own predecessor, and no save before it would stay
         later = [saved for saved in self.steps() if saved > step and self.step is None]
         if later:
             raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or name an empty folder")

@@ -47,6 +47,16 @@ def test_bad_options_are_named(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_finished_training_keeps_its_last_two_saves(tmp_path):
+    """Where a rank's last one is damaged and removed, as the lab says, all go on from the one before."""
+    handler = signal.getsignal(signal.SIGINT)
+    command = ["train", "--steps", "40", "--save-every", "20", "--evaluations", "1", "--checkpoint", str(tmp_path)]
+    for _ in range(2):  # the second time nothing is left to train
+        assert main(command) == 0
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0_step_20.npz", "rank_0_step_40.npz"]
+    signal.signal(signal.SIGINT, handler)
+
+
 def test_a_training_that_diverges_ends_with_a_line(capsys):
     assert main(["train", "--learning-rate", "1e30", "--steps", "20", "--warm-up", "none"]) == 1
     (line,) = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error:")]
