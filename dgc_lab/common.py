@@ -43,6 +43,11 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
     return int(value)
 
 
+def cache_folder() -> Path:
+    """Where what was built is kept: in ``DGC_LAB_CACHE``, else in ``~/.cache/dgc_lab``."""
+    return Path(os.environ.get("DGC_LAB_CACHE") or Path.home() / ".cache" / "dgc_lab")
+
+
 def check_file(argument: str, file: str | os.PathLike) -> Path:
     """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
     return _check_path(argument, file, "a file", Path.is_file)

@@ -64,7 +64,8 @@ def gallery() -> str:
 
 def results(dataset: str) -> str:
     """The table of a data set, and its picture."""
-    table, days = scheme_table(scheme_rows(dataset)), {r["scheme"]: r["started"][:10] for r in scheme_rows(dataset)}
+    made = scheme_rows(dataset)
+    table, days = scheme_table(made), {row["scheme"]: row["started"][:10] for row in made}
     others = ", ".join(f"`{scheme}`" for scheme in table["scheme"] if days[scheme] != days["dense"])
     rates = ", ".join(map(str, RATES[dataset]))
     who, which = {"digits": ("simulated workers", "schemes"), "mnist": ("Horovod ranks", "schemes-mnist")}[dataset]

@@ -78,8 +78,8 @@ def exchange_table(
     for scheme, (reduced, gathered) in messages.items():
         for size in (reduced, gathered):
             check_number(f"messages[{scheme!r}]", size, "at least 0")
-        check_number(f"messages[{scheme!r}], together", reduced + gathered, "above 0")
-        line = {"scheme": scheme, "kB": (reduced + gathered) / 1000, "allreduce": reduced / (reduced + gathered)}
+        together = check_number(f"messages[{scheme!r}], together", reduced + gathered, "above 0")
+        line = {"scheme": scheme, "kB": together / 1000, "allreduce": reduced / together}
         for number in workers:
             parts = [how(number, size) for how, size in ((ring, reduced), (allgather, gathered)) if size]
             line[f"ms, {number} workers"] = 1000 * sum(link.seconds(*part) for part in parts)

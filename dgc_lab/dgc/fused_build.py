@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, cache_folder
 
 SOURCE = Path(__file__).with_name("fused.cc")
 # No contraction: a product and a sum in one instruction would be rounded once, and differ from TensorFlow's bits.
@@ -77,7 +77,7 @@ def lock_file(file) -> None:
 
 def private_folder() -> Path:
     """The folder of the cache that nobody else can write to: what lies in it is run."""
-    folder = Path(os.environ.get("DGC_LAB_CACHE") or Path.home() / ".cache" / "dgc_lab") / "fused"
+    folder = cache_folder() / "fused"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:

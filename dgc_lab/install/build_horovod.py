@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, cache_folder
 from dgc_lab.install.horovod_source import CHANGES, VERSION, BuildError, fetch, receive_first, unpack_without_xla
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
@@ -91,13 +91,13 @@ def require_horovod() -> None:
 
 
 def wheel_folder() -> Path:
-    """Where the wheel for this Python, TensorFlow and machine is kept: in ``DGC_LAB_CACHE``, else ``~/.cache/dgc_lab``.
+    """Where the wheel for this Python, TensorFlow and machine is kept, in `dgc_lab.common.cache_folder`.
 
     pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
     """
-    cache = Path(os.environ.get("DGC_LAB_CACHE") or Path.home() / ".cache" / "dgc_lab")
     here = environment(tensorflow_version())
-    return cache / "horovod" / f"{VERSION}.{CHANGES}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
+    name = f"{VERSION}.{CHANGES}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
+    return cache_folder() / "horovod" / name
 
 
 def tool_path() -> str:

@@ -1,7 +1,6 @@
 """What every room shares: checks of arguments, and arrays in files."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,12 +25,11 @@ def test_a_file_and_a_folder_can_be_there_already_or_be_made(tmp_path):
 
 
 @pytest.mark.parametrize("check", [check_file, check_folder])
-@pytest.mark.parametrize("name", ["file/below", "file/far/below", "a\0b", "long" * 100, ""])
+@pytest.mark.parametrize("name", ["file/below", "file/far/below", "a\0b", "long" * 100, "/dev/null"])
 def test_a_place_where_nothing_can_be_made_is_refused(check, name, tmp_path):
     (tmp_path / "file").touch()
-    path = tmp_path / name if name else Path("/dev/null")
     with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet"):
-        check("out", path)
+        check("out", tmp_path / name)
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])

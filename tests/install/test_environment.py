@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 
 from check_colab import pins
 from dgc_lab.install import build_horovod, doctor, horovod_source
+from kernels import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -236,10 +236,7 @@ def test_a_build_that_is_stopped_leaves_no_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(build_horovod, "say", stopped)
     with pytest.raises(KeyboardInterrupt):
         build_horovod.compile_wheel(tree, tmp_path / "out", tmp_path / "build.log")
-    end = time.monotonic() + 10
-    while left := [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]:
-        assert time.monotonic() < end, left
-        time.sleep(0.05)
+    until(lambda: not any(str(tmp_path) in " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])))
 
 
 def test_the_doctor_looks_at_all_that_the_lab_asks_for():

@@ -311,16 +311,23 @@ def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monk
         elif where == "thread":
             patched.setattr(threading.Thread, "start", interrupt)
         else:
-            patched.setattr(lab, "_draw", interrupt)
+            lab.save_button.observe(interrupt_where_free, "disabled")
         with pytest.raises(KeyboardInterrupt):
             (lab.start if where == "thread" else lab.run)()
+    lab.save_button.unobserve_all("disabled")
     assert not lab._lock.locked()
-    assert [lab.run_button.disabled, lab.stop_button.disabled] == [False, True]
+    assert not lab.run_button.disabled
     lab.clear()
     press(lab, "run")
     assert lab.wait(60)
     assert len(lab.rows) == 1
+    assert [lab.run_button.disabled, lab.stop_button.disabled] == [False, True]
     lab.close()
+
+
+def interrupt_where_free(change):
+    if not change["new"]:
+        raise KeyboardInterrupt
 
 
 def interrupt(*_, **__):
