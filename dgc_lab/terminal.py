@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from dgc_lab.common import LabError
+
 
 def single_node(options: argparse.Namespace) -> int:
     """Masking on one worker, as published."""
@@ -156,6 +158,11 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
                     bar.write(f"error: {event.reason}", file=sys.stderr)
                     status = 1
         except KeyboardInterrupt:
+            status = 130
+        except LabError as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            bar.write(f"error: {error}", file=sys.stderr)  # what Ctrl-C was to stop had to be killed
             status = 130
         finally:
             bar.close()

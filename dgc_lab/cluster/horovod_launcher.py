@@ -52,31 +52,31 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             f"this machine allows no private network ({reason}), and horovodrun would listen on all of its addresses, "
             "with no password. reachable=True runs it so"
         )
-    with tempfile.TemporaryDirectory(prefix="dgc_lab-") as folder:
-        process = None
-        try:
-            with interrupt_held_back():
-                process = start_guarded(
-                    "dgc_lab.cluster.horovod_launcher",
-                    *([] if reason else ["--network-interfaces", "lo"]),
-                    # Told so, it need not load TensorFlow once more only to learn that Horovod was built without MPI.
-                    *["--gloo", "-np", str(size), *command],
-                    folder=folder,
-                    private=not reason,
-                    # What TensorFlow and others leave behind where they are killed goes with the folder.
-                    variables={"PATH": paths, "TMPDIR": folder},
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            said, _ = process.communicate(timeout=timeout)
-        except BaseException as error:
-            if process is not None:
-                kill(process)
-                process.communicate()
-                remove_semaphores(folder)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
-            raise
+    process = folder = None
+    try:
+        with interrupt_held_back():
+            process, folder = start_guarded(
+                "dgc_lab.cluster.horovod_launcher",
+                *([] if reason else ["--network-interfaces", "lo"]),
+                # Told so, it need not load TensorFlow once more only to learn that Horovod was built without MPI.
+                *["--gloo", "-np", str(size), *command],
+                private=not reason,
+                variables={"PATH": paths},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        said, _ = process.communicate(timeout=timeout)
+    except BaseException as error:
+        if process is not None:
+            kill(process)
+            process.communicate()
+            remove_semaphores(folder)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise LabError(f"{' '.join(command)} took longer than {timeout:g} s on {size} ranks") from None
+        raise
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
     lines = said.replace("\r", "\n").splitlines()
     if process.returncode:
         # What ranks say is marked; the frames of horovodrun's own traceback would hide their last words.

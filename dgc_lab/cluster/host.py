@@ -25,9 +25,9 @@ from dgc_lab.cluster import watchdog as guard
 from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
 from dgc_lab.cluster.processes import is_running
 from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
+from dgc_lab.cluster.watchdog import FOLDER
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
-FOLDER = "DGC_LAB_FOLDER"  # the variable that names it
 # Keras imports these where it finds them, for what a cluster does not do: a third of the time that all imports take.
 LEFT_OUT = ("matplotlib", "sklearn")
 

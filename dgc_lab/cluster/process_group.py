@@ -23,7 +23,7 @@ import cloudpickle
 import psutil
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.host import FOLDER, PIDS, SOCKET
+from dgc_lab.cluster.host import PIDS, SOCKET
 from dgc_lab.cluster.processes import Processes, interrupt_held_back, is_running, kill, start_guarded
 from dgc_lab.cluster.rank import CallResult, RemoteError
 from dgc_lab.common import LabError
@@ -51,12 +51,14 @@ class ProcessGroup(Processes):
         self.what, self.members = what, {}
         self._variables, self._private, self._modules = dict(variables), private, modules
         self._owner = os.getpid()
-        self._folder = self._host = self._orders = self._listener = None
+        self._folder = self._host = self._orders = self._listener = self._log = None
 
     def start(self, deadline: float) -> None:
         """Start the host before the deadline, on the clock of ``time.monotonic``; a LabError holds what it printed."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        how = {"private": self._private, "variables": self._variables, "stdout": self._log}
         with interrupt_held_back():
-            self._folder = tempfile.mkdtemp(prefix="dgc_lab-")  # for this user alone
+            self._host, self._folder = start_guarded("dgc_lab.cluster.host", *self._modules, **how)
         Path(self._folder, PIDS).mkdir()
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -64,12 +66,7 @@ class ProcessGroup(Processes):
         except OSError as error:
             raise LabError(f"no socket in {self._folder}: {error}. TMPDIR says where another folder can be") from None
         self._listener.listen()
-        # What TensorFlow and others leave behind where they are killed goes with the folder.
-        variables = self._variables | {"TMPDIR": self._folder, FOLDER: self._folder}
-        with open(f"{self._folder}/log", "wb") as log:
-            how = {"folder": self._folder, "private": self._private, "variables": variables, "stdout": log}
-            with interrupt_held_back():
-                self._host = start_guarded("dgc_lab.cluster.host", *self._modules, **how)
+        self._host.stdin.close()
         _, self._orders = self._accept([self._host], deadline)
 
     def add(
@@ -123,7 +120,7 @@ class ProcessGroup(Processes):
                 member.process.send_signal(number)
 
     def kill(self) -> None:
-        if self._host is not None and self._folder is not None:
+        if self._folder is not None:
             kill(self._host)
             # Now: with the host its guard is gone, and nobody would do it should this process be killed.
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -134,11 +131,11 @@ class ProcessGroup(Processes):
             return  # a fork of the notebook's process must not stop what it does not own
         folder, self._folder = self._folder, None  # who still follows a call is told that all were stopped
         try:
-            if self._host is not None:
-                kill(self._host)
-                self._host.wait(5)
+            kill(self._host)
+            self._host.wait(5)
         finally:
-            for open_end in [self._listener, self._orders, *(member.connection for member in self.members.values())]:
+            ours = [self._log, self._host.stdin, self._listener, self._orders]
+            for open_end in [*ours, *(member.connection for member in self.members.values())]:
                 if open_end is not None:
                     open_end.close()
             shutil.rmtree(folder, ignore_errors=True)
@@ -162,10 +159,8 @@ class ProcessGroup(Processes):
 
     def _printed(self) -> str:
         """Last lines of what the processes printed."""
-        try:
-            return Path(self._folder, "log").read_text(errors="replace")[-1500:]
-        except FileNotFoundError:  # the children of a host that is gone remove the folder
-            return ""
+        last = max(0, os.fstat(self._log.fileno()).st_size - 1500)
+        return os.pread(self._log.fileno(), 1500, last).decode(errors="replace")  # the place where it is written stays
 
 
 class MemberCall(Call):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ import psutil
 
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster.calls import FunctionFailed, ProcessDied
+from dgc_lab.cluster.watchdog import FOLDER
 from dgc_lab.common import LabError
 
 
@@ -47,22 +50,32 @@ class Processes:
             raise error
 
 
-def start_guarded(module: str, *arguments: str, folder: str, private: bool, variables: Mapping[str, str], **pipes):
-    """Start a Python module that ends when this process does, and its folder too (`dgc_lab.cluster.watchdog`).
+def start_guarded(module: str, *arguments: str, private: bool, variables: Mapping[str, str], **pipes):
+    """Start a Python module that ends when this process does; returns it and its folder, which goes then too.
 
-    It finds the modules that this process finds, and leads a group of its own. ``pipes`` are of ``subprocess.Popen``.
+    It finds the modules that this process finds, leads a group of its own, and begins when its stdin is closed. The
+    folder is for this user alone, and where the module's temporary files go. ``pipes`` are of ``subprocess.Popen``.
     """
+    # Its guard is on its way before it is made: this process can be killed at any moment.
+    folder = os.path.join(tempfile.gettempdir(), f"dgc_lab-{secrets.token_hex(4)}")
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return psutil.Popen(
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder, FOLDER: folder}
+    process = psutil.Popen(
         [*private_network.entrance(), *command] if private else command,
-        env=os.environ | path | variables,
-        stdin=subprocess.DEVNULL,
+        env=os.environ | variables | own,
+        stdin=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
         **pipes,
     )
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError:
+        kill(process)
+        process.wait(5)
+        raise
+    return process, folder
 
 
 def kill(leader: psutil.Process) -> None:

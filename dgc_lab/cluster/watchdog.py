@@ -19,6 +19,7 @@ import time
 from dgc_lab.cluster.private_network import raise_loopback
 
 SECONDS_BETWEEN_LOOKS = 0.5
+FOLDER = "DGC_LAB_FOLDER"  # the variable that names the folder
 
 
 def watch(parent: int, folder: str) -> None:
@@ -49,6 +50,7 @@ def main() -> None:
     if not module:
         watch(int(parent), folder)
     threading.Thread(target=watch, args=(int(parent), folder), name="guard", daemon=True).start()
+    sys.stdin.read()  # the parent closes it when all is ready
     network, name, *arguments = module
     if network == "private":
         raise_loopback()

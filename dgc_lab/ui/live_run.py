@@ -5,6 +5,7 @@ Training runs in a thread, so that Stop is heard. A widget knows its training, t
 
 from __future__ import annotations
 
+import atexit
 import html
 import io
 import threading
@@ -18,6 +19,7 @@ from dgc_lab.common import LabError
 from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, WRAP, Panel, save_link, side_by_side, wide
 
 MESSAGE_EVERY = 0.5  # seconds between two readings of the progress bar
+SECONDS_TO_STOP = 10  # at the program's end
 
 
 class LiveRun(Panel):
@@ -35,10 +37,16 @@ class LiveRun(Panel):
     """
 
     beside_settings: ClassVar[tuple[str, ...]] = ()  # names of controls that are no settings
+    _running: ClassVar[set[LiveRun]] = set()  # those that train in a thread now
     redraw_share: ClassVar[float]  # of one core's time, how much may go into drawing frames
     curves = None  # before they are made, and in a closed widget
 
     def __init__(self, **settings):
+        self._cell, self._execution = this_cell()
+        for other in list(self._running):
+            # Its cell was run again, and its picture and buttons are gone.
+            if other._cell == self._cell is not None and other._execution != self._execution:
+                other.stop()
         self.rows = []
         self._lock = threading.Lock()
         self._output = None  # of the cell that has called `run`: its picture is brought up to date there
@@ -89,6 +97,7 @@ class LiveRun(Panel):
         if job:
             thread = threading.Thread(target=self._work, args=job, daemon=True)
             try:
+                self._running.add(self)
                 thread.start()
             except BaseException:  # no thread to be had, or an interrupt
                 if not thread.is_alive():
@@ -206,6 +215,7 @@ class LiveRun(Panel):
     def _give_back(self) -> None:
         """Let the buttons work again, and others take the lock, whatever happens meanwhile."""
         try:
+            self._running.discard(self)
             self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = False
             self.stop_button.disabled = True
         finally:
@@ -251,3 +261,21 @@ class LiveRun(Panel):
                 self._draw()
                 cost = cost if whole else time.thread_time() - began
                 next_frame = time.monotonic() + max(SHORTEST_REDRAW, cost / self.redraw_share)
+
+
+def this_cell() -> tuple[str | None, str | None]:
+    """The notebook's cell that runs now, and which run of it; None where the front end does not tell, or in a script."""
+    from IPython import get_ipython
+
+    message = getattr(get_ipython(), "get_parent", dict)()
+    return message.get("metadata", {}).get("cellId"), message.get("header", {}).get("msg_id")
+
+
+@atexit.register
+def stop_all() -> None:
+    """Let no thread train while the program ends: TensorFlow would abort it."""
+    running = list(LiveRun._running)
+    for widget in running:
+        widget.stop()
+    for widget in running:
+        widget.wait(SECONDS_TO_STOP)

@@ -829,3 +829,25 @@ def test_a_program_that_is_killed_leaves_nothing(tmp_path):
     process.kill()
     process.communicate(timeout=60)
     until(lambda: not any(map(alive, started)) and os.listdir(tmp_path) == [])
+
+
+KILLED_AT_ITS_FOLDER = """
+import os, signal
+from dgc_lab.cluster import ParameterServers
+
+def make_and_die(path, *mode):
+    make(path, *mode)
+    if "dgc_lab-" in path:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+make, os.mkdir = os.mkdir, make_and_die
+ParameterServers(1, 1, progress=None).start()
+"""
+
+
+def test_a_program_that_is_killed_as_it_makes_the_folder_leaves_nothing(tmp_path):
+    """What guards the folder came after it, and a kill between the two left it."""
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_ITS_FOLDER], env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert done.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path)
+    until(lambda: os.listdir(tmp_path) == [])

@@ -82,6 +82,14 @@ def test_what_is_killed_for_its_memory_was_not_struck_too_late():
     assert (row["verdict"], row["struck"]) == ("kept", "gave it little memory"), row
 
 
+def test_who_says_so_may_end_by_the_interrupt_itself():
+    """As Python does where the interrupt met code that TensorFlow runs by itself; a shell calls both 130."""
+    ends = "import atexit; atexit.register(lambda: len(read_rows(file, {})) < 3 and os.kill(os.getpid(), 2))"
+    row = struck("interrupt", program(f"{ends}; import signal; atexit.register(signal.signal, 2, signal.SIG_DFL)"))
+    assert row["verdict"] == "kept", row
+    assert "it said what happened and what to do" in row["checked"]
+
+
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_is_planted_is_seen(planted, monkeypatch):
     ordinary = verdict.undisturbed(program())

@@ -1,5 +1,8 @@
 """A sweep that a cell waits for, in a real Jupyter kernel: what its output shows meanwhile, and afterwards."""
 
+import subprocess
+import sys
+
 
 def test_run_shows_a_live_picture_in_the_cells_output(kernel):
     kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")
@@ -30,3 +33,33 @@ def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
     assert said["content"]["ename"] == "KeyboardInterrupt"
     kernel.ok("lab.steps.value = 20; lab.run()")
     assert kernel.ok("print(len(lab.rows))") == "2\n"
+
+
+def test_a_cell_that_is_run_again_ends_the_training_of_its_first_widget(kernel):
+    """Its picture and its Stop button are gone with the output; the widgets of other cells train on."""
+    made = "from dgc_lab.training import CompressionSweep; lab = CompressionSweep(steps=100_000); lab.start()"
+    for cell, name in (("a", "first"), ("b", "other"), ("a", "second")):
+        message = kernel.client.session.msg("execute_request", kernel_request(f"{made}; {name} = lab"))
+        message["metadata"]["cellId"] = cell
+        kernel.client.shell_channel.send(message)
+        assert kernel.client.get_shell_msg(timeout=120)["content"]["status"] == "ok"
+    assert kernel.ok("print(first.wait(30), other.wait(0), second.wait(0))") == "True False False\n"
+    kernel.ok("other.stop(); second.stop(); other.wait(), second.wait()")
+
+
+def kernel_request(code):
+    return {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+
+
+def test_a_script_may_end_while_a_widget_trains():
+    """TensorFlow aborted two of three programs whose thread still trained when they ended."""
+    code = """
+from dgc_lab.training import CompressionSweep
+lab = CompressionSweep(steps=100_000)
+lab.start()
+while not lab.progress.value:
+    lab.wait(0.05)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr

@@ -13,11 +13,13 @@ import textwrap
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dgc_lab.__main__ import main
 from dgc_lab.common import LabError
 from dgc_lab.scaling import worker_rows
+from dgc_lab.terminal import show
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -376,3 +378,18 @@ def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, caps
     printed = capsys.readouterr().out
     assert "published accuracy" in printed
     assert "0.4099" in printed
+
+
+def test_ranks_that_ctrl_c_had_to_kill_are_told_of_and_rows_are_printed(capsys):
+    def events():
+        yield RowEnded(0, {"ratio": 1.0, "accuracy": 0.5}, from_file=False)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise LabError("the ranks did not stop within 5 s and were killed")
+
+    assert show(events(), ["ratio 1", "ratio 0.1"], 2, "rows.jsonl", pd.DataFrame) == 130
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["ratio", "accuracy", "1.0", "0.5"]
+    assert "error: the ranks did not stop within 5 s and were killed" in printed.err
+    assert "1 of 2 rows finished, kept in rows.jsonl, the same command goes on there" in printed.err

@@ -11,6 +11,8 @@ from faults.works import Run, family
 SECONDS_TO_END = 60  # for what notices by itself that its parent is gone
 # TensorFlow's, which it removes as its process ends; nobody can where a process without a guard is killed.
 TENSORFLOWS = re.compile(r"__autograph_generated_file\w+\.py")
+# The browser's own, which it sometimes leaves when the program that drives it closes it.
+CHROMIUMS = re.compile(r"\.org\.chromium\.Chromium\.\w+")
 
 
 def mounts(folder: Path) -> set[str]:
@@ -35,7 +37,7 @@ def left(run: Run, killed: bool, finished: bool) -> list[str]:
     for kind, folder in (("shared memory", "shm"), ("temporary file", "tmp")):
         files = (run.folder / folder).iterdir() if (run.folder / folder).exists() else ()
         for file in list(files):
-            if killed and TENSORFLOWS.fullmatch(file.name):
+            if CHROMIUMS.fullmatch(file.name) or (killed and TENSORFLOWS.fullmatch(file.name)):
                 file.unlink()
             else:
                 found.append(f"{kind} {file.name}")
