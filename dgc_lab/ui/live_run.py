@@ -264,7 +264,7 @@ class LiveRun(Panel):
 
 
 def this_cell() -> tuple[str | None, str | None]:
-    """The notebook's cell that runs now, and which run of it; None where the front end does not tell, or in a script."""
+    """The notebook's cell that runs now, and which run of it; None in a script, or where no front end tells."""
     from IPython import get_ipython
 
     message = getattr(get_ipython(), "get_parent", dict)()

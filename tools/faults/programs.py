@@ -6,6 +6,7 @@ Each does with the lab's public names what a lesson does, in a process of its ow
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -119,6 +120,7 @@ def asked() -> threading.Event:
     """What is set when SIGUSR1 comes; the file says from when on it may come."""
     event = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: event.set())
+    atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)  # Python gives handlers up before it has ended
     Path(READY).touch()
     return event
 
@@ -167,12 +169,19 @@ def browser(out: str) -> int:
             press(page, "Run")
             while not again.is_set() and rows(page).count() < len(RATIOS):
                 time.sleep(0.05)
-                with open(out, "w") as file:
-                    file.writelines(f"{text}\n" for text in rows(page).all_inner_texts())
+                Path(out).write_text(table_of(page))
         with opened_notebook(address, "widget.ipynb") as page:
             wait_for_message(page, f"Done: {len(RATIOS)} rows", seconds=300)
-            Path(out).write_text("".join(f"{text}\n" for text in rows(page).all_inner_texts()))
+            Path(out).write_text(table_of(page))
     return 0
+
+
+def table_of(page) -> str:
+    """The rows of the widget's table, cells between tabs; what the browser has not laid out yet is read as well."""
+    from controls import rows
+
+    cells = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent.trim()).join('\\t') + '\\n').join('')"
+    return rows(page).evaluate_all(cells)
 
 
 def main() -> int:
