@@ -22,18 +22,24 @@ def mounts(folder: Path) -> set[str]:
 
 
 def left(run: Run, killed: bool, finished: bool) -> list[str]:
-    """What is left of a run that has ended, one text each.
+    """What is left of a run that has ended, one text each; what is there for a moment only is not.
 
     ``killed`` says that it had no chance to remove anything itself; ``finished``, that the folder of what it keeps has
     to be in order, too: a half file may lie there from a kill until the same call has gone on.
     """
     end = time.monotonic() + SECONDS_TO_END
-    while (running := family(run.folder)) and time.monotonic() < end:
+    while (found := now_there(run, killed, finished)) and time.monotonic() < end:
         time.sleep(0.1)
-    found = [f"process {process.pid}" for process in running]
-    for process in running:
+    for process in family(run.folder):
         process.kill()
-    found += [f"mount {place}" for place in mounts(run.folder) - {str(run.out)}]
+    return found
+
+
+def now_there(run: Run, killed: bool, finished: bool) -> list[str]:
+    """What is there now of what may not be left. A process that becomes another program is not seen for a moment."""
+    if running := family(run.folder):
+        return [f"process {process.pid}" for process in running]
+    found = [f"mount {place}" for place in mounts(run.folder) - {str(run.out)}]
     for kind, folder in (("shared memory", "shm"), ("temporary file", "tmp")):
         files = (run.folder / folder).iterdir() if (run.folder / folder).exists() else ()
         for file in list(files):
