@@ -137,7 +137,7 @@ def summary(messages: Iterable[Message]) -> dict[str, int]:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])
         {'steps': 2, 'bytes': 240, 'busiest link': 40, 'busiest worker': 240}
     """
-    workers = Counter()
+    messages, workers = list(messages), Counter()
     for message in messages:
         workers[message.sender] += message.bytes
         workers[message.receiver] += message.bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -18,14 +19,28 @@ from dgc_lab.schemes.scheme import Scheme
 TOLD = 8  # bytes that a worker gathers once a step: whether its gradient is finite
 
 
-def message(scheme: Scheme, model: str) -> tuple[int, int]:
-    """Bytes that a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
+class Message(NamedTuple):
+    """What a worker hands over in a step: bytes to allreduces and to allgathers, and how many of each there are.
+
+    Example:
+        >>> Message(reduced=10**6, gathered=0).allreduces
+        1
+    """
+
+    reduced: float
+    gathered: float
+    allreduces: int = 1
+    allgathers: int = 1
+
+
+def message(scheme: Scheme, model: str) -> Message:
+    """What a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
 
     A step is really made for each shape, of a random gradient whose elements' sizes differ widely; a step of all
     tensors at once hands over as much, and takes a gigabyte for a large model.
 
     Args:
-        scheme: a `dgc_lab.schemes.Scheme`.
+        scheme: a `dgc_lab.schemes.Scheme` that exchanges in every step.
         model: one of `dgc_lab.scaling.SHAPES`, by name; a ValueError names them for another one.
 
     Example:
@@ -38,22 +53,35 @@ def message(scheme: Scheme, model: str) -> tuple[int, int]:
     from dgc_lab.distributed import OneWorker
     from dgc_lab.schemes import SchemeCompressor
 
-    reduced, gathered = 0, TOLD
+    calls = Counter()
+
+    class Counted(OneWorker):
+        def allreduce(self, groups, name=None):
+            calls["allreduce"] += 1
+            return super().allreduce(groups, name)
+
+        def allgather(self, tensors, name=None):
+            calls["allgather"] += 1
+            return super().allgather(tensors, name)
+
+    reduced, gathered, most = 0, TOLD, Counter()  # all tensors travel in the same collectives
     for shape, times in Counter(SHAPES[check_choice("model", model, SHAPES)]()).items():
-        compressor = SchemeCompressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], OneWorker())
+        compressor = SchemeCompressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], Counted())
+        calls.clear()
         _, report = compressor([[tf.random.stateless_normal(shape, (0, 0)) ** 3]])
         reduced += times * int(report.allreduce_bytes)
         gathered += times * (int(report.allgather_bytes) - TOLD)
-    return reduced, gathered
+        most |= calls
+    return Message(reduced, gathered, most["allreduce"], most["allgather"])
 
 
 def exchange_table(
-    messages: dict[str, tuple[int, int]], gbit: float, workers: Sequence[int] = (2, 32, 1024)
+    messages: dict[str, tuple[float, ...]], gbit: float, workers: Sequence[int] = (2, 32, 1024)
 ) -> pd.DataFrame:
     """How long the exchange of a step takes, by the model of the network, for each number of workers.
 
     Args:
-        messages: bytes for allreduce and for allgather (`message`), by scheme.
+        messages: what a worker hands over (`message`, or bytes for allreduce and allgather alone), by scheme.
         gbit: bandwidth of each worker's link in Gbit/s; a hop takes `Link.latency` to begin.
         workers: numbers of them, each at least 1.
 
@@ -75,13 +103,16 @@ def exchange_table(
     for number in workers:
         check_whole("workers", number, 1)
     link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
-    for scheme, (reduced, gathered) in messages.items():
+    for scheme, given in messages.items():
+        reduced, gathered, allreduces, allgathers = Message(*given)
         for size in (reduced, gathered):
             check_number(f"messages[{scheme!r}]", size, "at least 0")
         together = check_number(f"messages[{scheme!r}], together", reduced + gathered, "above 0")
         line = {"scheme": scheme, "kB": together / 1000, "allreduce": reduced / together}
+        ways = (ring, reduced, allreduces), (allgather, gathered, allgathers)
         for number in workers:
-            parts = [how(number, size) for how, size in ((ring, reduced), (allgather, gathered)) if size]
-            line[f"ms, {number} workers"] = 1000 * sum(link.seconds(*part) for part in parts)
+            parts = [(times, *how(number, size)) for how, size, times in ways if size]
+            seconds = sum(link.seconds(times * hops, bytes_passed) for times, hops, bytes_passed in parts)
+            line[f"ms, {number} workers"] = 1000 * seconds
         lines.append(line)
     return pd.DataFrame(lines)

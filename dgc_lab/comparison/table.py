@@ -131,7 +131,7 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
 
     ``rows`` are such as `scheme_rows` gives; those of a search for a learning rate are left out. kB are those that a
     worker hands to the collectives; ms those of the quickest run, which least else on the machine has slowed down.
-    Empty where a search is all there is; a ValueError for no rows.
+    Empty where a search is all there is; a ValueError for no rows, and for rows of two data sets.
 
     Example:
         >>> scheme_table(scheme_rows("digits"))["scheme"][0]
@@ -139,8 +139,10 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if len(sets := {row["dataset"] for row in check_some("rows", rows)}) > 1:
+        raise ValueError(f"rows must be of one data set, got {', '.join(sorted(sets))}")
     told = ["scheme", "learning_rate", "accuracy", "bytes a step", "seconds", "steps"]
-    made = pd.DataFrame([row for row in check_some("rows", rows) if row["seed"] != SEARCH_SEED], columns=told)
+    made = pd.DataFrame([row for row in rows if row["seed"] != SEARCH_SEED], columns=told)
     made["kB a step"] = made["bytes a step"] / 1000
     made["ms a step"] = 1000 * made["seconds"] / made["steps"]
     by = made.groupby("scheme", sort=False)

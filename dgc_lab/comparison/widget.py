@@ -103,7 +103,6 @@ class SchemeLab(LiveSweep):
         self.schemes.value = self.scheme.value + (f":{parameter.name}={value}" if parameter else "")
 
     def runs(self):
-        from dgc_lab.schemes import parse_scheme
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
         every, seeds = self.schemes.value.replace(";", " ").split(), self.seeds.value.replace(",", " ").split()
@@ -114,14 +113,23 @@ class SchemeLab(LiveSweep):
         values, runs = self._values(), []
         del values["schemes"], values["seeds"]
         self._asked_rate = values["learning_rate"]
-        for name in dict.fromkeys(every):
-            if name not in self.mine:
-                check_choice("schemes", name.partition(":")[0], self.scheme.options)
-                parse_scheme(name)
+        for name in dict.fromkeys(name if name in self.mine else self._in_full(name) for name in every):
             rate = values["learning_rate"] or rate_of(name, self.dataset.value)
             own = {**values, "scheme": self.mine.get(name, name), "learning_rate": rate}
             runs += [(DistributedConfig(**own, seed=int(seed)), 1.0) for seed in dict.fromkeys(seeds)]
         return runs
+
+    def _in_full(self, name: str) -> str:
+        """A scheme's name with its ratio, where it has one: left out, it would be the run's, which is 1."""
+        from dgc_lab.schemes import SCHEMES, parse_scheme
+
+        base, _, given = name.partition(":")
+        check_choice("schemes", base, self.scheme.options)
+        parse_scheme(name)
+        own = inspect.signature(SCHEMES[base]).parameters.get("ratio")
+        if own is None or "ratio=" in given:
+            return name
+        return f"{base}:ratio={own.default}" + f",{given}" * bool(given)
 
     def _trainer(self, settings):
         from dgc_lab.distributed import SimulatedWorkers

@@ -54,7 +54,7 @@ def select(
     Args:
         residual: flat floating-point tensor, n elements, n below 2**31.
         threshold: scalar tensor; an element is sent when ``|v| >= threshold``.
-        values: ``"float32"`` or ``"float16"``; a value too large for float16 is sent as its largest.
+        values: ``"float32"`` or ``"float16"``; a value too large for it is sent as its largest.
         maxima: what `block_maxima` says of the residual, if that is known already.
 
     Returns:
@@ -69,14 +69,12 @@ def select(
     Source: arXiv:1712.01887, Algorithm 1 (``v * mask``, of which only what is not zero is looked at).
     """
     if values == "float16":  # what would be rounded to zero waits
-        threshold = tf.maximum(threshold, SMALLEST_HALF)
+        threshold = tf.maximum(tf.cast(threshold, residual.dtype), SMALLEST_HALF)
     indices, chosen = elements_above(residual, threshold, maxima)
     if values == chosen.dtype.name:
         return indices, chosen, tf.zeros_like(chosen)
-    if values == "float16":
-        sent = tf.cast(tf.clip_by_value(chosen, -LARGEST_HALF, LARGEST_HALF), tf.float16)
-    else:
-        sent = tf.cast(chosen, values)
+    largest = tf.as_dtype(values).max
+    sent = tf.cast(tf.clip_by_value(tf.cast(chosen, tf.float64), -largest, largest), values)
     return indices, sent, chosen - tf.cast(sent, chosen.dtype)
 
 

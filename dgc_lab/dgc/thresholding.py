@@ -12,7 +12,7 @@ What holds for every rule:
 - Between 0 and 1 the threshold is never below the smallest normal number of the dtype: zeros are never sent, and an
   all-zero tensor sends nothing. An empty tensor has threshold infinity.
 
-Source: Lin et al., Deep Gradient Compression, arXiv:1712.01887, Algorithm 1 and section 3.
+Source: Lin et al., Deep Gradient Compression, arXiv:1712.01887, Algorithm 1 and section 5.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def sampled_threshold(x: ArrayLike, ratio: Ratio, sample: Sample = 0.01, seed: S
         >>> float(exact_threshold(x, 0.01)), float(sampled_threshold(x, 0.01))  # keep 1000 and 1310 of them
         (99000.0, 98690.0)
 
-    Source: arXiv:1712.01887, section 3 ("sampling 0.1 % to 1 % of the gradients").
+    Source: arXiv:1712.01887, section 5 ("sampling 0.1 % to 1 % of the gradients").
     """
     return _each("sampled", [x], ratio, sample, [seed])[0]
 
@@ -98,7 +98,7 @@ def hierarchical_threshold(x: ArrayLike, ratio: Ratio, sample: Sample = 0.01, se
         >>> float(sampled_threshold(x, 0.01)), float(hierarchical_threshold(x, 0.01))  # keep 1310 and 1000 of them
         (98690.0, 99000.0)
 
-    Source: arXiv:1712.01887, section 3 (hierarchical threshold selection).
+    Source: arXiv:1712.01887, section 5 (hierarchical threshold selection).
     """
     return _each("hierarchical", [x], ratio, sample, [seed])[0]
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from dgc_lab.dgc.break_even import DENSE_ELEMENT
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
 class AverageMetrics(keras.callbacks.Callback):
@@ -25,8 +25,9 @@ class AverageMetrics(keras.callbacks.Callback):
     `dgc_lab.distributed.DistributedOptimizer`.
 
     Raises:
-        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs. Of a ``tf.data``
-            pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` with as many batches as the others.
+        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs, or not all go on
+            from the same step. Of a ``tf.data`` pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())``
+            with as many batches as the others.
         ValueError: at the start: nobody can tell how many steps an epoch has, as with a generator.
 
     Example:
@@ -41,9 +42,10 @@ class AverageMetrics(keras.callbacks.Callback):
         self.communicator = communicator
 
     def on_train_begin(self, logs=None):
-        self.communicator = (self.communicator or default_communicator()).each_rank
+        self.communicator = communicator_here(self.communicator).each_rank
         # A rank with fewer batches would leave the others waiting in the last step.
         numbers = f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
+        numbers += f", step {int(self.model.optimizer.iterations)}"  # one that had its state back would not broadcast
         self.communicator.assert_same_on_all_ranks(numbers)
         if self.params.get("steps") is None and self.communicator.size > 1:
             told = "a rank whose examples end first would leave the others waiting"
@@ -131,7 +133,7 @@ def on_first_rank(*callbacks, communicator: Communicator | None = None) -> list:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
         1
     """
-    return list(callbacks) if (communicator or default_communicator()).each_rank.first == 0 else []
+    return list(callbacks) if communicator_here(communicator).each_rank.first == 0 else []
 
 
 def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
@@ -148,7 +150,7 @@ def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
         >>> shard([0, 1, 2], communicator=OneWorker())[0]
         [0, 1, 2]
     """
-    communicator = (communicator or default_communicator()).each_rank
+    communicator = communicator_here(communicator).each_rank
     ranks, lengths = communicator.size, [len(array) for array in arrays]
     if len(set(lengths)) != 1 or lengths[0] < ranks:
         raise ValueError(f"arrays must have one length of at least {ranks}, the number of ranks, got lengths {lengths}")

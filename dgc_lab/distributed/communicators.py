@@ -133,7 +133,10 @@ class HorovodWorkers(Communicator):
     def broadcast(self, variables) -> None:
         """Give every ``tf.Variable`` the value that it has on rank 0."""
         for number, variable in enumerate(variables):
-            variable.assign(self.hvd.broadcast(variable, root_rank=0, name=f"dgc_lab.broadcast.{number}"))
+            # Horovod for TensorFlow knows no bfloat16.
+            sent = tf.bitcast(variable, tf.uint16) if variable.dtype == tf.bfloat16 else variable
+            got = self.hvd.broadcast(sent, root_rank=0, name=f"dgc_lab.broadcast.{number}")
+            variable.assign(tf.bitcast(got, tf.bfloat16) if sent is not variable else got)
 
     def _now(self, operation):
         """The value of a collective as an array, in a compat.v1 graph as well as eagerly."""
@@ -165,3 +168,20 @@ def default_communicator():
     if launched_ranks() > 1:
         raise LabError(f"this is one of {launched_ranks()} ranks: call horovod.tensorflow.init() first")
     return OneWorker()
+
+
+def communicator_here(communicator: Communicator | None) -> Communicator:
+    """A communicator that was given, or the default one, for what trains one worker in this process.
+
+    Raises:
+        ValueError: several workers live in this process, as those of `SimulatedWorkers` do.
+
+    Example:
+        >>> communicator_here(None).size
+        1
+    """
+    communicator = communicator or default_communicator()
+    if communicator.local != 1:
+        told = f"got {communicator.local} simulated ones: ModelTrainer can train them"
+        raise ValueError(f"communicator must have one worker in this process, {told}")
+    return communicator

@@ -16,7 +16,7 @@ from dgc_lab.dgc.compressor import Compressor, after
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.exchange import check_finite
 from dgc_lab.dgc.wire_format import nbytes
-from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, default_communicator
+from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, communicator_here, default_communicator
 
 v1 = tf.compat.v1.train
 
@@ -81,7 +81,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
         if self.compressor is None:
             kind = LocalCompressor if self.communicator is None else Compressor
             with tf.init_scope():
-                self.compressor = kind(self.config, variables, self.communicator or default_communicator())
+                self.compressor = kind(self.config, variables, communicator_here(self.communicator))
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
                 f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
@@ -131,7 +131,10 @@ class GradientCompressionOptimizer(v1.Optimizer):
 
 
 class LocalCompressor(Compressor):
-    """A `Compressor` whose updates Horovod's optimizer exchanges; `after_exchange` makes updates of what comes back."""
+    """A `Compressor` whose updates Horovod's optimizer exchanges; `after_exchange` makes updates of what comes back.
+
+    A worker learns only then that another one's gradient was not finite: of its own, what it sent in that step is lost.
+    """
 
     def __call__(self, gradients, ratio=None, metadata=None):
         """As the compressor's, but nothing is sent: this worker's own updates, NaN where a gradient is not finite.
@@ -163,8 +166,9 @@ class LocalCompressor(Compressor):
             updates[i] = tf.IndexedSlices(values, tf.cast(rows, like.indices.dtype), like.dense_shape)
             gathered += [values, rows]
         report = self.report([own], kinds, tf.stack([nbytes(reduced), nbytes(gathered)]), tf.zeros([1, 0]))
-        updates = [poison_with_nan(update, own.metadata[0] < 0) for update in updates]
-        return self.commit(updates, self.kept_changes(kinds.sparse, [state]), report), report
+        finite = own.metadata[0] < 0
+        changes = [(If(finite, kept), value) for kept, value in self.kept_changes(kinds.sparse, [state])]
+        return self.commit([poison_with_nan(update, finite) for update in updates], changes, report), report
 
     def after_exchange(self, updates):
         """The rest of the step: back to the variables' shapes, and momentum where it is due."""
@@ -186,6 +190,20 @@ class LocalCompressor(Compressor):
         assigned = [variable.assign(value) for variable, value in changes]
         done = [cast_to(variable.dtype.base_dtype, update) for variable, update in zip(self.trained, done, strict=True)]
         return after(done, [] if tf.executing_eagerly() else assigned)
+
+
+class If:
+    """What keeps a value, and takes a new one only where something is so."""
+
+    def __init__(self, so, kept):
+        self.so, self.kept = so, kept
+
+    def assign(self, value):
+        def take():
+            with tf.control_dependencies([self.kept.assign(value)]):
+                return tf.constant(True)
+
+        return tf.cond(self.so, take, lambda: tf.constant(False))
 
 
 def cast_to(dtype, update):

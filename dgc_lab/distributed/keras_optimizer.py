@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, communicator_here
 from dgc_lab.distributed.keras_refusals import check_for_momentum, check_optimizer
 from dgc_lab.schemes.compressor import compressor_of
 from dgc_lab.schemes.gallery import parse_scheme
@@ -92,7 +92,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         """Create velocities, residuals and the inner optimizer's state; Keras calls it."""
         if self.built:
             return
-        self.communicator = self.communicator or default_communicator()
+        self.communicator = communicator_here(self.communicator)
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while it traces, and the first step wants their values

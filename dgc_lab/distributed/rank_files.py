@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, load_arrays, save_arrays
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
 class RankFiles:
@@ -54,16 +54,8 @@ class RankFiles:
         Raises:
             LabError: ranks have no step in common, or the run that saved had other settings or as many workers.
         """
-        steps, values, words = self.steps(), [], ""
-        try:
-            values = self._values(steps[-1]) if steps else []
-        except LabError as error:
-            words = str(error)
-        # All say it: Horovod puts the others down when one has ended, maybe before it has said why.
-        mine = tf.constant(list(f"{words}\n".encode()), tf.uint8)
-        every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
-        if damaged := bytes(every.numpy()).decode().strip():
-            raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
+        steps = self.steps()
+        values = self._values_by_all(steps[-1] if steps else 0)
         mine = tf.constant([[steps[0], steps[-1]] if steps else [0, 0]])
         told = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.saved").numpy().tolist()
         step = min(newest for _, newest in told)
@@ -76,14 +68,30 @@ class RankFiles:
                     there = f"steps {saved} of rank {rank}, and step {step} of another"
                 words = "bring back what is missing, or remove all rank_*_step_*.npz to begin anew"
                 raise LabError(f"{self.folder} holds {there}: {words}")
-        if step != steps[-1]:
-            values = self._values(step)
+        if any(newest != step for _, newest in told):
+            values = self._values_by_all(step)
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value.view(variable.dtype.as_numpy_dtype))
         for later in [saved for saved in steps if saved > step]:  # not all have it; with that of another try all might
             self._file(later).unlink()
         self.step = step
         return step
+
+    def _values_by_all(self, step):
+        """What the file of a step holds, 0 for none; a LabError on all ranks where one cannot read its own.
+
+        All say it: Horovod puts the others down when one has ended, maybe before it has said why.
+        """
+        values, words = [], ""
+        try:
+            values = self._values(step) if step else []
+        except LabError as error:
+            words = str(error)
+        mine = tf.constant(list(f"{words}\n".encode()), tf.uint8)
+        every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
+        if damaged := bytes(every.numpy()).decode().strip():
+            raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
+        return values
 
     def _values(self, step):
         """What a file of this run holds; a LabError for another run's, and for a damaged one."""
@@ -151,7 +159,7 @@ class SaveRanks(keras.callbacks.Callback):
 
         Every rank must call it.
         """
-        self.communicator = (self.communicator or default_communicator()).each_rank
+        self.communicator = communicator_here(self.communicator).each_rank
         model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
         compressor = getattr(model.optimizer, "compressor", None)

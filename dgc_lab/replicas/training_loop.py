@@ -241,4 +241,4 @@ def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
     shapes, others = [[np.shape(array) for array in arrays] for arrays in (one, other)]
     if not shapes or shapes != others:
         raise ValueError(f"one and other must hold arrays of the same shapes, got {shapes} and {others}")
-    return float(np.max([np.abs(np.subtract(a, b)).max() for a, b in zip(one, other, strict=True)]))
+    return float(np.max([np.abs(np.subtract(a, b, dtype=np.float64)).max() for a, b in zip(one, other, strict=True)]))

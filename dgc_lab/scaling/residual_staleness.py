@@ -3,7 +3,7 @@
 An element's age is the number of earlier steps whose gradients its residual still holds: 0 when it is sent in the very
 step in which its oldest gradient was computed. `WatchedCompressor` takes it from what a step does to the residuals.
 
-Sources: arXiv:1712.01887, section 3.2 (staleness of the residual; momentum factor masking is against it).
+Sources: arXiv:1712.01887, section 3.3 (staleness of the residual; momentum factor masking is against it).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class WatchedCompressor(Compressor):
         corrects, watched = self.config.corrects_momentum, []
         for worker, own in enumerate(gradients):
             for i, gradient in enumerate(own):
-                if self.ages[worker][i] is not None and tf.is_tensor(gradient):
+                if self.ages[worker][i] is not None and isinstance(gradient, tf.Tensor):
                     before = tf.identity(self.residuals[worker][i])
                     velocity = tf.identity(self.velocities[worker][i]) if corrects else None
                     watched.append((self.ages[worker][i], self.residuals[worker][i], before, gradient, velocity))

@@ -41,6 +41,8 @@ def checked_question(question, who: str):
     if isinstance(question, Mean):
         if not tensors[0].dtype.is_floating:
             raise ValueError(f"{who} must yield Mean of floating-point numbers, got {tensors[0].dtype.name}")
+        if tensors[0].dtype == tf.bfloat16:
+            raise ValueError(f"{who} must not yield Mean of bfloat16, which Horovod cannot add: All carries it")
         return Mean(tensors[0])
     if wrong := [one.dtype.name for one in tensors if not (one.dtype.is_floating or one.dtype.is_integer)]:
         raise ValueError(

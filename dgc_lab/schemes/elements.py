@@ -42,7 +42,7 @@ def largest(x: tf.Tensor, ratio: Ratio, seed: Seed):
 
     By a sampled threshold (`dgc_lab.dgc.sampled_threshold`), drawn with ``seed``, int32 (2,).
 
-    Source: arXiv:1712.01887, section 3.
+    Source: arXiv:1712.01887, section 5.
 
     Example:
         >>> indices, values = largest(tf.constant([0.25, -0.5, 0.0, 0.1]), 0.25, (0, 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_whole
 from dgc_lab.schemes.scheme import Scheme
 
 
@@ -36,7 +36,7 @@ def with_memory(scheme: Scheme) -> Scheme:
 def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
     """Momentum SGD on what all workers have in common after the exchange; every worker keeps the same velocity.
 
-    ``scheme`` has no momentum of its own; ``momentum`` is at least 0 and below 1.
+    ``scheme`` has no momentum of its own; a ValueError unless ``momentum`` is at least 0 and below 1.
 
     Example:
         >>> from dgc_lab.schemes import qsgd
@@ -45,6 +45,8 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
 
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     """
+
+    check_number("momentum", momentum, "at least 0 and below 1")
 
     def init(gradient):
         return tf.zeros_like(gradient), scheme.init(gradient)

@@ -8,6 +8,9 @@ import inspect
 import numbers
 import types
 
+import numpy as np
+import tensorflow as tf
+
 from dgc_lab.common import check_number
 from dgc_lab.schemes.scheme import Scheme
 
@@ -43,22 +46,49 @@ def identity(scheme: Scheme) -> str:
         'qsgd:levels=1, with memory'
     """
     name = scheme.name or getattr(scheme.step, "__name__", "scheme")
-    own = sorted({text for module, text in parts_of(scheme) if not module.startswith("dgc_lab.")})
+    own = list(own_texts([scheme.step, scheme.init]))
     return f"{name} {hashlib.sha256(''.join(own).encode()).hexdigest()[:8]}" if own else name
 
 
-def parts_of(function, seen=()):
-    """(module, code as text) of a function or scheme, and of what it calls by a name of its module or holds."""
-    if isinstance(function, Scheme):
-        yield from (part for one in (function.step, function.init) for part in parts_of(one, seen))
-    if not isinstance(function, types.FunctionType) or function in seen:
-        return
-    yield function.__module__, code_of(function.__code__)
-    held = inspect.getclosurevars(function)
-    for name, value in {**held.nonlocals, **held.globals}.items():
-        if isinstance(value, numbers.Number | str):
-            yield function.__module__, f"{name}={value!r}"
-        yield from parts_of(value, (*seen, function))
+def own_texts(value, own=False, seen=()):
+    """The code of a user's functions in a value, as texts, and of these what they have as defaults, hold and name.
+
+    ``own`` says that a user's function has the value; what the lab's functions hold is in their schemes' names.
+    """
+    if isinstance(value, Scheme):
+        value = [value.step, value.init]
+    elif isinstance(value, functools.partial):
+        value, own = [value.func, value.args, value.keywords], own or is_own(value.func)
+    if isinstance(value, dict):
+        value = sorted(value.items(), key=repr)
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from own_texts(one, own, seen)
+    elif isinstance(value, types.FunctionType) and value not in seen:
+        if own := is_own(value):
+            yield code_of(value.__code__)
+        names = {name for code in codes_in(value.__code__) for name in code.co_names}
+        named = {name: value.__globals__[name] for name in names & value.__globals__.keys()}
+        held = inspect.getclosurevars(value).nonlocals | {"defaults": [value.__defaults__, value.__kwdefaults__]}
+        yield from own_texts({**named, **held}, own, (*seen, value))
+    elif own and isinstance(value, numbers.Number | str | bytes):
+        yield repr(value)
+    elif own and isinstance(value, np.ndarray | tf.Tensor) and hasattr(value, "__array__"):
+        value = np.asarray(value)
+        yield f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+
+
+def is_own(function) -> bool:
+    """Whether a function is a user's."""
+    return not str(getattr(function, "__module__", "")).startswith("dgc_lab.")
+
+
+def codes_in(code: types.CodeType):
+    """A function's code, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
 
 
 def code_of(code: types.CodeType) -> str:

@@ -34,7 +34,8 @@ def dense():
 def float16():
     """Whole gradients in 16 bits, of which 11 are digits, added up in 16 bits: from 6e-8 to 65 504.
 
-    update = mean of float16(g). An allreduce of 2 bytes an element.
+    update = mean of float16(g). An allreduce of 2 bytes an element. A sum that is larger is infinity, as in Horovod's
+    own compression, and the next step finds its gradients not finite.
 
     Source: arXiv:1710.03740, section 3.
 
@@ -103,7 +104,7 @@ def int8():
 def sign():
     """Signs, a bit each; all follow the sign of the majority. Biased, and without memory.
 
-    update = sign(sum of sign(g)), where the sign of 0 is +1. An allgather of a bit an element.
+    update = sign(sum of sign(g)): a gradient of 0 votes +1, and a tie moves nothing. An allgather of a bit an element.
 
     Source: arXiv:1802.04434, Algorithm 3 (majority vote).
 
@@ -154,7 +155,7 @@ def ef_sign():
 def signum(momentum: float = 0.9):
     """The sign of each worker's momentum; the majority decides.
 
-    v' = m v + (1 - m) g; update = sign(sum of sign(v')), where the sign of 0 is +1. An allgather of a bit an element.
+    v' = m v + (1 - m) g; update = sign(sum of sign(v')), with votes as in `sign`. An allgather of a bit an element.
 
     Source: arXiv:1802.04434, Algorithm 2 (SIGNUM).
 
@@ -219,6 +220,7 @@ def qsgd(levels: int = 4):
     def step(gradient, state, turn):
         norm = tf.norm(gradient)
         scaled = tf.math.divide_no_nan(tf.abs(gradient) * levels, norm)
+        scaled = tf.minimum(scaled, levels)  # a quotient that was rounded up would not fit
         numbers = tf.sign(gradient) * round_by_chance(scaled, turn.own_seed)
         everyone = yield All((pack_bits(numbers + levels, bits), norm))
         values = [(unpack_bits(packed, bits, gradient.shape) - levels, norm) for packed, norm in everyone]

@@ -43,7 +43,8 @@ class Turn(NamedTuple):
     """What a step knows beside gradient and state.
 
     Attributes:
-        seed: int32 (2,), for random numbers that are the same on all workers; another one for each step and tensor.
+        seed: int32 (2,), for random numbers that are the same on all workers; another one for each step and tensor
+            (a tensor has that of the one before it 1000 steps later).
         own_seed: int32 (2,), for random numbers of this worker alone.
         workers: number of them.
 

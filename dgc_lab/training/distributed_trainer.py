@@ -60,7 +60,7 @@ class DistributedConfig(Switches, MaskingConfig):
         nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
             switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.DGCConfig`, with its defaults.
         workers: number of them.
-        warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``.
+        warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; other schemes than DGC have none.
         warm_up_steps: updates in each stage.
         scheme: ``"dgc"``, with all these switches; or one of `dgc_lab.schemes`, by name such as ``"qsgd:levels=4"``
             or as a `Scheme`. What it has of a ratio and does not name is the run's. Of the switches it has clipping,
@@ -102,7 +102,8 @@ class DistributedConfig(Switches, MaskingConfig):
         """The switches as a `dgc_lab.dgc.DGCConfig` at one ratio."""
         names = [field.name for field in dataclasses.fields(DGCConfig) if hasattr(self, field.name)]
         switches = {name: getattr(self, name) for name in names}
-        return DGCConfig(**switches | {"ratio": ratio, "warm_up": WARM_UPS[self.warm_up](ratio)})
+        stages = WARM_UPS[self.warm_up](ratio) if self.scheme == "dgc" else ()
+        return DGCConfig(**switches | {"ratio": ratio, "warm_up": stages})
 
 
 class DistributedTrainer(ModelTrainer):
@@ -181,6 +182,8 @@ class DistributedTrainer(ModelTrainer):
 
     def save(self, folder) -> None:
         """Keep weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""
+        if self.ratio is None:
+            raise LabError("nothing was trained yet: run(ratio) comes before save(folder)")
         if self.files is None or self.files.folder != Path(folder):
             self.files = self._files(folder, self.ratio)
         self.files.save(self.steps_done)
@@ -196,7 +199,8 @@ class DistributedTrainer(ModelTrainer):
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
         kept = [*self.weights, *self.statistics, *self.compressor.state]
-        return RankFiles(folder, self.communicator, kept, {**settings, "ratio": float(ratio)})
+        about = {**settings, "ratio": float(ratio), "data": self.data.fingerprint()}
+        return RankFiles(folder, self.communicator, kept, about)
 
 
 class TrainerOnRanks:

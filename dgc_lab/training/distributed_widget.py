@@ -13,7 +13,7 @@ from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.widget import wide
 
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
-# Each of the two about momentum off by itself, and masking alone as in lesson 4: nothing that is not sent is kept.
+# Each of the two about momentum off by itself, and masking alone: nothing that is not sent is kept.
 METHODS = {
     "complete DGC": COMPLETE,
     "momentum after the exchange": {**COMPLETE, "momentum_correction": False},

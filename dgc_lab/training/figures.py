@@ -77,7 +77,8 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
         axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
         title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
         if limits is not None:
-            axes.axvline(np.log10(limits[name]), color=PALETTE[1], linewidth=2)
+            if limits[name] > 0:  # else all is kept
+                axes.axvline(np.log10(limits[name]), color=PALETTE[1], linewidth=2)
             title += f", {np.mean(sizes >= limits[name]):.2%} kept"
         axes.set_title(title, fontsize=9)
         axes.set_yticks([])
@@ -125,7 +126,9 @@ def loss_and_accuracy(runs: dict) -> Picture:
         for evaluation in evaluations_of(events):
             drawing.add_accuracy(evaluation.step, evaluation.accuracy)
     best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
-    drawing.accuracy_axes.set_ylim(0, min(1.02, 1.3 * best))  # a quarter of the masked words is a good result
+    drawing.accuracy_axes.set_ylim(
+        0, min(1.02, max(0.05, 1.3 * best))
+    )  # a quarter of the masked words is a good result
     return drawing.picture()
 
 

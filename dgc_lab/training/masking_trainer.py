@@ -81,6 +81,12 @@ class MaskingConfig:
         return MODELS[self.dataset].__name__
 
 
+def check_alone(settings: MaskingConfig) -> None:
+    """A ValueError for settings of several workers, which are a `MaskingConfig`, too."""
+    if (workers := getattr(settings, "workers", None)) is not None:
+        raise ValueError(f"settings must be of one worker, got {workers}: a DistributedTrainer is for them")
+
+
 class Trainer:
     """A model, its data on the device, and one traced training step that serves every ratio.
 
@@ -107,6 +113,7 @@ class Trainer:
 
     def __init__(self, settings: MaskingConfig, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
+        check_alone(settings)
         self.own_masks = masks is not None
         if self.own_masks and settings.rule == "off":
             raise ValueError("masks must be None with rule 'off', which applies none")

@@ -48,16 +48,8 @@ def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", see
     """The published config; ``scope``, there the first tensor's, is as in `dgc_lab.dgc.thresholding.thresholds`."""
     from dgc_lab.training.masking_trainer import MaskingConfig
 
-    return MaskingConfig(
-        dataset="mnist",
-        steps=steps,
-        batch=100,
-        learning_rate=0.001,
-        momentum=0.9,
-        rule="exact" if scope == "first" else "sampled",
-        scope=scope,
-        seed=seed,
-    )
+    own = {"dataset": "mnist", "steps": steps, "batch": 100, "learning_rate": 0.001, "momentum": 0.9, "seed": seed}
+    return MaskingConfig(**own, rule="exact" if scope == "first" else "sampled", scope=scope)
 
 
 def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
@@ -77,16 +69,8 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
         switches = {"rule": "exact", "scope": "first", **MASKING}
     else:
         switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50), "accumulate": method == "dgc"}
-    return DistributedConfig(
-        dataset="mnist",
-        steps=steps // 2,
-        batch=100,
-        learning_rate=0.002,
-        momentum=0.9,
-        seed=seed,
-        evaluations=2,  # one takes as long as 30 steps, and one rank waits for it
-        **switches,
-    )
+    own = {"dataset": "mnist", "steps": steps // 2, "batch": 100, "learning_rate": 0.002, "momentum": 0.9, "seed": seed}
+    return DistributedConfig(**own, evaluations=2, **switches)  # one takes as long as 30 steps, and a rank waits for it
 
 
 def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.DataFrame:
@@ -116,7 +100,7 @@ def single_node_rows(scope: str = "first") -> list[dict]:
 def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """The rows of the two-node table as they were made for this lab, from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of `two_node_settings`, else a ValueError; ``seed`` 1 and 2 are there at 0.1 % and at 100 %.
+    ``method`` is one of `two_node_settings`, else a ValueError; ``seed`` 1 and 2 have a row each.
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]

@@ -90,9 +90,8 @@ def spread(figures: dict) -> pd.DataFrame:
         >>> spread({"dense": [0.97, 0.98, 0.96]}).round(3).values.tolist()
         [[0.97, 0.96, 0.98]]
     """
-    return pd.DataFrame(
-        {label: {"mean": np.mean(own), "least": min(own), "most": max(own)} for label, own in figures.items()}
-    ).T
+    told = {label: {"mean": np.mean(own), "least": min(own), "most": max(own)} for label, own in figures.items()}
+    return pd.DataFrame(told).T
 
 
 def check_runs(runs: dict) -> None:

@@ -65,13 +65,15 @@ def sweep(
         >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
         [1.0, 0.1]
     """
-    from dgc_lab.training.masking_trainer import Trainer
+    from dgc_lab.training.masking_trainer import Trainer, check_alone
 
     ratios = checked_ratios(ratios)
     if trainer and trainer.settings != settings:
         raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
     if getattr(trainer, "own_masks", False) and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
+    if not trainer:
+        check_alone(settings)
     data = trainer.data if trainer else data or load(settings.dataset)
     trainer_of = functools.cache(lambda settings: trainer or Trainer(settings, data))
     return train_each([(settings, ratio) for ratio in ratios], trainer_of, data, out)

@@ -72,18 +72,21 @@ def small_bert(
     )
     x = keras.layers.LayerNormalization(name="norm_words")(Positions(next(seeds), name="positions")(table(words)))
     for number in range(layers):
-        x = x + attention(keras.layers.LayerNormalization(name=f"norm{number}a")(x), heads, number, seeds)
+        x = x + attention(keras.layers.LayerNormalization(name=f"norm{number}a")(x), heads, number)
         x = x + feed_forward(keras.layers.LayerNormalization(name=f"norm{number}b")(x), number, seeds)
     x = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
     x = keras.layers.Dense(width, "gelu", kernel_initializer=GlorotUniform(next(seeds)), name="head")(x)
     logits = table(keras.layers.LayerNormalization(name="norm_head")(x), reverse=True)
-    return keras.Model((words, places), logits, name="small_bert")
+    model = keras.Model((words, places), logits, name="small_bert")
+    for variable in model.trainable_variables:  # Keras gives all four of an attention the same first numbers
+        if "attention" in variable.path and variable.path.endswith("kernel"):
+            variable.assign(GlorotUniform(next(seeds))(variable.shape))
+    return model
 
 
-def attention(x, heads: int, number: int, seeds):
+def attention(x, heads: int, number: int):
     """Each word's vector becomes a mean of all words' vectors, weighted by how much they have to do with each other."""
-    named = {"kernel_initializer": GlorotUniform(next(seeds)), "name": f"attention{number}"}
-    return keras.layers.MultiHeadAttention(heads, x.shape[-1] // heads, **named)(x, x)
+    return keras.layers.MultiHeadAttention(heads, x.shape[-1] // heads, name=f"attention{number}")(x, x)
 
 
 def feed_forward(x, number: int, seeds):

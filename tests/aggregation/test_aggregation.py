@@ -444,3 +444,8 @@ def test_two_profilers_at_once_are_told(tmp_path):
 
 def test_what_is_no_tensor_needs_no_waiting():
     assert traces.wait_for([tf.ones([2]), 3.0, "words"]) is None
+
+
+def test_a_summary_reads_messages_once():
+    made = links.central([np.zeros(10, np.float32)] * 4)[1]
+    assert links.summary(iter(made)) == links.summary(list(made))

@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from dgc_lab.comparison import SchemeLab, error_table, exchange_table, scheme_rows, scheme_table
+from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, ef_sign, qsgd, sign
+from dgc_lab.schemes import All, Mean, Scheme, ef_sign, powersgd, qsgd, sign
 from dgc_lab.terminal import show
 from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
 from dgc_lab.workloads import load
@@ -273,7 +273,26 @@ def test_a_gradient_without_a_bias_is_named(scheme, gradient, message):
         error_table({"it": scheme}, np.float32(gradient), draws=2)
 
 
-@pytest.mark.parametrize("message", [(0, 0), (-5, 10), (5, -1)])
-def test_a_message_has_bytes(message):
+@pytest.mark.parametrize("sent", [(0, 0), (-5, 10), (5, -1)])
+def test_a_message_has_bytes(sent):
     with pytest.raises(ValueError, match=r"messages\['a'\].* must be"):
-        exchange_table({"a": message}, 1)
+        exchange_table({"a": sent}, 1)
+
+
+def test_a_scheme_without_its_ratio_has_the_gallerys(lab):
+    """Left to the run it would be 1, and DGC would send more than whole gradients are."""
+    widget = lab(schemes="dense dgc top_k:every=2")
+    assert [settings.scheme for settings, _ in widget.runs()] == ["dense", "dgc:ratio=0.01", "top_k:ratio=0.01,every=2"]
+
+
+def test_every_allreduce_of_a_step_has_to_begin():
+    sent = message(powersgd(rank=1), "mnist_cnn")
+    assert (sent.allreduces, sent.allgathers) == (2, 1)
+    ms = "ms, 1024 workers"
+    once, twice = exchange_table({"one": (8, 0), "two": sent._replace(reduced=8, gathered=0)}, 10, (1024,))[ms]
+    assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+def test_rows_of_two_data_sets_have_no_mean():
+    with pytest.raises(ValueError, match="rows must be of one data set, got digits, mnist"):
+        scheme_table(scheme_rows("digits") + scheme_rows("mnist"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dgc_lab import dgc
 from dgc_lab.dgc import exchange
 from dgc_lab.dgc import thresholding as c
-from dgc_lab.dgc.selection import block_maxima, elements_above
+from dgc_lab.dgc.selection import block_maxima, elements_above, select
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 VECTORS = hnp.arrays(np.float32, st.integers(0, 200), elements=FLOATS)
@@ -297,3 +297,16 @@ def test_a_block_with_nan_has_a_peak_that_is_nan():
     x = np.ones(128, np.float32)
     x[70] = np.nan
     assert np.isnan(block_maxima(tf.constant(x)).numpy()).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("values", ["float32", "float16"])
+def test_what_is_sent_and_what_is_left_are_finite_in_every_type(dtype, values):
+    large, larger = {"float64": (7e4, 1e300), "bfloat16": (7e4, 1e38), "float16": (6e4, 2.0)}[dtype]
+    residual = tf.constant([large, larger, 0.25], dtype)
+    indices, sent, left = select(residual, 1.0, values)
+    assert indices.numpy().tolist() == [0, 1]
+    assert sent.dtype == values
+    assert left.dtype == dtype
+    assert np.all(np.isfinite(np.float64(sent)))
+    np.testing.assert_array_equal(tf.cast(sent, dtype) + left, residual[:2])

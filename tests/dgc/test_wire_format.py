@@ -1,5 +1,7 @@
 """The wire format: run lengths and messages come back as they went, and are as long as they say."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -161,3 +163,14 @@ def test_a_sum_has_one_order_whichever_tensors_are_needed_elsewhere(needed):
     numbers = [tf.constant([number]) for number in (1e8, -1e8, 1.0, 1.0)]
     assert total(*numbers[:3])[0].numpy().tolist() == [2.0]
     assert total(*numbers)[0].numpy().tolist() == [4.0]
+
+
+def test_bytes_that_are_too_many_are_told_in_a_session_too():
+    nothing, layout = tf.zeros([0]), Layout(metadata=1)
+    message = pack(Content(tf.constant([7.0]), nothing, [], tf.constant([5, 9]), tf.constant([0.5, 2.0])), layout)
+    longer = np.concatenate([message.numpy(), np.zeros(4, np.uint8)])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for given, right in ((message.numpy(), True), (longer, False)):
+            [content] = unpack(tf.constant(given), layout, 1)
+            with contextlib.nullcontext() if right else pytest.raises(tf.errors.InvalidArgumentError, match="must end"):
+                assert session.run(content.indices).tolist() == [5, 9]

@@ -1,5 +1,7 @@
 """The Keras and the compat.v1 optimizer on one worker: what they accept, refuse, save and show."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -181,13 +183,16 @@ def test_in_a_loop_of_ones_own_autograph_converts_nothing_of_the_optimizer():
     assert "ENABLED" not in ours
 
 
+def one_of_two(rank):
+    """A rank's communicator, for what asks it for its place alone."""
+    communicator = SimulatedWorkers(2)
+    communicator.first, communicator.local = rank, 1
+    return communicator
+
+
 def test_shards_are_equal_and_disjoint():
-    second = SimulatedWorkers(2)
-    second.first = 1
-    first_part, second_part = (
-        shard(np.arange(7), communicator=SimulatedWorkers(2))[0],
-        shard(np.arange(7), communicator=second)[0],
-    )
+    first, second = one_of_two(0), one_of_two(1)
+    first_part, second_part = (shard(np.arange(7), communicator=one)[0] for one in (first, second))
     assert [first_part.tolist(), second_part.tolist()] == [[0, 2, 4], [1, 3, 5]]
     with pytest.raises(ValueError, match=r"arrays must have one length of at least 2.* got lengths \[3, 4\]"):
         shard(np.arange(3), np.arange(4), communicator=second)
@@ -469,7 +474,7 @@ def test_a_file_of_as_many_ranks_alone_is_loaded():
 
 def test_a_generator_needs_its_number_of_steps_on_several_ranks():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
-    metrics = AverageMetrics(SimulatedWorkers(2))
+    metrics = AverageMetrics(one_of_two(0))
     batches = ((np.ones((4, 4)), np.ones((4, 3))) for _ in range(3))
     with pytest.raises(ValueError, match="steps_per_epoch must be given to fit, got None"):
         model.fit(batches, verbose=0, callbacks=[metrics])
@@ -482,3 +487,54 @@ def test_frozen_weights_are_not_changed_by_averaging_them():
     average_statistics(model, SimulatedWorkers(3))
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_simulated_workers_are_not_taken_for_ranks():
+    """Each process has one gradient: two workers would be made of one, or of none."""
+    pair, told = SimulatedWorkers(2), "communicator must have one worker in this process, got 2 simulated ones"
+    with pytest.raises(ValueError, match=told):
+        fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), communicator=pair)))
+    with pytest.raises(ValueError, match=told):
+        fit(compiled(keras.optimizers.SGD(0.1)), callbacks=[AverageMetrics(pair)])
+    with pytest.raises(ValueError, match=told):
+        shard([0, 1, 2, 3], communicator=pair)
+    weight = tf.Variable([[1.0, 2.0]])
+    optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL, communicator=pair)
+    with pytest.raises(ValueError, match=told):
+        optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+@pytest.mark.parametrize("session", [False, True])
+def test_nan_inside_horovods_optimizer_spoils_one_step_and_no_more(ratio, session):
+    """What is kept stayed NaN, and with it every step after."""
+    config = DGCConfig(ratio=ratio, momentum=0.5, dense_below=0)
+    with tf.Graph().as_default() if session else contextlib.nullcontext():
+        weight, factor = tf.Variable(tf.ones([4, 5])), tf.Variable(1.0)
+        optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), config)
+
+        def minimize():
+            return optimizer.minimize(lambda: tf.reduce_sum(weight * factor), var_list=[weight])
+
+        if session:
+            running, once = (
+                tf.compat.v1.Session(),
+                optimizer.minimize(tf.reduce_sum(weight * factor), var_list=[weight]),
+            )
+            value = tf.compat.v1.placeholder(tf.float32)
+            assigned = factor.assign(value)
+            running.run(tf.compat.v1.global_variables_initializer())
+            assign, step = lambda number: running.run(assigned, {value: number}), lambda: running.run(once)
+        else:
+            assign, step = factor.assign, minimize
+        step()
+        assign(np.nan)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="NaN"):
+            step()
+        assign(1.0)
+        step()
+        kept = [optimizer.get_slot(weight, name) for name in ("residual", "velocity")]
+        found = running.run([weight, *kept]) if session else [weight.numpy(), *(part.numpy() for part in kept)]
+    assert all(np.all(np.isfinite(part)) for part in found)
+    assert np.all(found[0] <= 1)
+    assert np.any(found[0] < 1)

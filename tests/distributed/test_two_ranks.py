@@ -408,6 +408,67 @@ def test_a_state_loaded_on_one_rank_alone_is_refused(two_ranks, tmp_path):
     assert two_ranks.ready
 
 
+def fit_with_metrics_where_rank_0_alone_goes_on():
+    import keras
+
+    from dgc_lab.distributed import AverageMetrics, DistributedOptimizer
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(2)])
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    if HorovodWorkers().first == 0:
+        model.optimizer.inner_optimizer.iterations.assign(5)
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0, callbacks=[AverageMetrics()])
+
+
+def test_metrics_of_a_rank_that_alone_goes_on_do_not_wait_for_ever(two_ranks):
+    """The others would have given it their moments, and it would not have taken them."""
+    with pytest.raises(RankFailed, match="all ranks must have the same"):
+        two_ranks.run(fit_with_metrics_where_rank_0_alone_goes_on)
+    assert two_ranks.ready
+
+
+def fit_in_bfloat16():
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+
+    start = keras.initializers.RandomUniform(seed=HorovodWorkers().first)
+    layer = keras.layers.Dense(2, dtype="bfloat16", kernel_initializer=start)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    config = DGCConfig(ratio=0.5, dense_below=0)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1), config), "mse", jit_compile=False)
+    model.fit(np.ones((8, 4), np.float32), np.ones((8, 2), np.float32), verbose=0)
+    return np.float32(layer.kernel.numpy())
+
+
+def test_weights_in_bfloat16_begin_and_stay_alike(two_ranks):
+    one, other = two_ranks.run(fit_in_bfloat16)
+    np.testing.assert_array_equal(one, other)
+
+
+def damage_an_older_save_and_restore(folder):
+    import horovod.tensorflow as hvd
+
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    communicator, variable = HorovodWorkers(), tf.Variable(0.0)
+    files = RankFiles(folder, communicator, [variable], {})
+    for step in (4, 5) if communicator.first == 0 else (3, 4):
+        files.save(step)
+    if communicator.first == 0:
+        whole = files._file(4).read_bytes()
+        files._file(4).write_bytes(whole[: len(whole) // 2])
+    hvd.allreduce(tf.constant(1.0), name="all_have_saved")
+    return RankFiles(folder, communicator, [variable], {}).restore()
+
+
+def test_every_rank_says_that_the_save_of_all_is_damaged_on_one(two_ranks, tmp_path):
+    with pytest.raises(RankFailed, match=r"rank_0_step_4\.npz cannot be read") as failure:
+        two_ranks.run(damage_an_older_save_and_restore, str(tmp_path))
+    assert set(failure.value.problems) == {0, 1}
+
+
 # compat.v1 ----------------------------------------------------------------------------------------------------------
 
 

@@ -412,3 +412,9 @@ def test_a_difference_is_between_arrays_of_the_same_shapes(other):
 
     with pytest.raises(ValueError, match=r"one and other must hold arrays of the same shapes, got \[\(1,\)\] and"):
         largest_difference([[1.0]], other)
+
+
+def test_the_difference_of_bytes_does_not_wrap():
+    from dgc_lab.replicas.training_loop import largest_difference
+
+    assert largest_difference([np.uint8([0])], [np.uint8([1])]) == 1.0

@@ -232,3 +232,10 @@ def test_the_table_command(tmp_path, capsys):
 def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
     assert main(["table", "workers", *options]) == 1
     assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_rows_of_a_table_are_not_counted_as_the_whole_table():
+    table = tf.Variable(tf.zeros([1000, 4]))
+    watched = WatchedCompressor(DGCConfig(dense_below=0), [table], OneWorker())
+    watched([[tf.IndexedSlices(tf.ones([2, 4]), tf.constant([3, 5]), tf.constant([1000, 4]))]])
+    assert int(tf.reduce_sum(watched.sent_ages)) == 0, "they have no residual"

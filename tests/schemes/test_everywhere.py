@@ -1,5 +1,9 @@
 """Schemes in trainers, sweeps and files: a row says which scheme made it, and a user's own is never another's."""
 
+import functools
+import sys
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -64,6 +68,48 @@ def test_a_scheme_of_ones_own_is_known_by_its_code():
         return tf.add_n([own for (own,) in everyone]) / len(everyone), gradient, state
 
     assert identity(Scheme(other, name="mine")) != identity(half_of(0.5)._replace(name="mine"))
+
+
+FACTOR = (1.0,)
+
+
+def scaled_by(scale):
+    def by_what_it_holds(gradient, state, turn):
+        mean = yield Mean(gradient * scale[0])
+        return mean, gradient, state
+
+    def by_default(gradient, state, turn, scale=scale):
+        mean = yield Mean(gradient * scale[0])
+        return mean, gradient, state
+
+    def by_argument(scale, gradient, state, turn):
+        mean = yield Mean(gradient * scale[0])
+        return mean, gradient, state
+
+    array = np.array(scale)
+
+    def by_array(gradient, state, turn):
+        mean = yield Mean(gradient * array[0])
+        return mean, gradient, state
+
+    own = by_what_it_holds, by_default, functools.partial(by_argument, scale), by_array
+    return [Scheme(step, name="mine") for step in own]
+
+
+def by_a_name_in_a_function_in_it(gradient, state, turn):
+    mean = yield Mean(tf.map_fn(lambda one: one * FACTOR[0], gradient))
+    return mean, gradient, state
+
+
+def test_whatever_a_scheme_of_ones_own_holds_is_part_of_it(monkeypatch):
+    """A row that was made with other numbers would be taken for its own."""
+    for one, same, other in zip(scaled_by((1.0,)), scaled_by((1.0,)), scaled_by((0.0,)), strict=True):
+        assert identity(one) == identity(same)
+        assert identity(one) != identity(other)
+        assert identity(with_memory(one)) != identity(with_memory(other))
+    before = identity(Scheme(by_a_name_in_a_function_in_it))
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", (2.0,))
+    assert identity(Scheme(by_a_name_in_a_function_in_it)) != before
 
 
 def test_a_scheme_is_known_by_its_code_in_every_process():

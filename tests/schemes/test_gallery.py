@@ -305,6 +305,7 @@ def silent(gradient, state, turn):
         (yields(All(tf.zeros([2]))), "must yield All of a tuple of tensors"),
         (yields(Mean("text")), "must yield Mean of floating-point numbers, got string"),
         (yields(Mean(tf.constant([1]))), "must yield Mean of floating-point numbers, got int32"),
+        (yields(Mean(tf.zeros([2], tf.bfloat16))), "must not yield Mean of bfloat16, which Horovod cannot add: All"),
         (yields(All((tf.constant([True]),))), "must yield All of numbers, got bool"),
         (yields(Mean(object())), "must yield tensors"),
         (returns(None), r"must return \(update, own, state\), got None"),
@@ -353,3 +354,22 @@ def test_a_scheme_is_short_enough_to_be_read():
     lengths = {name: lines_of_code(make) for name, make in SCHEMES.items()}
     assert max(lengths.values()) <= 20, lengths
     assert lines_of_code(scheme_module) <= 120, "interface and driver"
+
+
+def test_a_dominant_element_keeps_its_sign():
+    """127 x / x can be a little more than 127; rounded up, which is rare, a byte took it for the other sign."""
+    drawn = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32)
+    gradient = tf.constant([-drawn[drawn * np.float32(127) / drawn > 127][0], 0.0])
+    step = lab.qsgd(levels=127).step(gradient, (), Turn(tf.constant([0, 0]), tf.constant([46787, 1]), 1))
+    question = next(step)
+    with pytest.raises(StopIteration) as ended:
+        step.send([question.tensors])
+    update, own, _ = ended.value.value
+    np.testing.assert_array_equal(update, own)
+    assert float(update[0]) < 0
+
+
+def test_momentum_around_a_scheme_is_below_one():
+    for momentum in (1.5, -1.0):
+        with pytest.raises(ValueError, match=f"momentum must be at least 0 and below 1, got {momentum}"):
+            with_momentum(lab.dense(), momentum)

@@ -1,22 +1,26 @@
 """ResNet-20, the small BERT, the text it learns from, and the loop that trains any Keras model."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab.common import LabError
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
 from dgc_lab.training import DistributedConfig, DistributedTrainer, ModelTrainer, batches_of, dense
-from dgc_lab.training.events import Evaluation, TrainingDiverged
-from dgc_lab.training.figures import loss_and_accuracy
+from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged
+from dgc_lab.training.figures import gradient_histograms, loss_and_accuracy
 from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
-from dgc_lab.workloads.batches import make_evaluator
+from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 from dgc_lab.workloads.bert import small_bert
 from dgc_lab.workloads.masked_words import mask_words, masked_batches, most_frequent
+from dgc_lab.workloads.models import digits_cnn
 from dgc_lab.workloads.resnet import resnet20
 from dgc_lab.workloads.text import Vocabulary, corpus, paragraphs, python_reference, tokens
 
@@ -514,3 +518,45 @@ def test_constraints_of_weights_hold_after_every_step():
     list(trainer.run(steps=4))
     assert np.all(model.get_weights()[0] >= 0)
     assert np.any(model.get_weights()[0] > 0)
+
+
+def test_each_projection_of_an_attention_begins_with_numbers_of_its_own():
+    kernels = {v.path: v.numpy().ravel() for v in small_bert(50, 8, 16, 1, 2).variables if "attention" in v.path}
+    kernels = [kernel for path, kernel in kernels.items() if path.endswith("kernel")]
+    assert len(kernels) == 4
+    assert len({tuple(kernel[:5]) for kernel in kernels}) == 4
+
+
+def test_a_label_that_is_no_class_is_not_called_a_divergence(digits):
+    """A sweep would note a failed row, and go on."""
+    images, labels = digits.x_train[:64], np.full(64, 10)
+    trainer = ModelTrainer(digits_cnn(0), cross_entropy, batches_of(images, labels, 8), DGCConfig(), 0.05)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label"):
+        list(trainer.run(steps=2))
+
+
+def test_a_run_goes_on_with_its_own_data_alone(digits, tmp_path):
+    settings = DistributedConfig(steps=4, workers=1)
+    first = DistributedTrainer(settings, OneWorker(), digits)
+    with pytest.raises(LabError, match="nothing was trained yet"):
+        first.save(tmp_path)
+    for _ in first.run(0.1):
+        pass
+    first.save(tmp_path)
+    others = dataclasses.replace(digits, y_train=(digits.y_train + 1) % 10)
+    with pytest.raises(LabError, match="was saved by a run with data "):
+        DistributedTrainer(settings, OneWorker(), others).restore(tmp_path, 0.1)
+    assert DistributedTrainer(settings, OneWorker(), digits).restore(tmp_path, 0.1)
+
+
+def test_a_scheme_that_has_no_warm_up_does_not_tell_of_one(digits):
+    settings = DistributedConfig(steps=2, workers=1, scheme="top_k", warm_up="paper", warm_up_steps=1)
+    steps = steps_of(DistributedTrainer(settings, OneWorker(), digits).run(0.01))
+    assert [step.ratio for step in steps] == [0.01, 0.01]
+
+
+@pytest.mark.filterwarnings("error")
+def test_pictures_of_what_keeps_all_and_of_what_learned_nothing():
+    assert "100.00% kept" in gradient_histograms({"kernel": np.arange(1.0, 9.0)}, {"kernel": 0.0}).alt
+    step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
+    assert "test accuracy 0.000" in loss_and_accuracy({"none": [step, Evaluation(1, 0.0, 9.0)]}).alt

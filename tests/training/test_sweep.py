@@ -21,6 +21,7 @@ from dgc_lab.common import LabError
 from dgc_lab.scaling import worker_rows
 from dgc_lab.terminal import show
 from dgc_lab.training import published_tables as published
+from dgc_lab.training.distributed_trainer import DistributedConfig
 from dgc_lab.training.events import Step
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.training.sweeps import (
@@ -393,3 +394,11 @@ def test_ranks_that_ctrl_c_had_to_kill_are_told_of_and_rows_are_printed(capsys):
     assert printed.out.split() == ["ratio", "accuracy", "1.0", "0.5"]
     assert "error: the ranks did not stop within 5 s and were killed" in printed.err
     assert "1 of 2 rows finished, kept in rows.jsonl, the same command goes on there" in printed.err
+
+
+def test_settings_of_several_workers_are_not_trained_by_one():
+    """Their rows would say DGC on two workers, and hold what masking on one came to."""
+    with pytest.raises(ValueError, match="settings must be of one worker, got 2: a DistributedTrainer is for them"):
+        sweep(DistributedConfig(steps=2), [1.0])
+    with pytest.raises(ValueError, match="settings must be of one worker"):
+        Trainer(DistributedConfig(steps=2))
