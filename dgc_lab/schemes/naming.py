@@ -17,6 +17,8 @@ from dgc_lab.schemes.scheme import Scheme
 # What the numbers may be that schemes are made with; a tensor is looked at where it is used.
 LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
 
+LIBRARIES = ("dgc_lab", "tensorflow", "keras", "numpy")  # whose code is no user's
+
 
 def named(make):
     """Name what a function makes by its parameters, as in ``qsgd:levels=4``; what may change later, by its name.
@@ -80,7 +82,7 @@ def own_texts(value, own=False, seen=()):
 
 def is_own(function) -> bool:
     """Whether a function is a user's."""
-    return not str(getattr(function, "__module__", "")).startswith("dgc_lab.")
+    return str(getattr(function, "__module__", "")).partition(".")[0] not in LIBRARIES
 
 
 def codes_in(code: types.CodeType):

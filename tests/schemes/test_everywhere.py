@@ -10,7 +10,7 @@ import tensorflow as tf
 from dgc_lab.__main__ import main
 from dgc_lab.dgc import DGCConfig
 from dgc_lab.distributed import OneWorker, SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, SchemeCompressor, parse_scheme, qsgd, sign, with_memory
+from dgc_lab.schemes import SCHEMES, All, Mean, Scheme, SchemeCompressor, parse_scheme, qsgd, sign, with_memory
 from dgc_lab.schemes.naming import code_of, identity
 from dgc_lab.training import DistributedConfig, DistributedTrainer, RowEnded, read_rows, sweep
 
@@ -62,6 +62,8 @@ def test_a_scheme_of_ones_own_is_known_by_its_code():
     assert identity(half_of(0.5)) != identity(half_of(0.25))
     assert identity(with_memory(half_of(0.5))) != identity(with_memory(half_of(0.25)))
     assert identity(with_memory(qsgd(4))) == "qsgd:levels=4, with memory"
+    for name in SCHEMES:
+        assert identity(parse_scheme(name)) == parse_scheme(name).name
 
     def other(gradient, state, turn):
         everyone = yield All((gradient,))
