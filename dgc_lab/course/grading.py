@@ -26,6 +26,7 @@ from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, su
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
 from dgc_lab.course.sources import notebook, prepare
 from dgc_lab.course.submissions import Submission, find
+from dgc_lab.course.unzip import is_full
 from dgc_lab.marking import supervision
 from dgc_lab.marking.repair import is_variant
 from dgc_lab.marking.sandbox import end_with, entrance, fence_missing
@@ -70,7 +71,7 @@ def grade(
         )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    with locked(folder), _no_home_left(folder):
+    with _full_disk_named(folder), locked(folder), _no_home_left(folder):
         say(
             f"WARNING: no fence ({missing}): submissions run with your rights and your network"
             if missing
@@ -198,6 +199,20 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
 def home_prefix(folder: Path) -> str:
     """What the names of temporary folders for this grading folder begin with; short, for sockets are in there."""
     return f"dgc-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}-"
+
+
+@contextmanager
+def _full_disk_named(folder: Path):
+    """A full disk is no hand-in's fault: it ends the run, in words that name the folder."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            place = error.filename or folder
+            raise LabError(
+                f"no room is left on the disk of {place}: make some, and the same command goes on where it was"
+            ) from error
+        raise
 
 
 @contextmanager

@@ -47,16 +47,17 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     The exercise's name may be part of file names and is no part of a student's name. What comes out of zips goes into
     ``unpacked``, which must be empty.
     """
-    place, remarks = Path(place), []
+    place, remarks, lost = Path(place), [], {}
     if not place.exists():
         raise LabError(f"no submissions at {place}")
     if place.is_file():
         if not zipfile.is_zipfile(place):
             raise LabError(f"submissions must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
-        remarks = unzip.unpack(place, root)
+        remarks, lost = unzip.unpack(place, root)
         place = root
-    files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    there = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted({*there, *lost})  # whoever handed in what cannot be unpacked has handed in
     files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
         raise LabError("; ".join([f"no submissions in {place}", *remarks]))
@@ -71,7 +72,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             )
     if any(_of_moodle(path.relative_to(place)) for path in files):
         remarks.append("Moodle's zip does not say when something was handed in: late.toml can, by handed_in")
-    found = [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)]
+    found = [_choose(student, each[student], assignment, Path(unpacked), place, lost) for student in sorted(each)]
     unread = [one.handed_in for one in found if one.time is None and BRIGHTSPACE.match(one.handed_in.partition("/")[0])]
     if unread:
         more = f" and of {len(unread) - 1} more" if len(unread) > 1 else ""
@@ -188,13 +189,19 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
 
 
-def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path) -> Submission:
-    """One file of a student's: the notebook; the one named like the assignment; the newest."""
-    remarks, origins = [], {path: path for path in paths}
+def _choose(
+    student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path, lost: dict[Path, str]
+) -> Submission:
+    """One file of a student's: the notebook; the one named like the assignment; the newest.
+
+    ``lost`` has of each file that could not be unpacked what is wrong with it.
+    """
+    remarks, origins = [lost[path] for path in paths if path in lost], {path: path for path in paths}
     for number, path in enumerate(list(paths)):
-        if path.suffix.lower() == ".zip":
+        if path.suffix.lower() == ".zip" and path not in lost:
             target = unpacked / f"{student}-{number}"
-            remarks += unzip.unpack(path, target, unzip.MOST_OF_ONE)
+            whole, inner = unzip.unpack(path, target, unzip.MOST_OF_ONE)
+            remarks += dict.fromkeys([*whole, *inner.values()])
             inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
             origins |= dict.fromkeys(inside, path)
             paths += inside
@@ -203,7 +210,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         """What the platform's name for a file says."""
         given = origins[path].relative_to(place)
         canvas = len(given.parts) == 1 and bool(CANVAS.match(given.stem))
-        modified = None if _of_moodle(given) else origins[path].stat().st_mtime
+        modified = None if _of_moodle(given) or origins[path] in lost else origins[path].stat().st_mtime
         time = handed_in_at(given, modified, canvas)
         return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
 
@@ -213,9 +220,15 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         words = f"no notebook (.ipynb) among what was handed in: {names}"
         return Submission(student, None, (*remarks, words), **told(paths[0]))
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
-    chosen = max(named, key=lambda path: (told(path)["time"] or "", path.stat().st_mtime, path.name))
+
+    def newness(path: Path) -> tuple:
+        return told(path)["time"] or "", 0 if path in lost else path.stat().st_mtime, path.name
+
+    chosen = max(named, key=newness)
     if len(notebooks) > 1:
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
+    if chosen in lost:
+        return Submission(student, None, tuple(remarks), **told(chosen))
     if chosen.stat().st_size > unzip.MOST_BYTES:
         words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **told(chosen))

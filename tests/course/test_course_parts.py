@@ -26,9 +26,9 @@ def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):
         link.external_attr = 0o120777 << 16
         file.writestr(link, "/etc/passwd")
     found, remarks = submissions.find(tmp_path / "all.zip", "04", tmp_path / "out")
-    assert [(each.student, each.path.name) for each in found] == [("jane", "04.ipynb")]
-    assert sum("leads out" in remark for remark in remarks) == 6
-    assert sum("too large" in remark for remark in remarks) == 1
+    assert [(each.student, each.path and each.path.name) for each in found] == [("jane", "04.ipynb"), ("john", None)]
+    assert sum("leads out" in remark for remark in remarks) == len(remarks) == 6
+    assert "too large" in found[1].remarks[0]
     assert {path.name for path in tmp_path.iterdir()} == {"all.zip", "out"}
 
 
@@ -93,7 +93,7 @@ def test_the_newest_is_the_newest_by_the_platforms_word(tmp_path):
         (["Mu\u0308ller.ipynb", "M\u00fcller (1).ipynb"], {"Muller"}),
         (["M\u00fcller.ipynb", "Muller.ipynb"], {"Muller-a784", "Muller-5cc7"}),
         # what cannot be unpacked costs nobody else
-        (["n" * 300 + ".ipynb", "a/b.ipynb", "a", "jane.ipynb"], {"a", "jane"}),
+        (["n" * 300 + ".ipynb", "a/b.ipynb", "a", "jane.ipynb"], {"a", "jane", "n" * 80}),
     ],
 )
 def test_whoever_handed_in_is_found(tmp_path, names, students):
@@ -118,6 +118,50 @@ def test_the_newer_of_two_in_a_zip_counts_and_a_students_zip_is_no_bomb(tmp_path
     assert jane.path.name == "b.ipynb"
     assert "too large when unpacked; the rest was left out" in " ".join(john.remarks)
     assert sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.ipynb")) < 3100
+
+
+def test_what_cannot_be_unpacked_of_a_class_is_somebodys_and_has_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(unzip, "MOST_BYTES", 1000)
+    names = {number: f"{name}_{number}_assignsubmission_file_" for number, name in enumerate(("Ada", "Bo", "Cy", "Di"))}
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.writestr(f"{names[0]}/x.ipynb", "{}")
+        file.writestr(f"{names[1]}/x.ipynb", "1" * 1001)
+        file.writestr(f"{names[2]}/x.ipynb", "2" * 100)
+        file.writestr(f"{names[3]}/x.ipynb", "{}")
+        file.writestr(f"{names[3]}/x (1).ipynb", "3" * 1001)
+    data = (tmp_path / "all.zip").read_bytes()
+    (tmp_path / "all.zip").write_bytes(data.replace(b"2" * 100, b"4" * 100))
+    (ada, bo, cy, di), _ = submissions.find(tmp_path / "all.zip", "x", tmp_path / "out")
+    assert ada.path.name == di.path.name == "x.ipynb"
+    assert (bo.path, bo.number, bo.handed_in) == (None, "1", f"{names[1]}/x.ipynb")
+    assert "all.zip: x.ipynb is too large when unpacked" in bo.remarks[0]
+    assert cy.path is None
+    assert "all.zip: x.ipynb cannot be unpacked: Bad CRC-32" in cy.remarks[0]
+    assert "all.zip: x (1).ipynb is too large" in di.remarks[0]
+
+
+def test_whoever_comes_after_what_a_zip_may_hold_is_found(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        for name in ("ada", "bo", "cy"):
+            file.writestr(f"{name}.ipynb", "1" * 100)
+    _, lost = unzip.unpack(tmp_path / "all.zip", tmp_path / "out", most=150)
+    assert [path.name for path in lost] == ["bo.ipynb", "cy.ipynb"]
+
+
+def test_a_full_disk_ends_grading_and_is_nobodys_fault(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    scaffold.new(tmp_path, "08_my_idea")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.writestr("ada.ipynb", "{}")
+    monkeypatch.setattr(grading, "prepare", lambda *_: None)  # which needs nbgrader
+    monkeypatch.setattr(unzip.shutil, "copyfileobj", full)
+    with pytest.raises(LabError, match=r"no room is left on the disk of .*/grading: make some"):
+        grading.grade(tmp_path / "all.zip", "08_my_idea", tmp_path, tmp_path / "grading", unfenced=True, say=list)
+    entry = entries.Entry(submissions.Submission("ada", None), "ada")
+    with pytest.raises(OSError, match="No space left"), entries._told(entry):
+        full()
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
