@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.report import outdated
 from dgc_lab.course.roster import read_roster, read_secret, variant_number
 from dgc_lab.gradebook import commands as after
 
@@ -120,6 +121,8 @@ def grade(options) -> int:
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")
+    for words in outdated(options.folder, options.assignment):
+        print(words)
     left = [row["student"] for row in rows if row["status"] != "graded"]
     print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))
     return int(bool(left))
@@ -132,6 +135,8 @@ def feedback(options) -> int:
     from dgc_lab.gradebook.pages import pack
 
     marks = marks_of(options.folder, options.assignment)
+    for words in outdated(options.folder, options.assignment):
+        print(words)
     notes = {(name, student): note(mark) for name, rows in marks.items() for student, mark in rows.items()}
     print(f"{len(feedback(options.folder, options.assignment, notes))} pages in {options.folder / 'feedback'}")
     for path in pack(options.folder, options.assignment) if options.zip else ():

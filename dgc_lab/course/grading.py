@@ -80,9 +80,12 @@ def grade(
         exercise = _digest(notebook(source, assignment))
         report = read_report(folder)
         rows = report.setdefault(assignment, {})
-        if report.get("exercises", {}).get(assignment) != exercise:
+        before = report.setdefault("exercises", {}).get(assignment)
+        if before != exercise:
             prepare(source, folder, assignment)
-            report.setdefault("exercises", {})[assignment] = exercise
+            report["exercises"][assignment] = exercise
+            for row in rows.values():  # an older report does not say of which version they are
+                row.setdefault("exercise", before)
         unpacked = folder / "unpacked" / assignment
         shutil.rmtree(unpacked, ignore_errors=True)
         found, remarks = find(place, assignment, unpacked)
@@ -109,7 +112,7 @@ def grade(
         whole = (entry if submit(entry, folder, assignment) else None for entry in new)
         tasks = [entry and Task(str(folder), assignment, entry.student, entry.number, *use) for entry in whole]
         for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
-            row |= answer | {"fingerprint": known[row["student"]]}
+            row |= answer | {"fingerprint": known[row["student"]], "exercise": exercise}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]
             rows[row["student"]] = row
             write_report(folder, report)

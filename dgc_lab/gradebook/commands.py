@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.report import outdated
 from dgc_lab.course.roster import read_roster
 
 PLATFORMS = ("moodle", "canvas", "brightspace", "blackboard")  # as dgc_lab.gradebook.platforms has them
@@ -62,7 +63,7 @@ def marks(options) -> int:
     from dgc_lab.gradebook.late import unmatched
     from dgc_lab.gradebook.table import marks
 
-    for words in unmatched(options.folder):
+    for words in [*unmatched(options.folder), *outdated(options.folder, options.assignment)]:
         print(words)
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)

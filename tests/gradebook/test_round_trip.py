@@ -151,6 +151,29 @@ def test_one_student_alone_is_graded_again(graded, course):
     course(*again, "Nobody", expected=2)
 
 
+def test_whoever_was_graded_with_an_earlier_version_of_an_exercise_is_told_of(tmp_path, course):
+    folder, names = ("--folder", tmp_path / "grading"), ("ann", "bo", "cy")
+    course("new", "08_my_idea", "--source", tmp_path / "source")
+    text = sources.text_half(tmp_path / "source", "08_my_idea")
+    for name in names:
+        (tmp_path / "in").mkdir(exist_ok=True)
+        nbformat.write(sources.notebook(tmp_path / "source", "08_my_idea"), tmp_path / "in" / f"{name}.ipynb")
+    grade = ("grade", "08_my_idea", tmp_path / "in", "--source", tmp_path / "source", *folder)
+    assert "earlier version" not in course(*grade)
+    report = tmp_path / "grading" / "report.json"
+    older = json.loads(report.read_text())
+    for row in older["08_my_idea"].values():
+        assert row.pop("exercise")  # which older reports do not have
+    report.write_text(json.dumps(older))
+    assert "earlier version" not in course("marks", *folder)
+    text.write_text(text.read_text().replace("  points: 2", "  points: 5"))
+    words = "2 hand-ins were graded with an earlier version of 08_my_idea: run grade without --only\n"
+    for command in ((*grade, "--only", "bo"), ("marks", *folder), ("feedback", *folder)):
+        assert words in course(*command)
+    assert "earlier version" not in course(*grade)
+    assert "earlier version" not in course("marks", *folder)
+
+
 def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
     said = course("statistics", "--folder", graded.folder)
     rows = {row["task"]: row for row in rows_of(graded.folder / "statistics.csv")}
