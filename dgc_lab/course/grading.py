@@ -53,12 +53,12 @@ def grade(
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
-    Who is in the report and has handed in nothing else since is graded only ``again``; with ``only``, these students
-    are graded whatever they have handed in, and nobody else. Where there is a ``secret``, students have variants; with
-    a ``roster``, a notebook is known by its variant whatever the file is called. A row has
-    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and time (see
-    `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``, the answers that wait for a
-    person.
+    Who is in the report and has handed in nothing else since is graded only ``again``, or with other ``limits`` where
+    running it had failed; with ``only``, these students are graded whatever they have handed in, and nobody else. Where
+    there is a ``secret``, students have variants; with a ``roster``, a notebook is known by its variant whatever the
+    file is called. A row has student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds,
+    handed_in, number and time (see `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``,
+    the answers that wait for a person, and the digest of the ``exercise``.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
@@ -100,7 +100,8 @@ def grade(
             if missing := set(only) - {entry.student for entry in entries}:
                 raise LabError(f"nothing of {', '.join(sorted(missing))} in {place}; there are: {', '.join(everybody)}")
         known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
-        done = {name for name in known if rows.get(name, {}).get("fingerprint") == known[name] and not again}
+        kept = {} if again else {name: rows[name] for name in known if name in rows}
+        done = {name for name, row in kept.items() if row.get("fingerprint") == known[name] and _holds(row, limits)}
         for entry in entries:
             if entry.student in done:  # the same file, which may have come under another name
                 rows[entry.student] |= _told(entry)
@@ -164,6 +165,11 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
         raise
 
 
+def _holds(row: dict, limits: Limits) -> bool:
+    """Whether a row is what grading would give again: what failed may be done within other limits."""
+    return row.get("limits") in (None, asdict(limits))
+
+
 def _row(entry: Entry) -> dict:
     nothing = {"status": "not graded", "score": 0.0, "most": 0.0, "seconds": 0.0}
     return nothing | _told(entry) | {"student": entry.student, "remarks": entry.remarks}
@@ -196,6 +202,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
         row = {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
     else:
         remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
+        row["limits"] = asdict(limits)
     return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
 
 
