@@ -6,6 +6,7 @@ solutions and the hidden tests out, and keeps both in the gradebook for grading.
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import tempfile
@@ -15,7 +16,8 @@ from dgc_lab.common import LabError
 from dgc_lab.marking.nbgrader_api import course_api, reason
 from dgc_lab.marking.repair import first_line, is_variant
 
-BADGES = re.compile(r"(\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)\s*?)+")
+BADGE = r"\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)"
+BADGES = re.compile(rf"{BADGE}(\s+{BADGE})*")
 OWN = (
     "**This copy is yours:** its numbers are nobody else's. Open this file itself: in JupyterLab as it is, on Colab by "
     "*File*, *Upload notebook*."
@@ -123,7 +125,7 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
             for place, number in (places or {f"{name}/{name}": 0}).items():
                 path = Path(target) / f"{place}.ipynb"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                nbformat.write(with_variant(made, number), path)
+                nbformat.write(with_variant(copy.deepcopy(made), number), path)
                 written.append(path)
                 for extra in extras:
                     shutil.copy(extra, path.parent)

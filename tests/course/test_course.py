@@ -349,6 +349,16 @@ def test_the_release_is_what_is_committed(tmp_path, course):
         assert made == (EXERCISES / "release" / name / f"{name}.ipynb").read_text()
 
 
+def test_each_students_copy_has_no_badge_and_says_once_whose_it_is(tmp_path, course):
+    (tmp_path / "roster.csv").write_text("ann\nben\n")
+    names = ("--secret", tmp_path / "secret", "--roster", tmp_path / "roster.csv")
+    course("release", *names, "--to", tmp_path / "variants")
+    for name in sources.assignments(EXERCISES / "source"):
+        for student in ("ann", "ben"):
+            text = (tmp_path / "variants" / student / f"{name}.ipynb").read_text()
+            assert ("badge" in text, text.count("This copy is yours")) == (False, 1)
+
+
 def test_each_students_folder_has_an_exercises_files(tmp_path, course):
     course("new", "08_my_idea", "--source", tmp_path / "source")
     (tmp_path / "source" / "08_my_idea" / "rows.csv").write_text("1,2\n")
