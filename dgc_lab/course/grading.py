@@ -24,7 +24,7 @@ from pathlib import Path
 from dgc_lab.common import LabError
 from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
-from dgc_lab.course.sources import notebook, prepare
+from dgc_lab.course.sources import is_prepared, notebook, prepare
 from dgc_lab.course.submissions import Submission, find
 from dgc_lab.course.unzip import is_full
 from dgc_lab.marking import supervision
@@ -69,6 +69,9 @@ def grade(
             f"this machine allows no fence ({missing}), and what students hand in would run with your rights and your "
             "network. Grade on a machine that does, or say --unfenced"
         )
+    exercise = _digest(notebook(source, assignment))
+    if not Path(place).exists():
+        raise LabError(f"no submissions at {place}")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     with _full_disk_named(folder), locked(folder), _no_home_left(folder):
@@ -77,15 +80,19 @@ def grade(
             if missing
             else "each kernel runs behind a fence: no network, nothing of this machine but its programs and Python"
         )
-        exercise = _digest(notebook(source, assignment))
         report = read_report(folder)
         rows = report.setdefault(assignment, {})
         before = report.setdefault("exercises", {}).get(assignment)
-        if before != exercise:
+        lost = before is not None and not is_prepared(folder, assignment)
+        if lost:
+            say("gradebook.db knows nothing of this exercise: all are graded again; enter points given by hand again")
+        if lost or before != exercise:
             prepare(source, folder, assignment)
             report["exercises"][assignment] = exercise
-            for row in rows.values():  # an older report does not say of which version they are
-                row.setdefault("exercise", before)
+            for row in rows.values():
+                row.setdefault("exercise", before)  # an older report does not say of which version they are
+                row["fingerprint"] = "" if lost else row.get("fingerprint")
+            write_report(folder, report)
         unpacked = folder / "unpacked" / assignment
         shutil.rmtree(unpacked, ignore_errors=True)
         found, remarks = find(place, assignment, unpacked)

@@ -60,7 +60,8 @@ def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
     report.pop("exercises", None)
     report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
     if not report:
-        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
+        what = f"nothing of {assignment}" if assignment else "nothing"
+        raise LabError(f"{what} has been graded in {folder}: grade first, or name another grading folder (--folder)")
     return report
 
 

@@ -26,6 +26,9 @@ OWN = (
 
 def assignments(source: Path) -> list[str]:
     """Names of all exercises in a folder of sources; a LabError if there are none."""
+    if not Path(source).is_dir():
+        words = "run this at the top of the repository, or name the folder of the sources (--source)"
+        raise LabError(f"no folder {source} in {Path.cwd()}: {words}")
     names = sorted(text.stem for text in Path(source).glob("*/text/*.md") if text == text_half(source, text.stem))
     if not names:
         raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text text/NN_name.md in it")
@@ -78,6 +81,14 @@ def with_variant(found, number: int):
         elif number and cell.cell_type == "markdown" and BADGES.search(cell.source):
             cell.source = BADGES.sub(OWN, cell.source, count=1)
     return found
+
+
+def is_prepared(folder: Path, name: str) -> bool:
+    """Whether the gradebook of a grading folder knows an exercise; somebody may have removed it."""
+    if not (Path(folder) / "gradebook.db").exists():
+        return False
+    with course_api(folder).gradebook as gradebook:
+        return name in {assignment.name for assignment in gradebook.assignments}
 
 
 def prepare(source: Path, folder: Path, name: str) -> None:

@@ -13,8 +13,7 @@ from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, locked
 from dgc_lab.gradebook.by_hand import points_of, version, version_in
 from dgc_lab.gradebook.csv_text import read_rows, write_rows
-from dgc_lab.gradebook.grades import grades_of, marked_by_hand
-from dgc_lab.marking.nbgrader_api import course_api
+from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand
 
 FILE = "overrides.csv"
 COLUMNS = ("student", "exercise", "task", "points", "reason", "version", "when")
@@ -44,7 +43,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
     rows = graded_rows(folder, exercise)[exercise]
     if rows.get(student, {}).get("status") != "graded":
         raise LabError(f"{student!r} has no graded hand-in of {exercise}; there are: {', '.join(sorted(rows))}")
-    with course_api(folder).gradebook as gradebook:
+    with gradebook_of(folder) as gradebook:
         by_hand = marked_by_hand(gradebook, exercise)
         grades = grades_of(gradebook, exercise)[student]
         grades = {name: grade for name, grade in grades.items() if name not in by_hand}
@@ -80,8 +79,9 @@ def enter(folder: Path) -> None:
     folder, decided = Path(folder).resolve(), {}
     for row in read_overrides(folder):
         decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
-    with course_api(folder).gradebook as gradebook:
-        for exercise in graded_rows(folder):
+    with gradebook_of(folder) as gradebook:
+        known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
+        for exercise in graded_rows(folder).keys() & known:
             by_hand = marked_by_hand(gradebook, exercise)
             for student, grades in grades_of(gradebook, exercise).items():
                 for task in grades.keys() - by_hand:

@@ -279,12 +279,30 @@ def test_without_a_fence_nothing_is_graded_unless_that_is_said(tmp_path, monkeyp
     try:
         with pytest.raises(LabError, match=r"allows no fence \(the command unshare is not here\).*--unfenced"):
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading")
-        assert not (tmp_path / "grading").exists()
         with pytest.raises(LabError, match="no exercise"):  # it goes on to the next question
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading", unfenced=True, say=list)
-        assert (tmp_path / "grading").stat().st_mode & 0o077 == 0
+        assert not (tmp_path / "grading").exists()
     finally:
         first_way.cache_clear()
+
+
+@pytest.mark.parametrize("command", ["marks", "feedback", "statistics", "similar", "contest"])
+def test_a_folder_without_grading_is_named_with_what_to_do(tmp_path, capsys, command):
+    assert main([command, "--folder", str(tmp_path / "no")]) == 2
+    said = capsys.readouterr().err
+    assert f"has been graded in {tmp_path}/no: grade first, or name another grading folder (--folder)" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_grading_in_another_folder_says_where_to_do_it_and_leaves_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["grade", "04_masking", str(tmp_path), "--unfenced"]) == 2
+    said = capsys.readouterr().err
+    assert f"no folder notebooks/exercises/source in {tmp_path}: run this at the top of the repository" in said
+    scaffold.new(tmp_path / "source", "08_my_idea")
+    assert main(["grade", "08_my_idea", "no.zip", "--source", "source", "--unfenced"]) == 2
+    assert "no submissions at no.zip" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_whose_a_notebook_is():

@@ -174,6 +174,29 @@ def test_whoever_was_graded_with_an_earlier_version_of_an_exercise_is_told_of(tm
     assert "earlier version" not in course("marks", *folder)
 
 
+def test_a_gradebook_that_is_gone_is_made_again(tmp_path, course):
+    folder = ("--folder", tmp_path / "grading")
+    for name in ("08_one", "09_two"):
+        course("new", name, "--source", tmp_path / "source")
+        for student in ("ann", "bo"):
+            path = tmp_path / name / f"{student}.ipynb"
+            path.parent.mkdir(exist_ok=True)
+            nbformat.write(sources.notebook(tmp_path / "source", name), path)
+        course("grade", name, tmp_path / name, "--source", tmp_path / "source", *folder)
+    gone = tmp_path / "grading" / "gradebook.db"
+    gone.unlink()
+    for command in ("marks", "feedback", "statistics"):
+        course(command, *folder, expected=2)
+        assert not gone.exists()
+    again = ("grade", "08_one", tmp_path / "08_one", "--source", tmp_path / "source", *folder)
+    said = course(*again, "--only", "ann", expected=2)  # of bo there are no grades any more
+    assert "gradebook.db knows nothing of this exercise: all are graded again" in said
+    assert "[2/2] bo: 2 of 2" in course(*again)
+    course("marks", *folder, expected=2)
+    course("grade", "09_two", tmp_path / "09_two", "--source", tmp_path / "source", *folder)
+    assert "2 students in" in course("marks", *folder)
+
+
 def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
     said = course("statistics", "--folder", graded.folder)
     rows = {row["task"]: row for row in rows_of(graded.folder / "statistics.csv")}
