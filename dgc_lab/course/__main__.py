@@ -109,7 +109,7 @@ def grade(options) -> int:
     from dgc_lab.course.grading import grade
     from dgc_lab.gradebook.journal import Journal
     from dgc_lab.gradebook.ledger import marks_of
-    from dgc_lab.gradebook.overrides import enter
+    from dgc_lab.gradebook.overrides import enter, unmatched
     from dgc_lab.marking.supervision import Limits
 
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
@@ -121,7 +121,7 @@ def grade(options) -> int:
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")
-    for words in outdated(options.folder, options.assignment):
+    for words in [*unmatched(options.folder), *outdated(options.folder, options.assignment)]:
         print(words)
     left = [row["student"] for row in rows if row["status"] != "graded"]
     print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))

@@ -59,11 +59,12 @@ def points(text: str) -> float | None:
 
 def marks(options) -> int:
     """The marks, with those that a person has given; 1 when somebody on a platform was left as they were."""
+    from dgc_lab.gradebook import late, overrides
     from dgc_lab.gradebook.by_hand import by_hand
-    from dgc_lab.gradebook.late import unmatched
     from dgc_lab.gradebook.table import marks
 
-    for words in [*unmatched(options.folder), *outdated(options.folder, options.assignment)]:
+    folder = options.folder
+    for words in [*late.unmatched(folder), *overrides.unmatched(folder), *outdated(folder, options.assignment)]:
         print(words)
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)

@@ -56,3 +56,10 @@ def marked_by_hand(gradebook, exercise: str) -> set[str]:
     notebooks = gradebook.find_assignment(exercise).notebooks
     answers = {cell.name for notebook in notebooks for cell in notebook.solution_cells}
     return answers & {cell.name for notebook in notebooks for cell in notebook.grade_cells}
+
+
+def marked_by_machine(gradebook, exercise: str) -> dict:
+    """By name the cells with points of all other tasks."""
+    by_hand = marked_by_hand(gradebook, exercise)
+    cells = (cell for notebook in gradebook.find_assignment(exercise).notebooks for cell in notebook.grade_cells)
+    return {cell.name: cell for cell in cells if cell.name not in by_hand}

@@ -8,7 +8,7 @@ from pathlib import Path
 from dgc_lab.course.report import graded_rows
 from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand
 from dgc_lab.gradebook.late import Lateness, lateness, read_rules
-from dgc_lab.gradebook.overrides import read_overrides, words_of
+from dgc_lab.gradebook.overrides import checked_overrides, words_of
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Mark:
 def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, Mark]]:
     """Everybody's marks, by exercise and student; a LabError where nothing has been graded."""
     folder = Path(folder).resolve()
-    report, rules, decided, marks = graded_rows(folder, exercise), read_rules(folder), read_overrides(folder), {}
+    report, rules, marks = graded_rows(folder, exercise), read_rules(folder), {}
     with gradebook_of(folder) as gradebook:
+        decided = checked_overrides(folder, gradebook)
         for name, rows in sorted(report.items()):
             most, by_hand = gradebook.find_assignment(name).max_score, marked_by_hand(gradebook, name)
             every = grades_of(gradebook, name)

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+import subprocess
 import types
 import zipfile
 
@@ -11,7 +12,7 @@ import nbformat
 import pytest
 
 from dgc_lab.course import sources
-from instructor import EXERCISES, answered, index, needs_instructor
+from instructor import EXERCISES, PYTHON, ROOT, answered, index, needs_instructor
 
 FIRST, BY_HAND = "04_masking", "07_own_model"
 NAMES = {
@@ -132,6 +133,38 @@ def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course
         course("override", wrong[0], FIRST, *wrong[1:], "--reason", "x", *folder, expected=2)
     course("override", student, FIRST, "split", "1", *folder, expected=2)  # no reason
     assert mark_of(graded, course, student) == before
+
+
+def test_overrides_that_are_edited_by_hand_are_checked_with_their_line(graded, course):
+    folder, file = ("--folder", graded.folder), graded.folder / "overrides.csv"
+    head, before = "student,exercise,task,points,reason,version,when\n", mark_of(graded, course, "Jose-O-Neill")
+    grade = ("grade", FIRST, graded.place / "all.zip", *folder)
+    file.write_text(f'{head}Jose-O-Neill,{FIRST},split,"0,5",half right,x,\n')
+    course(*grade, expected=1)
+    assert mark_of(graded, course, "Jose-O-Neill") == before + 0.5
+    course("override", "Jose-O-Neill", FIRST, "split", "none", *folder)
+    assert mark_of(graded, course, "Jose-O-Neill") == before
+    for row, words in (
+        (f"Jose-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
+        (f"Jose-O-Neill,{FIRST},splitt,1,x,x,", "line 2: a machine marks no task 'splitt' of 04_masking; there are: "),
+    ):
+        file.write_text(f"{head}{row}\n")
+        for command in (grade, ("marks", *folder), ("feedback", *folder)):
+            assert words in refused(command)
+    file.write_text(f"{head}Jose-O-Neil,{FIRST},split,1,x,x,\n")
+    words = "overrides.csv, line 2: Jose-O-Neil has handed in no 04_masking, so this does not count"
+    assert words in course(*grade, expected=1)
+    assert words in course("marks", *folder)
+    assert mark_of(graded, course, "Jose-O-Neill") == before
+    file.unlink()
+
+
+def refused(command):
+    """What a command says that cannot be done."""
+    line = [PYTHON, "-m", "dgc_lab.course", *map(str, command)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    return done.stderr
 
 
 def mark_of(graded, course, student):
