@@ -9,8 +9,10 @@ its size is limited while it is read, whatever it says of itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import math
 import re
 import unicodedata
 import zipfile
@@ -20,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from dgc_lab.common import LabError
 from dgc_lab.course import unzip
 from dgc_lab.course.clock import BRIGHTSPACE, handed_in_at
+from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
+from dgc_lab.marking.repair import read
 
 # What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
 MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
@@ -192,7 +196,7 @@ def plain(name: str) -> str:
 def _choose(
     student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path, lost: dict[Path, str]
 ) -> Submission:
-    """One file of a student's: the notebook; the one named like the assignment; the newest.
+    """One file of a student's: the notebook; the one named like the assignment; the newest; the one with more answers.
 
     ``lost`` has of each file that could not be unpacked what is wrong with it.
     """
@@ -222,14 +226,28 @@ def _choose(
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
 
     def newness(path: Path) -> tuple:
-        return told(path)["time"] or "", 0 if path in lost else path.stat().st_mtime, path.name
+        return told(path)["time"] or "", 0 if path in lost else path.stat().st_mtime
 
-    chosen = max(named, key=newness)
+    newest = max(map(newness, named))
+    alike = [path for path in named if newness(path) == newest]
+    chosen = max(alike, key=lambda path: (_answered(path, assignment) if len(alike) > 1 else 0, path.name))
     if len(notebooks) > 1:
-        remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
+        why = f": of {len(alike)} with the same time the one with most answers" if len(alike) > 1 else ""
+        remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken{why}")
     if chosen in lost:
         return Submission(student, None, tuple(remarks), **told(chosen))
     if chosen.stat().st_size > unzip.MOST_BYTES:
         words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **told(chosen))
     return Submission(student, chosen, tuple(remarks), **told(chosen))
+
+
+def _answered(path: Path, assignment: str) -> float:
+    """How much of a file was answered: its answers, without those that are as they were released."""
+    with contextlib.suppress(LabError, OSError):
+        if path.stat().st_size <= unzip.MOST_BYTES:
+            cells = [cell for cell in read(path, assignment) if isinstance(cell.metadata, dict)]
+            kinds = [cell.metadata.get("nbgrader") for cell in cells]
+            answers = sum(isinstance(kind, dict) and kind.get("solution") is True for kind in kinds)
+            return answers - 2 * sum(STUB in cell.source or TEXT_STUB in cell.source for cell in cells)
+    return -math.inf

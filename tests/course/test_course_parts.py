@@ -55,6 +55,27 @@ def test_the_newest_is_the_newest_by_the_platforms_word(tmp_path):
     assert jane.handed_in == names[0]
 
 
+@pytest.mark.parametrize("blank", ["04_masking.ipynb", "04_masking (1).ipynb"])
+def test_of_two_with_the_same_time_the_one_with_more_answers_counts(tmp_path, blank):
+    """Moodle's zip has one time for all: the exercise as it was released must not win by its name."""
+
+    def notebook(*answers):
+        more = {"nbgrader": {"solution": True, "grade_id": "a"}}
+        cells = [nbformat.v4.new_code_cell(answer, metadata=more) for answer in answers]
+        return nbformat.writes(nbformat.v4.new_notebook(cells=cells))
+
+    files = {"04_masking.ipynb": notebook("x = 1", "y = 2"), "04_masking (1).ipynb": notebook("x = 1", "y = 2")}
+    files |= {blank: notebook("x = 1", "...  # your answer"), "04_masking-broken.ipynb": "%PDF"}
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        for name, text in files.items():
+            when = zipfile.ZipInfo(f"Jane Doe_7_assignsubmission_file_/{name}", (2026, 11, 23, 8, 0, 0))
+            file.writestr(when, text)
+    ([jane], _) = submissions.find(tmp_path / "all.zip", "04_masking", tmp_path / "out")
+    [solved] = files.keys() - {blank, "04_masking-broken.ipynb"}
+    words = "of 3 with the same time the one with most answers"
+    assert (jane.path.name, jane.remarks) == (solved, (f"3 notebooks handed in, {solved} was taken: {words}",))
+
+
 @pytest.mark.parametrize(
     ("names", "students"),
     [
