@@ -137,7 +137,8 @@ def feedback(options) -> int:
     marks = marks_of(options.folder, options.assignment)
     for words in outdated(options.folder, options.assignment):
         print(words)
-    notes = {(name, student): note(mark) for name, rows in marks.items() for student, mark in rows.items()}
+    each = ((name, student, mark) for name, rows in marks.items() for student, mark in rows.items())
+    notes = {(name, student): (mark.points, note(mark)) for name, student, mark in each}
     print(f"{len(feedback(options.folder, options.assignment, notes))} pages in {options.folder / 'feedback'}")
     for path in pack(options.folder, options.assignment) if options.zip else ():
         print(path)

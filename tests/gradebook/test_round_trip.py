@@ -113,6 +113,15 @@ def test_feedback_goes_back_under_the_names_that_moodle_gave(graded, course):
         assert folder_of(name).split("_", 4)[:4] == [name, str(number), "assignsubmission", "file"]
 
 
+def test_a_page_of_feedback_has_one_total_and_no_picture_that_is_not_there(graded, course):
+    course("feedback", "--folder", graded.folder)
+    page = (graded.folder / "feedback" / "Kim-Late" / FIRST / f"{FIRST}.html").read_text()
+    assert re.findall(r"Score: ([\d.]+) / 18.0", page) == ["16.2"]
+    assert "16.2 of 18 points" in page
+    assert "Exercise 4: masking" in page
+    assert not re.findall("<img(?![^>]*src)[^>]*>", page)
+
+
 def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course):
     folder = ("--folder", graded.folder)
     student, reason = "Jose-O-Neill", "right, but handed back the mask"
