@@ -112,6 +112,8 @@ def grade(options) -> int:
     from dgc_lab.gradebook.overrides import enter, unmatched
     from dgc_lab.marking.supervision import Limits
 
+    if options.roster and not options.secret:
+        raise LabError("a roster tells whose variant a notebook holds, which takes the course's secret: --secret FILE")
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)

@@ -326,6 +326,12 @@ def test_grading_in_another_folder_says_where_to_do_it_and_leaves_nothing(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+def test_a_roster_without_the_secret_is_refused(tmp_path, capsys):
+    (tmp_path / "names").write_text("Jane Doe\n")
+    assert main(["grade", "04_masking", str(tmp_path), "--roster", str(tmp_path / "names"), "--unfenced"]) == 2
+    assert "takes the course's secret: --secret FILE" in capsys.readouterr().err
+
+
 def test_whose_a_notebook_is():
     secret, cells = "a secret of the course", [nbformat.v4.new_code_cell("VARIANT = {}")]
     number = {name: roster.variant_number(secret, name) for name in ("jane", "john")}

@@ -254,6 +254,15 @@ def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
     assert not [name for name in NAMES if name.split()[1] in re.sub('src="[^"]*"', "", page)]
 
 
+def test_a_roster_on_which_nobody_has_handed_in_is_told_of(graded, course):
+    (graded.place / "ids.csv").write_text("Email,Full name\njd@x.org,Jane Doe\nkl@x.org,Kim Late\n")
+    (graded.place / "names.csv").write_text("Full name,Email\nJane Doe,jd@x.org\nAbsent Ann,aa@x.org\n")
+    marks = ("marks", "--folder", graded.folder, "--roster")
+    words = f"0 of 2 names on the roster have handed in; names come from the first column of {graded.place}/ids.csv"
+    assert f"{words}, as 'jd@x.org' does" in course(*marks, graded.place / "ids.csv", expected=1)
+    assert "0 of 2" not in course(*marks, graded.place / "names.csv")
+
+
 def test_similar_lists_those_who_share_an_unusual_answer_and_nobody_else(graded, course):
     said = course("similar", "--folder", graded.folder)
     [row] = rows_of(graded.folder / "similar.csv")
