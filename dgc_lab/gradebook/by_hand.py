@@ -12,9 +12,9 @@ import json
 import re
 from pathlib import Path
 
-from dgc_lab.common import LabError, read_text
+from dgc_lab.common import LabError
+from dgc_lab.course.csv_text import read_rows, write_rows
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.gradebook.csv_text import read_rows, write_rows
 from dgc_lab.gradebook.grades import gradebook_of
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
@@ -100,9 +100,8 @@ def points_of(text: str, grade, place: str) -> float | None:
 
 def read_sheet(sheet: Path) -> tuple[list[dict], str]:
     """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``."""
-    head = read_text(sheet).partition("\n")[0]
-    delimiter = ";" if head.count(";") > head.count(",") else ","
-    rows = [row for row in read_rows(sheet, COLUMNS, delimiter) if row["student"].strip()]
+    rows, delimiter = read_rows(sheet, COLUMNS)
+    rows = [row for row in rows if row["student"].strip()]
     for row in rows:
         row["version"] = version_in(row["version"])
     return rows, delimiter

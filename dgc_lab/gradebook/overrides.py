@@ -10,9 +10,9 @@ import datetime as dt
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.csv_text import read_rows, write_rows
 from dgc_lab.course.report import graded_rows, locked, read_report
 from dgc_lab.gradebook.by_hand import points_of, version, version_in
-from dgc_lab.gradebook.csv_text import read_rows, write_rows
 from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand, marked_by_machine
 
 FILE = "overrides.csv"
@@ -24,7 +24,7 @@ def read_overrides(folder: Path) -> list[dict]:
     path = Path(folder) / FILE
     if not path.exists():
         return []
-    rows = read_rows(path, COLUMNS)
+    rows, _ = read_rows(path, COLUMNS)
     for number, row in enumerate(rows, 2):
         points = points_of(row["points"].strip() or "nothing", None, f"{path}, line {number}")
         row["points"] = f"{points:g}"

@@ -233,6 +233,12 @@ def test_a_heading_is_no_student(tmp_path, heading):
     assert roster.read_roster(tmp_path / "names") == {"Jane-Doe": "Jane Doe"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_a_roster_is_read_as_a_spreadsheet_saves_it(tmp_path, encoding):
+    (tmp_path / "names").write_text("Nachname\tMail\nMüller, Jörg\tmj@x.org\n", encoding=encoding)
+    assert roster.read_roster(tmp_path / "names") == {"Muller-Jorg": "Müller, Jörg"}
+
+
 def test_two_of_one_name_in_two_downloads_stay_two(tmp_path):
     """One download has the first Jane Doe, the next the second, a third both: three times the same two."""
 
