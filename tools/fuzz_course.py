@@ -157,7 +157,7 @@ def platform(name: str) -> Decoder:
     sys.path.insert(0, str(ROOT / "tests" / "gradebook"))
     import test_platforms as forms
 
-    from dgc_lab.gradebook.csv_text import CsvText
+    from dgc_lab.course.csv_text import CsvText
     from dgc_lab.gradebook.platforms import fill
 
     mine = [form for form in forms.FORMS.values() if form[0] == name]

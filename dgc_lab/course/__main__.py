@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.report import outdated
 from dgc_lab.course.roster import read_roster, read_secret, variant_number
 from dgc_lab.gradebook import commands as after
 
@@ -108,9 +109,11 @@ def grade(options) -> int:
     from dgc_lab.course.grading import grade
     from dgc_lab.gradebook.journal import Journal
     from dgc_lab.gradebook.ledger import marks_of
-    from dgc_lab.gradebook.overrides import enter
+    from dgc_lab.gradebook.overrides import enter, unmatched
     from dgc_lab.marking.supervision import Limits
 
+    if options.roster and not options.secret:
+        raise LabError("a roster tells whose variant a notebook holds, which takes the course's secret: --secret FILE")
     limits = Limits(int(60 * options.minutes), options.cell_seconds, int(options.memory * 2**30))
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)
@@ -120,6 +123,8 @@ def grade(options) -> int:
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")
+    for words in [*unmatched(options.folder), *outdated(options.folder, options.assignment)]:
+        print(words)
     left = [row["student"] for row in rows if row["status"] != "graded"]
     print(f"{len(rows) - len(left)} graded" + (f", {len(left)} not: {', '.join(left)}" if left else ""))
     return int(bool(left))
@@ -132,7 +137,10 @@ def feedback(options) -> int:
     from dgc_lab.gradebook.pages import pack
 
     marks = marks_of(options.folder, options.assignment)
-    notes = {(name, student): note(mark) for name, rows in marks.items() for student, mark in rows.items()}
+    for words in outdated(options.folder, options.assignment):
+        print(words)
+    each = ((name, student, mark) for name, rows in marks.items() for student, mark in rows.items())
+    notes = {(name, student): (mark.points, note(mark)) for name, student, mark in each}
     print(f"{len(feedback(options.folder, options.assignment, notes))} pages in {options.folder / 'feedback'}")
     for path in pack(options.folder, options.assignment) if options.zip else ():
         print(path)

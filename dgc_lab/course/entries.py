@@ -11,6 +11,7 @@ from dgc_lab.common import LabError
 from dgc_lab.course.roster import variant_number
 from dgc_lab.course.sources import with_variant
 from dgc_lab.course.submissions import Submission
+from dgc_lab.course.unzip import is_full
 from dgc_lab.marking.repair import read, repair
 
 
@@ -104,6 +105,8 @@ def _told(entry: Entry):
     except LabError as error:
         entry.remarks.append(str(error))
     except Exception as error:
+        if is_full(error):  # which is no file's fault
+            raise
         entry.remarks.append(f"{type(error).__name__}: {str(error)[:200]}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows
+from dgc_lab.course.sources import BADGES
 from dgc_lab.marking.nbgrader_api import course_api, reason
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
@@ -32,11 +33,12 @@ LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
 
 
 def feedback(
-    folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], str] | None = None
+    folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], tuple[float, str]] | None = None
 ) -> list[Path]:
     """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
 
-    At the top of each stands what ``notes`` has for its exercise and student, as Markdown. They are
+    At the top of each stands what ``notes`` has for its exercise and student: the points that count, in place of those
+    that nbgrader knows of, and words, as Markdown. They are
     ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something, a
     LabError says so in its words when all other pages are there.
     """
@@ -79,6 +81,8 @@ def hide_tests():
 
         def preprocess_cell(self, cell, resources, cell_index):
             """One cell."""
+            if cell.cell_type == "markdown":  # a badge's picture would have to be loaded
+                cell.source = BADGES.sub("", cell.source)
             if cell.cell_type == "code":
                 cell.source = HIDDEN.sub("# further tests\n", cell.source)
                 for output in cell.outputs:
@@ -90,8 +94,8 @@ def hide_tests():
     return HideTests
 
 
-def add_note(notes: dict[tuple[str, str], str]):
-    """nbgrader's preprocessor that begins a page with the note that there is for it."""
+def add_note(notes: dict[tuple[str, str], tuple[float, str]]):
+    """nbgrader's preprocessor that begins a page with the note that there is for it, and the points in it."""
     from nbformat.v4 import new_markdown_cell
     from nbgrader.preprocessors import NbGraderPreprocessor
 
@@ -101,8 +105,9 @@ def add_note(notes: dict[tuple[str, str], str]):
         def preprocess(self, nb, resources):
             """The page."""
             whose = resources["nbgrader"]
-            note = notes.get((whose["assignment"], whose["student"]))
-            nb.cells[:0] = [new_markdown_cell(note)] if note else []
+            if note := notes.get((whose["assignment"], whose["student"])):
+                whose["score"], words = note
+                nb.cells.insert(0, new_markdown_cell(words))
             return nb, resources
 
     return AddNote

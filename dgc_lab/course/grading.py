@@ -24,8 +24,9 @@ from pathlib import Path
 from dgc_lab.common import LabError
 from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
-from dgc_lab.course.sources import notebook, prepare
+from dgc_lab.course.sources import is_prepared, notebook, prepare
 from dgc_lab.course.submissions import Submission, find
+from dgc_lab.course.unzip import is_full
 from dgc_lab.marking import supervision
 from dgc_lab.marking.repair import is_variant
 from dgc_lab.marking.sandbox import end_with, entrance, fence_missing
@@ -52,12 +53,12 @@ def grade(
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
-    Who is in the report and has handed in nothing else since is graded only ``again``; with ``only``, these students
-    are graded whatever they have handed in, and nobody else. Where there is a ``secret``, students have variants; with
-    a ``roster``, a notebook is known by its variant whatever the file is called. A row has
-    student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and time (see
-    `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``, the answers that wait for a
-    person.
+    Who is in the report and has handed in nothing else since is graded only ``again``, or with other ``limits`` where
+    running it had failed; with ``only``, these students are graded whatever they have handed in, and nobody else. Where
+    there is a ``secret``, students have variants; with a ``roster``, a notebook is known by its variant whatever the
+    file is called. A row has student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds,
+    handed_in, number and time (see `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``,
+    the answers that wait for a person, and the digest of the ``exercise``.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
@@ -68,20 +69,30 @@ def grade(
             f"this machine allows no fence ({missing}), and what students hand in would run with your rights and your "
             "network. Grade on a machine that does, or say --unfenced"
         )
+    exercise = _digest(notebook(source, assignment))
+    if not Path(place).exists():
+        raise LabError(f"no submissions at {place}")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    with locked(folder), _no_home_left(folder):
+    with _full_disk_named(folder), locked(folder), _no_home_left(folder):
         say(
             f"WARNING: no fence ({missing}): submissions run with your rights and your network"
             if missing
             else "each kernel runs behind a fence: no network, nothing of this machine but its programs and Python"
         )
-        exercise = _digest(notebook(source, assignment))
         report = read_report(folder)
         rows = report.setdefault(assignment, {})
-        if report.get("exercises", {}).get(assignment) != exercise:
+        before = report.setdefault("exercises", {}).get(assignment)
+        lost = before is not None and not is_prepared(folder, assignment)
+        if lost:
+            say("gradebook.db knows nothing of this exercise: all are graded again; enter points given by hand again")
+        if lost or before != exercise:
             prepare(source, folder, assignment)
-            report.setdefault("exercises", {})[assignment] = exercise
+            report["exercises"][assignment] = exercise
+            for row in rows.values():
+                row.setdefault("exercise", before)  # an older report does not say of which version they are
+                row["fingerprint"] = "" if lost else row.get("fingerprint")
+            write_report(folder, report)
         unpacked = folder / "unpacked" / assignment
         shutil.rmtree(unpacked, ignore_errors=True)
         found, remarks = find(place, assignment, unpacked)
@@ -96,7 +107,8 @@ def grade(
             if missing := set(only) - {entry.student for entry in entries}:
                 raise LabError(f"nothing of {', '.join(sorted(missing))} in {place}; there are: {', '.join(everybody)}")
         known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
-        done = {name for name in known if rows.get(name, {}).get("fingerprint") == known[name] and not again}
+        kept = {} if again else {name: rows[name] for name in known if name in rows}
+        done = {name for name, row in kept.items() if row.get("fingerprint") == known[name] and _holds(row, limits)}
         for entry in entries:
             if entry.student in done:  # the same file, which may have come under another name
                 rows[entry.student] |= _told(entry)
@@ -108,7 +120,7 @@ def grade(
         whole = (entry if submit(entry, folder, assignment) else None for entry in new)
         tasks = [entry and Task(str(folder), assignment, entry.student, entry.number, *use) for entry in whole]
         for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
-            row |= answer | {"fingerprint": known[row["student"]]}
+            row |= answer | {"fingerprint": known[row["student"]], "exercise": exercise}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]
             rows[row["student"]] = row
             write_report(folder, report)
@@ -160,6 +172,11 @@ def _each(entries: list[Entry], tasks: list[Task | None], limits: Limits, jobs: 
         raise
 
 
+def _holds(row: dict, limits: Limits) -> bool:
+    """Whether a row is what grading would give again: what failed may be done within other limits."""
+    return row.get("limits") in (None, asdict(limits))
+
+
 def _row(entry: Entry) -> dict:
     nothing = {"status": "not graded", "score": 0.0, "most": 0.0, "seconds": 0.0}
     return nothing | _told(entry) | {"student": entry.student, "remarks": entry.remarks}
@@ -192,12 +209,27 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
         row = {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
     else:
         remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
+        row["limits"] = asdict(limits)
     return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
 
 
 def home_prefix(folder: Path) -> str:
     """What the names of temporary folders for this grading folder begin with; short, for sockets are in there."""
     return f"dgc-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}-"
+
+
+@contextmanager
+def _full_disk_named(folder: Path):
+    """A full disk is no hand-in's fault: it ends the run, in words that name the folder."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            place = error.filename or folder
+            raise LabError(
+                f"no room is left on the disk of {place}: make some, and the same command goes on where it was"
+            ) from error
+        raise
 
 
 @contextmanager

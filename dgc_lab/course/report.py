@@ -60,8 +60,20 @@ def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:
     report.pop("exercises", None)
     report = {name: rows for name, rows in report.items() if rows and assignment in (None, name)}
     if not report:
-        raise LabError(f"nothing has been graded in {folder}{f' of {assignment}' if assignment else ''}")
+        what = f"nothing of {assignment}" if assignment else "nothing"
+        raise LabError(f"{what} has been graded in {folder}: grade first, or name another grading folder (--folder)")
     return report
+
+
+def outdated(folder: Path, assignment: str | None = None) -> list[str]:
+    """Of which exercises hand-ins were graded before the exercise was changed, in words: their marks may be others."""
+    now, words = read_report(folder).get("exercises", {}), []
+    for name, rows in sorted(graded_rows(folder, assignment).items()):
+        graded = [row for row in rows.values() if row["status"] == "graded"]
+        if count := sum(row.get("exercise", now.get(name)) != now.get(name) for row in graded):
+            were = "hand-ins were" if count > 1 else "hand-in was"
+            words.append(f"{count} {were} graded with an earlier version of {name}: run grade without --only")
+    return words
 
 
 def write_report(folder: Path, report: dict) -> None:

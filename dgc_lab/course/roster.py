@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
+from dgc_lab.course.csv_text import read_table
 from dgc_lab.course.submissions import plain
 
 LEAST_SECRET = 16  # characters
@@ -62,17 +63,10 @@ def read_roster(path: Path) -> dict[str, str]:
     A first line whose words are those of a heading (``Student``, ``Email address``, ...) is no student, and no two have
     the same plain name.
     """
-    import csv
-
     path = Path(path)
     if not path.exists():
         raise LabError(f"no roster at {path}")
-    lines = read_text(path).splitlines()
-    delimiter = max(",;\t", key=lambda mark: "".join(lines[:1]).count(mark))
-    try:
-        names = [row[0].strip() for row in csv.reader(lines, delimiter=delimiter) if row and row[0].strip()]
-    except csv.Error as error:
-        raise LabError(f"{path} is no table: {error}") from None
+    names = [row[0].strip() for row in read_table(path).rows if row[0].strip()]
     names = names[1:] if names and HEADING.fullmatch(names[0]) else names
     by_plain: dict[str, str] = {}
     for name in names:

@@ -6,6 +6,7 @@ solutions and the hidden tests out, and keeps both in the gradebook for grading.
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import tempfile
@@ -15,7 +16,8 @@ from dgc_lab.common import LabError
 from dgc_lab.marking.nbgrader_api import course_api, reason
 from dgc_lab.marking.repair import first_line, is_variant
 
-BADGES = re.compile(r"(\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)\s*?)+")
+BADGE = r"\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)"
+BADGES = re.compile(rf"{BADGE}(\s+{BADGE})*")
 OWN = (
     "**This copy is yours:** its numbers are nobody else's. Open this file itself: in JupyterLab as it is, on Colab by "
     "*File*, *Upload notebook*."
@@ -24,6 +26,9 @@ OWN = (
 
 def assignments(source: Path) -> list[str]:
     """Names of all exercises in a folder of sources; a LabError if there are none."""
+    if not Path(source).is_dir():
+        words = "run this at the top of the repository, or name the folder of the sources (--source)"
+        raise LabError(f"no folder {source} in {Path.cwd()}: {words}")
     names = sorted(text.stem for text in Path(source).glob("*/text/*.md") if text == text_half(source, text.stem))
     if not names:
         raise LabError(f"no exercise in {source}: an exercise is a folder NN_name with the text text/NN_name.md in it")
@@ -78,6 +83,14 @@ def with_variant(found, number: int):
     return found
 
 
+def is_prepared(folder: Path, name: str) -> bool:
+    """Whether the gradebook of a grading folder knows an exercise; somebody may have removed it."""
+    if not (Path(folder) / "gradebook.db").exists():
+        return False
+    with course_api(folder).gradebook as gradebook:
+        return name in {assignment.name for assignment in gradebook.assignments}
+
+
 def prepare(source: Path, folder: Path, name: str) -> None:
     """Put an exercise into a grading folder: its source, its students' version, and its points in the gradebook."""
     import nbformat
@@ -123,7 +136,7 @@ def release(source: Path, target: Path, names=None, variants: dict[str, int] | N
             for place, number in (places or {f"{name}/{name}": 0}).items():
                 path = Path(target) / f"{place}.ipynb"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                nbformat.write(with_variant(made, number), path)
+                nbformat.write(with_variant(copy.deepcopy(made), number), path)
                 written.append(path)
                 for extra in extras:
                     shutil.copy(extra, path.parent)

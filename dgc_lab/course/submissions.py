@@ -9,8 +9,10 @@ its size is limited while it is read, whatever it says of itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import math
 import re
 import unicodedata
 import zipfile
@@ -20,6 +22,8 @@ from pathlib import Path, PurePosixPath
 from dgc_lab.common import LabError
 from dgc_lab.course import unzip
 from dgc_lab.course.clock import BRIGHTSPACE, handed_in_at
+from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
+from dgc_lab.marking.repair import read
 
 # What the platforms make of a name, a number and a file; a number can be a person's or an anonymous one.
 MOODLE = re.compile(r"^(?P<name>.*)_(?P<number>\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?$")
@@ -47,16 +51,17 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     The exercise's name may be part of file names and is no part of a student's name. What comes out of zips goes into
     ``unpacked``, which must be empty.
     """
-    place, remarks = Path(place), []
+    place, remarks, lost = Path(place), [], {}
     if not place.exists():
         raise LabError(f"no submissions at {place}")
     if place.is_file():
         if not zipfile.is_zipfile(place):
             raise LabError(f"submissions must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
-        remarks = unzip.unpack(place, root)
+        remarks, lost = unzip.unpack(place, root)
         place = root
-    files = sorted(path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    there = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted({*there, *lost})  # whoever handed in what cannot be unpacked has handed in
     files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
         raise LabError("; ".join([f"no submissions in {place}", *remarks]))
@@ -71,7 +76,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
             )
     if any(_of_moodle(path.relative_to(place)) for path in files):
         remarks.append("Moodle's zip does not say when something was handed in: late.toml can, by handed_in")
-    found = [_choose(student, each[student], assignment, Path(unpacked), place) for student in sorted(each)]
+    found = [_choose(student, each[student], assignment, Path(unpacked), place, lost) for student in sorted(each)]
     unread = [one.handed_in for one in found if one.time is None and BRIGHTSPACE.match(one.handed_in.partition("/")[0])]
     if unread:
         more = f" and of {len(unread) - 1} more" if len(unread) > 1 else ""
@@ -188,13 +193,19 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
 
 
-def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path) -> Submission:
-    """One file of a student's: the notebook; the one named like the assignment; the newest."""
-    remarks, origins = [], {path: path for path in paths}
+def _choose(
+    student: str, paths: list[Path], assignment: str, unpacked: Path, place: Path, lost: dict[Path, str]
+) -> Submission:
+    """One file of a student's: the notebook; the one named like the assignment; the newest; the one with more answers.
+
+    ``lost`` has of each file that could not be unpacked what is wrong with it.
+    """
+    remarks, origins = [lost[path] for path in paths if path in lost], {path: path for path in paths}
     for number, path in enumerate(list(paths)):
-        if path.suffix.lower() == ".zip":
+        if path.suffix.lower() == ".zip" and path not in lost:
             target = unpacked / f"{student}-{number}"
-            remarks += unzip.unpack(path, target, unzip.MOST_OF_ONE)
+            whole, inner = unzip.unpack(path, target, unzip.MOST_OF_ONE)
+            remarks += dict.fromkeys([*whole, *inner.values()])
             inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
             origins |= dict.fromkeys(inside, path)
             paths += inside
@@ -203,7 +214,7 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         """What the platform's name for a file says."""
         given = origins[path].relative_to(place)
         canvas = len(given.parts) == 1 and bool(CANVAS.match(given.stem))
-        modified = None if _of_moodle(given) else origins[path].stat().st_mtime
+        modified = None if _of_moodle(given) or origins[path] in lost else origins[path].stat().st_mtime
         time = handed_in_at(given, modified, canvas)
         return {"handed_in": given.as_posix(), "number": _whose(given, assignment)[1], "time": time}
 
@@ -213,10 +224,30 @@ def _choose(student: str, paths: list[Path], assignment: str, unpacked: Path, pl
         words = f"no notebook (.ipynb) among what was handed in: {names}"
         return Submission(student, None, (*remarks, words), **told(paths[0]))
     named = [path for path in notebooks if assignment.lower() in path.name.lower()] or notebooks
-    chosen = max(named, key=lambda path: (told(path)["time"] or "", path.stat().st_mtime, path.name))
+
+    def newness(path: Path) -> tuple:
+        return told(path)["time"] or "", 0 if path in lost else path.stat().st_mtime
+
+    newest = max(map(newness, named))
+    alike = [path for path in named if newness(path) == newest]
+    chosen = max(alike, key=lambda path: (_answered(path, assignment) if len(alike) > 1 else 0, path.name))
     if len(notebooks) > 1:
-        remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken")
+        why = f": of {len(alike)} with the same time the one with most answers" if len(alike) > 1 else ""
+        remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken{why}")
+    if chosen in lost:
+        return Submission(student, None, tuple(remarks), **told(chosen))
     if chosen.stat().st_size > unzip.MOST_BYTES:
         words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **told(chosen))
     return Submission(student, chosen, tuple(remarks), **told(chosen))
+
+
+def _answered(path: Path, assignment: str) -> float:
+    """How much of a file was answered: its answers, without those that are as they were released."""
+    with contextlib.suppress(LabError, OSError):
+        if path.stat().st_size <= unzip.MOST_BYTES:
+            cells = [cell for cell in read(path, assignment) if isinstance(cell.metadata, dict)]
+            kinds = [cell.metadata.get("nbgrader") for cell in cells]
+            answers = sum(isinstance(kind, dict) and kind.get("solution") is True for kind in kinds)
+            return answers - 2 * sum(STUB in cell.source or TEXT_STUB in cell.source for cell in cells)
+    return -math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -33,28 +34,40 @@ UNREADABLE = (
 )
 
 
-def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> list[str]:
-    """Unpack a zip below ``target``; what is wrong with it, in words, and then perhaps only a part is there."""
-    remarks, spent = [], 0
+def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> tuple[list[str], dict[Path, str]]:
+    """Unpack a zip below ``target``; what is wrong with all of it, and with each file that is not there for it.
+
+    Both in words, the files by where they would be. A full disk is no zip's fault, and is the system's OSError.
+    """
+    remarks, lost, spent = [], {}, 0
     try:
         with zipfile.ZipFile(archive) as opened:
             entries = [entry for entry in opened.infolist() if not entry.is_dir()]
             if len(entries) > MOST_FILES:
-                return [f"{archive.name} holds more than {MOST_FILES:,} files"]
+                return [f"{archive.name} holds more than {MOST_FILES:,} files"], {}
             for entry in entries:
                 name = PurePosixPath(entry.filename.replace("\\", "/"))
                 is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
                 if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
                     remarks.append(f"{archive.name} holds a path that leads out of it; left out: {str(name)[:80]}")
-                elif not LEAVE_OUT.search(str(name)):
+                elif LEAVE_OUT.search(str(name)):
+                    continue
+                elif spent >= most:
+                    lost[target / name] = f"{archive.name} is too large when unpacked; the rest was left out"
+                else:
                     size, words = _unpack_one(opened, entry, target / name, most - spent)
                     spent += size
-                    remarks += [f"{archive.name}: {name.name[:80]} {words}"] if words else []
-                if spent >= most:
-                    return [*remarks, f"{archive.name} is too large when unpacked; the rest was left out"]
+                    lost |= {target / name: f"{archive.name}: {name.name[:80]} {words}"} if words else {}
     except UNREADABLE as error:
+        if is_full(error):
+            raise
         remarks.append(f"{archive.name} cannot be unpacked: {error}")
-    return remarks
+    return remarks, lost
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that a disk, or somebody's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
@@ -71,13 +84,15 @@ def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, lef
     except UNREADABLE as error:
         with contextlib.suppress(OSError):  # its name can be what is wrong
             path.unlink()
+        if is_full(error):
+            raise
         taken = limit + 1 - limited.left if limited else 0  # it may have been long until then
         return taken, f"cannot be unpacked: {error}"
     size = path.stat().st_size
     if size <= limit:
         return size, ""
     path.unlink()
-    return size, "is too large when unpacked"
+    return size, f"is too large when unpacked, more than {limit / 2**20:.0f} MB"
 
 
 class _Limited:

@@ -12,10 +12,10 @@ import json
 import re
 from pathlib import Path
 
-from dgc_lab.common import LabError, read_text
+from dgc_lab.common import LabError
+from dgc_lab.course.csv_text import read_rows, write_rows
 from dgc_lab.course.report import graded_rows, locked
-from dgc_lab.gradebook.csv_text import read_rows, write_rows
-from dgc_lab.marking.nbgrader_api import course_api
+from dgc_lab.gradebook.grades import gradebook_of
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 
@@ -30,8 +30,8 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
     folder, read = Path(folder).resolve(), {}
     for sheet in map(Path, sheets):
         read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
-    with locked(folder), course_api(folder).gradebook as gradebook:
-        report = graded_rows(folder)
+    report = graded_rows(folder)
+    with locked(folder), gradebook_of(folder) as gradebook:
         each = ((who, name, row["status"]) for name, rows in report.items() for who, row in rows.items())
         ungraded = {(who, name) for who, name, status in each if status != "graded"}
         grades, comments = _answers(gradebook, folder, report)
@@ -100,9 +100,8 @@ def points_of(text: str, grade, place: str) -> float | None:
 
 def read_sheet(sheet: Path) -> tuple[list[dict], str]:
     """A sheet's rows, and what parts its columns: where a comma is in numbers, spreadsheets write ``;``."""
-    head = read_text(sheet).partition("\n")[0]
-    delimiter = ";" if head.count(";") > head.count(",") else ","
-    rows = [row for row in read_rows(sheet, COLUMNS, delimiter) if row["student"].strip()]
+    rows, delimiter = read_rows(sheet, COLUMNS)
+    rows = [row for row in rows if row["student"].strip()]
     for row in rows:
         row["version"] = version_in(row["version"])
     return rows, delimiter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.report import graded_rows, outdated
 from dgc_lab.course.roster import read_roster
 
 PLATFORMS = ("moodle", "canvas", "brightspace", "blackboard")  # as dgc_lab.gradebook.platforms has them
@@ -57,12 +58,16 @@ def points(text: str) -> float | None:
 
 
 def marks(options) -> int:
-    """The marks, with those that a person has given; 1 when somebody on a platform was left as they were."""
+    """The marks, with those that a person has given.
+
+    1 when somebody on a platform was left as they were, or nobody on the roster has handed in.
+    """
+    from dgc_lab.gradebook import late, overrides
     from dgc_lab.gradebook.by_hand import by_hand
-    from dgc_lab.gradebook.late import unmatched
     from dgc_lab.gradebook.table import marks
 
-    for words in unmatched(options.folder):
+    folder = options.folder
+    for words in [*late.unmatched(folder), *overrides.unmatched(folder), *outdated(folder, options.assignment)]:
         print(words)
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)
@@ -72,7 +77,11 @@ def marks(options) -> int:
         return fill(options, platform)
     roster = read_roster(options.roster) if options.roster else None
     target = options.to or options.folder / "marks.csv"
-    print(f"{len(marks(options.folder, target, roster))} students in {target}")
+    print(f"{len(marks(folder, target, roster))} students in {target}")
+    if roster and not any(roster.keys() & rows.keys() for rows in graded_rows(folder).values()):
+        column = f"names come from the first column of {options.roster}, as {next(iter(roster.values()))!r} does"
+        print(f"0 of {len(roster)} names on the roster have handed in; {column}")
+        return 1
     return 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dgc_lab.course.csv_text import write_rows
 from dgc_lab.course.report import graded_rows
-from dgc_lab.gradebook.csv_text import write_rows
 
 EXERCISE, CELLS = "08_other_compressors", ("marks-contest-very-good", "marks-contest-good")
 # From the beginning of what a check has printed, where nothing of a student's stands.

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+
+from dgc_lab.common import LabError
+from dgc_lab.marking.nbgrader_api import course_api
 
 
-def grades_of(gradebook, exercise: str) -> dict[str, dict]:
+@contextmanager
+def gradebook_of(folder: Path):
+    """nbgrader's gradebook of a grading folder; a LabError where it is gone, or lacks an exercise."""
+    path = Path(folder) / "gradebook.db"
+    if not path.exists():  # nbgrader would make an empty one
+        raise LabError(f"{path} is gone: run grade again, for each exercise and with all hand-ins")
+    with course_api(folder).gradebook as gradebook:
+        from nbgrader.api import MissingEntry
+
+        try:
+            yield gradebook
+        except MissingEntry as error:
+            raise LabError(f"{path} lacks what report.json tells of ({error}): run grade again for that") from None
+
+
+class OfClass(dict):
+    """By student what the gradebook has; a LabError for whom it has nothing."""
+
+    def __missing__(self, student: str):
+        raise LabError(f"gradebook.db has no grades of {student}, who is in report.json: run grade without --only")
+
+
+def grades_of(gradebook, exercise: str) -> OfClass:
     """By student nbgrader's grades of an exercise by their cells' names."""
     from nbgrader.api import Assignment, Grade, SubmittedAssignment, SubmittedNotebook
     from sqlalchemy.orm import joinedload, undefer
@@ -19,10 +45,10 @@ def grades_of(gradebook, exercise: str) -> dict[str, dict]:
         .filter(Assignment.name == exercise)
         .options(joinedload(Grade.cell), undefer(Grade.max_score))
     )
-    grades: dict[str, dict] = defaultdict(dict)
+    grades = OfClass()
     for student, grade in asked:
-        grades[student][grade.name] = grade
-    return dict(grades)
+        grades.setdefault(student, {})[grade.name] = grade
+    return grades
 
 
 def marked_by_hand(gradebook, exercise: str) -> set[str]:
@@ -30,3 +56,10 @@ def marked_by_hand(gradebook, exercise: str) -> set[str]:
     notebooks = gradebook.find_assignment(exercise).notebooks
     answers = {cell.name for notebook in notebooks for cell in notebook.solution_cells}
     return answers & {cell.name for notebook in notebooks for cell in notebook.grade_cells}
+
+
+def marked_by_machine(gradebook, exercise: str) -> dict:
+    """By name the cells with points of all other tasks."""
+    by_hand = marked_by_hand(gradebook, exercise)
+    cells = (cell for notebook in gradebook.find_assignment(exercise).notebooks for cell in notebook.grade_cells)
+    return {cell.name: cell for cell in cells if cell.name not in by_hand}

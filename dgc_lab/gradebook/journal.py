@@ -13,7 +13,6 @@ class Journal:
 
     def __init__(self, folder: Path):
         self.path = Path(folder) / FILE
-        self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, line: str) -> None:
         """Say one line."""

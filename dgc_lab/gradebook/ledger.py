@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab.course.report import graded_rows
-from dgc_lab.gradebook.grades import grades_of, marked_by_hand
+from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand
 from dgc_lab.gradebook.late import Lateness, lateness, read_rules
-from dgc_lab.gradebook.overrides import read_overrides, words_of
-from dgc_lab.marking.nbgrader_api import course_api
+from dgc_lab.gradebook.overrides import checked_overrides, words_of
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,10 @@ class Mark:
 def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, Mark]]:
     """Everybody's marks, by exercise and student; a LabError where nothing has been graded."""
     folder = Path(folder).resolve()
-    rules, decided, marks = read_rules(folder), read_overrides(folder), {}
-    with course_api(folder).gradebook as gradebook:
-        for name, rows in sorted(graded_rows(folder, exercise).items()):
+    report, rules, marks = graded_rows(folder, exercise), read_rules(folder), {}
+    with gradebook_of(folder) as gradebook:
+        decided = checked_overrides(folder, gradebook)
+        for name, rows in sorted(report.items()):
             most, by_hand = gradebook.find_assignment(name).max_score, marked_by_hand(gradebook, name)
             every = grades_of(gradebook, name)
             for student, row in sorted(rows.items()):

@@ -10,11 +10,10 @@ import datetime as dt
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.course.csv_text import read_rows, write_rows
+from dgc_lab.course.report import graded_rows, locked, read_report
 from dgc_lab.gradebook.by_hand import points_of, version, version_in
-from dgc_lab.gradebook.csv_text import read_rows, write_rows
-from dgc_lab.gradebook.grades import grades_of, marked_by_hand
-from dgc_lab.marking.nbgrader_api import course_api
+from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand, marked_by_machine
 
 FILE = "overrides.csv"
 COLUMNS = ("student", "exercise", "task", "points", "reason", "version", "when")
@@ -25,11 +24,47 @@ def read_overrides(folder: Path) -> list[dict]:
     path = Path(folder) / FILE
     if not path.exists():
         return []
-    rows = read_rows(path, COLUMNS)
+    rows, _ = read_rows(path, COLUMNS)
     for number, row in enumerate(rows, 2):
-        points_of(row["points"] or "nothing", None, f"{path}, line {number}")
+        points = points_of(row["points"].strip() or "nothing", None, f"{path}, line {number}")
+        row["points"] = f"{points:g}"
         row["version"] = version_in(row["version"])
     return rows
+
+
+def checked_overrides(folder: Path, gradebook) -> list[dict]:
+    """What was decided for those who are in the report, with the whole names of tasks.
+
+    The file is edited by hand, too: a task that there is not, or more points than it has, is a LabError with its line.
+    """
+    report, prepared, checked = graded_rows(folder), {each.name for each in gradebook.assignments}, []
+    for number, row in enumerate(read_overrides(folder), 2):
+        exercise, place = row["exercise"], f"{folder / FILE}, line {number}"
+        if exercise in prepared and row["student"] in report.get(exercise, ()):
+            tasks = marked_by_machine(gradebook, exercise)
+            name = _whole_name(row["task"], tasks, exercise, f"{place}: ")
+            points_of(row["points"], tasks[name], place)
+            checked.append(row | {"task": name})
+    return checked
+
+
+def unmatched(folder: Path) -> list[str]:
+    """Rows of the file that are about nothing that was handed in, in words: perhaps not yet, perhaps never."""
+    report = read_report(folder)
+    return [
+        f"{FILE}, line {number}: {row['student']} has handed in no {row['exercise']}, so this does not count"
+        for number, row in enumerate(read_overrides(folder), 2)
+        if row["student"] not in report.get(row["exercise"], ())
+    ]
+
+
+def _whole_name(task: str, tasks: dict, exercise: str, place: str = "") -> str:
+    """A task's name, of which ``marks-`` may be left out; a LabError where there is no such task."""
+    for name in (task, f"marks-{task}"):
+        if name in tasks:
+            return name
+    there = ", ".join(sorted(each.removeprefix("marks-") for each in tasks))
+    raise LabError(f"{place}a machine marks no task {task!r} of {exercise}; there are: {there}")
 
 
 def override(folder: Path, student: str, exercise: str, task: str, points: float | None, reason: str) -> list[dict]:
@@ -44,22 +79,22 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
     rows = graded_rows(folder, exercise)[exercise]
     if rows.get(student, {}).get("status") != "graded":
         raise LabError(f"{student!r} has no graded hand-in of {exercise}; there are: {', '.join(sorted(rows))}")
-    with course_api(folder).gradebook as gradebook:
-        by_hand = marked_by_hand(gradebook, exercise)
-        grades = grades_of(gradebook, exercise)[student]
-        grades = {name: grade for name, grade in grades.items() if name not in by_hand}
-        name = next((each for each in (task, f"marks-{task}") if each in grades), None)
-        if name is None:
-            tasks = ", ".join(sorted(each.removeprefix("marks-") for each in grades))
-            raise LabError(f"a machine marks no task {task!r} of {exercise}; there are: {tasks}")
-        most = grades[name].max_score
+    with gradebook_of(folder) as gradebook:
+        tasks = marked_by_machine(gradebook, exercise)
+        name = _whole_name(task, tasks, exercise)
+        most = tasks[name].max_score
     if points is not None and not 0 <= points <= most:
         raise LabError(f"points for {task} must be from 0 to {most:g}, got {points:g}")
     if points is not None and not reason.strip():
         raise LabError("an override needs a reason: --reason TEXT")
     with locked(folder):
         before = read_overrides(folder)
-        kept = [row for row in before if (row["student"], row["exercise"], row["task"]) != (student, exercise, name)]
+        names = (name, name.removeprefix("marks-"))
+        kept = [
+            row
+            for row in before
+            if (row["student"], row["exercise"]) != (student, exercise) or row["task"] not in names
+        ]
         if points is None and kept == before:
             raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to take back")
         if points is not None:
@@ -78,10 +113,11 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
 def enter(folder: Path) -> None:
     """Enter what was decided into the gradebook, and take out what no longer holds."""
     folder, decided = Path(folder).resolve(), {}
-    for row in read_overrides(folder):
-        decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
-    with course_api(folder).gradebook as gradebook:
-        for exercise in graded_rows(folder):
+    with gradebook_of(folder) as gradebook:
+        for row in checked_overrides(folder, gradebook):
+            decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
+        known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
+        for exercise in graded_rows(folder).keys() & known:
             by_hand = marked_by_hand(gradebook, exercise)
             for student, grades in grades_of(gradebook, exercise).items():
                 for task in grades.keys() - by_hand:

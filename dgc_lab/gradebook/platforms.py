@@ -1,6 +1,6 @@
 """Fill a learning platform's own file with marks: Moodle's grading worksheet, and three platforms' gradebooks.
 
-The file comes back as it was but for the fields of our marks (`dgc_lab.gradebook.csv_text`). What a platform wants of
+The file comes back as it was but for the fields of our marks (`dgc_lab.course.csv_text`). What a platform wants of
 it, and where that is written:
 
 - Moodle: the first column ends in the student's number, "Grade" takes the marks; the headings are those of the user's
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
+from dgc_lab.course.csv_text import CsvText, read_table
 from dgc_lab.course.submissions import plain, student_of
-from dgc_lab.gradebook.csv_text import CsvText
 from dgc_lab.gradebook.ledger import Mark
 
 CLOSED = {"no", "nein"}  # Moodle's "Grade can be changed"
@@ -103,11 +103,7 @@ def fill(
     Raises:
         LabError: no column fits, or the platform's maximum is another one.
     """
-    form = PLATFORMS[platform]
-    try:
-        table = CsvText(Path(file).read_bytes())
-    except LabError as error:
-        raise LabError(f"{file}: {error}") from None
+    form, table = PLATFORMS[platform], read_table(file)
     heads = table.rows[0]
     places = _columns(form, heads, list(marks), column, file)
     lines = _lines(form, table, platform)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
+from dgc_lab.course.csv_text import write_rows
 from dgc_lab.gradebook.answers import answers_of, normal_form, size, tasks_of, untouched
-from dgc_lab.gradebook.csv_text import write_rows
 from dgc_lab.gradebook.ledger import marks_of
 
 LEAST_SIZE = 30  # nodes of a syntax tree; shorter answers are alike by chance

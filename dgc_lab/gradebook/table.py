@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dgc_lab.gradebook.csv_text import write_rows
+from dgc_lab.course.csv_text import write_rows
 from dgc_lab.gradebook.ledger import marks_of
 
 

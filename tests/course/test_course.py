@@ -330,11 +330,33 @@ def test_from_marks_to_feedback_and_a_table(graded, course):
     assert by_name["solved"]["remarks"] == "not on the roster"
 
 
+def test_what_failed_is_tried_again_within_other_limits_and_not_within_the_same(tmp_path, course):
+    write(answered(FIRST), tmp_path / "in" / "jane.ipynb")
+    grade = ("grade", FIRST, tmp_path / "in", "--folder", tmp_path / "grading")
+    short = (*grade, "--minutes", "0.02")  # a second, in which no Python gets as far as that
+    assert "longer than 1 s in all" in course(*short, expected=1)
+    before = rows(tmp_path, FIRST)
+    assert "longer than 1 s in all" in course(*short, expected=1)
+    assert rows(tmp_path, FIRST) == before
+    assert "jane: 18 of 18" in course(*grade)
+    assert "jane: 18 of 18" in course(*short), "what was graded stays so"
+
+
 def test_the_release_is_what_is_committed(tmp_path, course):
     course("release", "--to", tmp_path)
     for name in sources.assignments(EXERCISES / "source"):
         made = (tmp_path / name / f"{name}.ipynb").read_text()
         assert made == (EXERCISES / "release" / name / f"{name}.ipynb").read_text()
+
+
+def test_each_students_copy_has_no_badge_and_says_once_whose_it_is(tmp_path, course):
+    (tmp_path / "roster.csv").write_text("ann\nben\n")
+    names = ("--secret", tmp_path / "secret", "--roster", tmp_path / "roster.csv")
+    course("release", *names, "--to", tmp_path / "variants")
+    for name in sources.assignments(EXERCISES / "source"):
+        for student in ("ann", "ben"):
+            text = (tmp_path / "variants" / student / f"{name}.ipynb").read_text()
+            assert ("badge" in text, text.count("This copy is yours")) == (False, 1)
 
 
 def test_each_students_folder_has_an_exercises_files(tmp_path, course):

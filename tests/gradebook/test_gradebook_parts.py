@@ -200,6 +200,21 @@ def test_a_version_is_no_number_for_a_spreadsheet_and_older_sheets_have_theirs(t
     assert overrides.read_overrides(tmp_path)[0]["version"] == made
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize("delimiter", ";\t,")
+def test_points_and_overrides_are_read_as_a_spreadsheet_saves_them(tmp_path, encoding, delimiter):
+    def saved(name, columns, *fields):
+        text = "".join(delimiter.join(f'"{field}"' for field in row) + "\r\n" for row in (columns, fields))
+        (tmp_path / name).write_text(text, encoding=encoding, newline="")
+
+    saved("points.csv", by_hand.COLUMNS, "jane", "07", "why", "v1", "6", "2,5", "schön")
+    [row], found = by_hand.read_sheet(tmp_path / "points.csv")
+    assert (found, row["points"], row["comment"]) == (delimiter, "2,5", "schön")
+    saved(overrides.FILE, overrides.COLUMNS, "jane", "04", "split", "0,5", "für alle", "v1", "")
+    [row] = overrides.read_overrides(tmp_path)
+    assert (row["points"], row["reason"]) == ("0.5", "für alle")
+
+
 def test_a_file_keeps_the_name_that_the_platform_wants_back(tmp_path):
     names = ("class/Al Ba_71_assignsubmission_file_/x.ipynb", "class/Eve_72_assignsubmission_file_/work.zip")
     for name in names:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dgc_lab.common import LabError
+from dgc_lab.course.csv_text import CsvText
 from dgc_lab.course.submissions import plain
 from dgc_lab.gradebook import commands
-from dgc_lab.gradebook.csv_text import CsvText
 from dgc_lab.gradebook.ledger import Mark
 from dgc_lab.gradebook.platforms import PLATFORMS, fill
 

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+import subprocess
 import types
 import zipfile
 
@@ -11,7 +12,7 @@ import nbformat
 import pytest
 
 from dgc_lab.course import sources
-from instructor import EXERCISES, answered, index, needs_instructor
+from instructor import EXERCISES, PYTHON, ROOT, answered, index, needs_instructor
 
 FIRST, BY_HAND = "04_masking", "07_own_model"
 NAMES = {
@@ -112,6 +113,15 @@ def test_feedback_goes_back_under_the_names_that_moodle_gave(graded, course):
         assert folder_of(name).split("_", 4)[:4] == [name, str(number), "assignsubmission", "file"]
 
 
+def test_a_page_of_feedback_has_one_total_and_no_picture_that_is_not_there(graded, course):
+    course("feedback", "--folder", graded.folder)
+    page = (graded.folder / "feedback" / "Kim-Late" / FIRST / f"{FIRST}.html").read_text()
+    assert re.findall(r"Score: ([\d.]+) / 18.0", page) == ["16.2"]
+    assert "16.2 of 18 points" in page
+    assert "Exercise 4: masking" in page
+    assert not re.findall("<img(?![^>]*src)[^>]*>", page)
+
+
 def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course):
     folder = ("--folder", graded.folder)
     student, reason = "Jose-O-Neill", "right, but handed back the mask"
@@ -134,6 +144,38 @@ def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course
     assert mark_of(graded, course, student) == before
 
 
+def test_overrides_that_are_edited_by_hand_are_checked_with_their_line(graded, course):
+    folder, file = ("--folder", graded.folder), graded.folder / "overrides.csv"
+    head, before = "student,exercise,task,points,reason,version,when\n", mark_of(graded, course, "Jose-O-Neill")
+    grade = ("grade", FIRST, graded.place / "all.zip", *folder)
+    file.write_text(f'{head}Jose-O-Neill,{FIRST},split,"0,5",half right,x,\n')
+    course(*grade, expected=1)
+    assert mark_of(graded, course, "Jose-O-Neill") == before + 0.5
+    course("override", "Jose-O-Neill", FIRST, "split", "none", *folder)
+    assert mark_of(graded, course, "Jose-O-Neill") == before
+    for row, words in (
+        (f"Jose-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
+        (f"Jose-O-Neill,{FIRST},splitt,1,x,x,", "line 2: a machine marks no task 'splitt' of 04_masking; there are: "),
+    ):
+        file.write_text(f"{head}{row}\n")
+        for command in (grade, ("marks", *folder), ("feedback", *folder)):
+            assert words in refused(command)
+    file.write_text(f"{head}Jose-O-Neil,{FIRST},split,1,x,x,\n")
+    words = "overrides.csv, line 2: Jose-O-Neil has handed in no 04_masking, so this does not count"
+    assert words in course(*grade, expected=1)
+    assert words in course("marks", *folder)
+    assert mark_of(graded, course, "Jose-O-Neill") == before
+    file.unlink()
+
+
+def refused(command):
+    """What a command says that cannot be done."""
+    line = [PYTHON, "-m", "dgc_lab.course", *map(str, command)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    return done.stderr
+
+
 def mark_of(graded, course, student):
     course("marks", "--folder", graded.folder)
     [row] = [row for row in rows_of(graded.folder / "marks.csv") if row["student"] == student]
@@ -151,6 +193,52 @@ def test_one_student_alone_is_graded_again(graded, course):
     course(*again, "Nobody", expected=2)
 
 
+def test_whoever_was_graded_with_an_earlier_version_of_an_exercise_is_told_of(tmp_path, course):
+    folder, names = ("--folder", tmp_path / "grading"), ("ann", "bo", "cy")
+    course("new", "08_my_idea", "--source", tmp_path / "source")
+    text = sources.text_half(tmp_path / "source", "08_my_idea")
+    for name in names:
+        (tmp_path / "in").mkdir(exist_ok=True)
+        nbformat.write(sources.notebook(tmp_path / "source", "08_my_idea"), tmp_path / "in" / f"{name}.ipynb")
+    grade = ("grade", "08_my_idea", tmp_path / "in", "--source", tmp_path / "source", *folder)
+    assert "earlier version" not in course(*grade)
+    report = tmp_path / "grading" / "report.json"
+    older = json.loads(report.read_text())
+    for row in older["08_my_idea"].values():
+        assert row.pop("exercise")  # which older reports do not have
+    report.write_text(json.dumps(older))
+    assert "earlier version" not in course("marks", *folder)
+    text.write_text(text.read_text().replace("  points: 2", "  points: 5"))
+    words = "2 hand-ins were graded with an earlier version of 08_my_idea: run grade without --only\n"
+    for command in ((*grade, "--only", "bo"), ("marks", *folder), ("feedback", *folder)):
+        assert words in course(*command)
+    assert "earlier version" not in course(*grade)
+    assert "earlier version" not in course("marks", *folder)
+
+
+def test_a_gradebook_that_is_gone_is_made_again(tmp_path, course):
+    folder = ("--folder", tmp_path / "grading")
+    for name in ("08_one", "09_two"):
+        course("new", name, "--source", tmp_path / "source")
+        for student in ("ann", "bo"):
+            path = tmp_path / name / f"{student}.ipynb"
+            path.parent.mkdir(exist_ok=True)
+            nbformat.write(sources.notebook(tmp_path / "source", name), path)
+        course("grade", name, tmp_path / name, "--source", tmp_path / "source", *folder)
+    gone = tmp_path / "grading" / "gradebook.db"
+    gone.unlink()
+    for command in ("marks", "feedback", "statistics"):
+        course(command, *folder, expected=2)
+        assert not gone.exists()
+    again = ("grade", "08_one", tmp_path / "08_one", "--source", tmp_path / "source", *folder)
+    said = course(*again, "--only", "ann", expected=2)  # of bo there are no grades any more
+    assert "gradebook.db knows nothing of this exercise: all are graded again" in said
+    assert "[2/2] bo: 2 of 2" in course(*again)
+    course("marks", *folder, expected=2)
+    course("grade", "09_two", tmp_path / "09_two", "--source", tmp_path / "source", *folder)
+    assert "2 students in" in course("marks", *folder)
+
+
 def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
     said = course("statistics", "--folder", graded.folder)
     rows = {row["task"]: row for row in rows_of(graded.folder / "statistics.csv")}
@@ -164,6 +252,15 @@ def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
     assert "gradient &gt;= ordered[len(ordered) - k]" in page
     assert "split: 3 right, 1 not, 1 not attempted" in page
     assert not [name for name in NAMES if name.split()[1] in re.sub('src="[^"]*"', "", page)]
+
+
+def test_a_roster_on_which_nobody_has_handed_in_is_told_of(graded, course):
+    (graded.place / "ids.csv").write_text("Email,Full name\njd@x.org,Jane Doe\nkl@x.org,Kim Late\n")
+    (graded.place / "names.csv").write_text("Full name,Email\nJane Doe,jd@x.org\nAbsent Ann,aa@x.org\n")
+    marks = ("marks", "--folder", graded.folder, "--roster")
+    words = f"0 of 2 names on the roster have handed in; names come from the first column of {graded.place}/ids.csv"
+    assert f"{words}, as 'jd@x.org' does" in course(*marks, graded.place / "ids.csv", expected=1)
+    assert "0 of 2" not in course(*marks, graded.place / "names.csv")
 
 
 def test_similar_lists_those_who_share_an_unusual_answer_and_nobody_else(graded, course):

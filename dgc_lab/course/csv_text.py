@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
 from pathlib import Path
 
-from dgc_lab.common import LabError, read_text
+from dgc_lab.common import LabError
 
 MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 DELIMITERS = (",", ";", "\t")
@@ -95,18 +94,23 @@ def _value(raw: str) -> str:
     return inner[1].replace('""', '"') + raw[inner.end() :]
 
 
-def read_rows(path: Path, columns, delimiter: str = ",") -> list[dict]:
-    """The rows of a table of ours as dicts; a LabError where a column is missing, or it is no table."""
-    lines = io.StringIO(read_text(path), newline="")
+def read_table(path: Path) -> CsvText:
+    """A table as a spreadsheet or a platform has written it; a LabError with the file's name where it is none."""
     try:
-        reader = csv.DictReader(lines, delimiter=delimiter, restval="")
-        rows = list(reader)
-    except csv.Error as error:
-        raise LabError(f"{path} is no table: {error}") from None
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        return CsvText(Path(path).read_bytes())
+    except LabError as error:
+        raise LabError(f"{path}: {error}") from None
+
+
+def read_rows(path: Path, columns) -> tuple[list[dict], str]:
+    """The rows of a table of ours as dicts, and what parts its columns; a LabError where a column is missing."""
+    table = read_table(path)
+    heads, *rows = table.rows
+    missing = [name for name in columns if name not in heads]
     if missing:
         raise LabError(f"{path} needs the columns {', '.join(columns)}; {', '.join(missing)} is not there")
-    return rows
+    nothing = dict.fromkeys(heads, "")
+    return [nothing | dict(zip(heads, row, strict=False)) for row in rows if any(row)], table.delimiter
 
 
 def write_rows(path: Path, columns, rows, **form) -> None:
