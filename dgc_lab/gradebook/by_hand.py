@@ -30,8 +30,8 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
     folder, read = Path(folder).resolve(), {}
     for sheet in map(Path, sheets):
         read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
-    report = graded_rows(folder)
     with locked(folder), gradebook_of(folder) as gradebook:
+        report = graded_rows(folder)
         each = ((who, name, row["status"]) for name, rows in report.items() for who, row in rows.items())
         ungraded = {(who, name) for who, name, status in each if status != "graded"}
         grades, comments = _answers(gradebook, folder, report)
