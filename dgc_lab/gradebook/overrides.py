@@ -7,6 +7,7 @@ again keeps what was decided.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from pathlib import Path
 
 from dgc_lab.common import LabError
@@ -38,10 +39,11 @@ def checked_overrides(folder: Path, gradebook) -> list[dict]:
     The file is edited by hand, too: a task that there is not, or more points than it has, is a LabError with its line.
     """
     report, prepared, checked = graded_rows(folder), {each.name for each in gradebook.assignments}, []
+    tasks_of = functools.cache(lambda exercise: marked_by_machine(gradebook, exercise))
     for number, row in enumerate(read_overrides(folder), 2):
         exercise, place = row["exercise"], f"{folder / FILE}, line {number}"
         if exercise in prepared and row["student"] in report.get(exercise, ()):
-            tasks = marked_by_machine(gradebook, exercise)
+            tasks = tasks_of(exercise)
             name = _whole_name(row["task"], tasks, exercise, f"{place}: ")
             points_of(row["points"], tasks[name], place)
             checked.append(row | {"task": name})

@@ -126,9 +126,8 @@ def loss_and_accuracy(runs: dict) -> Picture:
         for evaluation in evaluations_of(events):
             drawing.add_accuracy(evaluation.step, evaluation.accuracy)
     best = max(evaluation.accuracy for events in runs.values() for evaluation in evaluations_of(events))
-    drawing.accuracy_axes.set_ylim(
-        0, min(1.02, max(0.05, 1.3 * best))
-    )  # a quarter of the masked words is a good result
+    top = min(1.02, max(0.05, 1.3 * best))  # a quarter of the masked words is a good result
+    drawing.accuracy_axes.set_ylim(0, top)
     return drawing.picture()
 
 
