@@ -89,10 +89,13 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
 
 if __name__ == "__main__":  # in the process beside the notebook, which is horovodrun
     import multiprocessing
+    from multiprocessing import resource_tracker
 
     from horovod.runner.launch import run_commandline
 
-    # Its semaphores bear the name of the folder, by which they are found when all are killed.
+    # Its semaphores bear the name of the folder, by which they are found when all are killed. Python's own tracker of
+    # them is then of no use, and one that was killed has the next one print a traceback for each.
     multiprocessing.current_process()._config["semprefix"] = f"/{os.path.basename(tempfile.gettempdir())}"
+    resource_tracker.register = resource_tracker.unregister = lambda *_: None
     sys.argv[0] = "horovodrun"
     run_commandline()

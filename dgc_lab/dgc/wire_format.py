@@ -22,6 +22,7 @@ entry of value zero where the distance does not fit).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -104,13 +105,13 @@ def add_in_order(tensors):
     """The sum of a list of tensors, added up in their order, to the same bits each time.
 
     TensorFlow's ``AddN``, and the chains of additions that a graph makes one of, begin with whichever tensor's memory
-    is free first: of three or more, another sum each time.
+    is free first; a reduction of many, or on a GPU, adds parts of them. ``Snapshot`` copies nothing and ends a chain.
 
     Example:
         >>> add_in_order([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]).numpy().item()
         1.0
     """
-    return tf.add_n(tensors) if len(tensors) < 3 else tf.reduce_sum(tf.stack(tensors), axis=0)
+    return functools.reduce(lambda total, tensor: tf.raw_ops.Snapshot(input=total + tensor), tensors)
 
 
 def scatter_add(entries, sizes, onto=None) -> list:

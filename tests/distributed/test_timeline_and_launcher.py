@@ -136,6 +136,22 @@ def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
     until(lambda: not list(Path("/dev/shm").glob(f"sem.{folder.name}-*")))
 
 
+KILL_ITS_TRACKER = """
+import psutil, time
+[launcher] = [parent for parent in psutil.Process().parents() if "--gloo" in parent.cmdline()]
+[tracker] = [child for child in launcher.children() if "resource_tracker" in str(child.cmdline())]
+tracker.kill()
+time.sleep(2)
+print("killed")
+"""
+
+
+def test_pythons_tracker_of_semaphores_may_be_killed(private):
+    said = launcher.horovodrun(1, "python", "-c", KILL_ITS_TRACKER)
+    assert [line for line in said if "killed" in line]
+    assert not [line for line in said if "Traceback" in line or "KeyError" in line], said
+
+
 def test_what_takes_too_long_is_put_down(private):
     mark = f"mark_{os.getpid()}_{time.monotonic_ns()}"  # in the command lines of the ranks
     with pytest.raises(LabError, match=r"took longer than 25 s on 2 ranks"):
