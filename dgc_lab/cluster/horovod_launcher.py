@@ -15,6 +15,7 @@ from dgc_lab.common import LabError, check_number, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
 LAST_LINES = 20  # of what a failed command said
+SECONDS_TO_END = 30  # that the other ranks have when one has failed; Horovod gives them 5, and a slow disk needs more
 
 
 def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool = False) -> list[str]:
@@ -87,15 +88,27 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     return lines
 
 
+def patient_middleman(*arguments) -> None:
+    """What stands between horovodrun and a rank, in a process of its own; it puts the rank down when another failed."""
+    from horovod.runner.common.util import safe_shell_exec
+
+    safe_shell_exec.GRACEFUL_TERMINATION_TIME_S = SECONDS_TO_END
+    safe_shell_exec._exec_middleman(*arguments)
+
+
 if __name__ == "__main__":  # in the process beside the notebook, which is horovodrun
     import multiprocessing
     from multiprocessing import resource_tracker
 
+    from horovod.runner.common.util import safe_shell_exec
     from horovod.runner.launch import run_commandline
+
+    from dgc_lab.cluster import horovod_launcher  # not __main__, which the middleman could not import
 
     # Its semaphores bear the name of the folder, by which they are found when all are killed. Python's own tracker of
     # them is then of no use, and one that was killed has the next one print a traceback for each.
     multiprocessing.current_process()._config["semprefix"] = f"/{os.path.basename(tempfile.gettempdir())}"
     resource_tracker.register = resource_tracker.unregister = lambda *_: None
+    safe_shell_exec._exec_middleman = horovod_launcher.patient_middleman
     sys.argv[0] = "horovodrun"
     run_commandline()

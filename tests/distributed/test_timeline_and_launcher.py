@@ -121,6 +121,24 @@ def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
     assert "File " not in str(caught.value)
 
 
+SLOW_TO_END = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(7)
+    sys.exit("error: another rank has ended, all is kept")
+signal.signal(signal.SIGTERM, save)
+time.sleep(2)
+if os.environ["HOROVOD_RANK"] == "1":
+    sys.exit(1)
+time.sleep(60)
+"""
+
+
+def test_ranks_have_time_to_save_when_another_has_failed(private):
+    with pytest.raises(LabError, match=r"\[0\]<stderr>:error: another rank has ended, all is kept"):
+        launcher.horovodrun(2, "python", "-c", SLOW_TO_END)
+
+
 def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
     """Those of its processes lie in the machine's shared memory, and their tracker is killed with the rest."""
     wait = f"import time, pathlib; pathlib.Path({str(tmp_path / 'there')!r}).touch(); time.sleep(600)"

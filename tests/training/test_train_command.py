@@ -114,8 +114,9 @@ def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_p
     told = (
         f"error: another rank has ended, and no step can be made without it; the same command goes on from {tmp_path}"
     )
-    assert told in str(caught.value)
-    assert "Traceback" not in str(caught.value)
+    said = str(caught.value)
+    assert told in said, said
+    assert "Traceback" not in said, said
 
 
 def test_under_horovodrun_all_ranks_train(tmp_path):
