@@ -69,19 +69,17 @@ def sweeping(device, data, rule):
 
 
 def measure(gpu, sizes, models, data):
-    """All rows: each figure on the ``gpu`` and on the CPU, taken one after the other."""
-    rows = []
+    """Yield rows, a group at a time: each figure on the ``gpu`` and on the CPU, taken one after the other."""
     for size in sizes:
         there, here = (timed(device, lambda size=size: selecting(size)) for device in (gpu, "/CPU:0"))
-        rows += [row_of("selection", f"{size:,} elements", name, "ms", there[name], here[name]) for name in there]
+        yield [row_of("selection", f"{size:,} elements", name, "ms", there[name], here[name]) for name in there]
     for model, shapes in models.items():
         there = timed(gpu, lambda shapes=shapes: stepping(shapes, fused=False))
         here = timed("/CPU:0", lambda shapes=shapes: stepping(shapes, fused=True))
-        rows += [row_of("step", model, name, "ms", there.get(name), here[name]) for name in here]
+        yield [row_of("step", model, name, "ms", there.get(name), here[name]) for name in here]
     for rule in ("off", "sampled", "exact"):
         there, here = sweeping(gpu, data, rule), sweeping("/CPU:0", data, rule)
-        rows.append(row_of("sweep", data.name, f"rule {rule}", "steps/s", there, here))
-    return rows
+        yield [row_of("sweep", data.name, f"rule {rule}", "steps/s", there, here)]
 
 
 def row_of(part, of, what, unit, gpu, cpu):
@@ -103,8 +101,10 @@ def main():
         sys.exit("TensorFlow sees no GPU here: nothing was measured. python -m dgc_lab doctor says why.")
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
     models = {model: SHAPES[model]() for model in ("mnist_cnn", "ResNet-50")} | {"one tensor of 25 M": [(25_000_000,)]}
-    rows = measure("/GPU:0", SIZES, models, load("mnist" if "DGC_LAB_DATA" in os.environ else "digits"))
-    report("gpu", [{**row, "GPU's name": name} for row in rows], {})
+    rows = []
+    for group in measure("/GPU:0", SIZES, models, load("mnist" if "DGC_LAB_DATA" in os.environ else "digits")):
+        rows += [{**row, "GPU's name": name} for row in group]
+        report("gpu", rows, {})  # a lent machine may go before the end
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import signal
 from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+if "DGC_LAB_TEST_GPU" not in os.environ:  # see CONTRIBUTING.md
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ.pop("DGC_LAB_DATA", None)
 
 import numpy as np

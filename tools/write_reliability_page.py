@@ -37,7 +37,8 @@ SECTIONS = {
     ),
     "determinism": (
         "The same seed, the same bits",
-        "On one machine, with one number of threads. Another number of threads, another processor or another "
+        "On one machine's processor, with one number of threads. A GPU adds in any order: the last bits of another run "
+        "differ there. Another number of threads, another processor or another "
         "TensorFlow may round otherwise. Asynchronous training on real parameter servers (the modes asynchronous, "
         "bounded staleness and backup workers) differs from run to run: the order of the gradients is that of real "
         "time. Its records say which order it was. Times differ always.",

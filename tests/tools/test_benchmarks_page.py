@@ -42,7 +42,8 @@ def test_the_one_for_gpus_measures_two_devices_and_says_where_there_is_no_gpu(mo
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     bench_gpu = importlib.import_module("bench_gpu")
     monkeypatch.setattr(bench_gpu, "SWEEP_STEPS", 2)
-    rows = bench_gpu.measure("/CPU:0", (10_000,), {"two tensors": [(20, 30), (40_000,)]}, load("digits"))
+    models = {"two tensors": [(20, 30), (40_000,)]}
+    rows = [row for group in bench_gpu.measure("/CPU:0", (10_000,), models, load("digits")) for row in group]
     assert {row["part"] for row in rows} == {"selection", "step", "sweep"}
     assert all(row["CPU"] > 0 for row in rows)
     assert [row["what"] for row in rows if row["GPU"] is None] == ["step, fused"]
