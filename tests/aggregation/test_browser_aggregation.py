@@ -5,7 +5,17 @@ import time
 
 import pytest
 
-from browser import BADGES, ROOT, all_outputs, axe_complaints, control, errors_of_all_cells, run_all, screenshot
+from browser import (
+    BADGES,
+    ROOT,
+    all_outputs,
+    axe_complaints,
+    control,
+    errors_of_all_cells,
+    kernel_says,
+    run_all,
+    screenshot,
+)
 from controls import change_all_by_keyboard, change_all_by_mouse, widget_with
 
 LESSON = "01_gradient_aggregation.ipynb"
@@ -81,6 +91,7 @@ def test_quick_moves_end_where_the_slider_stands(page):
         time.sleep(0.2)
         now = picture(page).get_attribute("alt")
         seen, calm = now, calm + 1 if now == seen else 0
+    assert kernel_says(page, "explorer._measured[0][0]") == "16", "the last move is the one that is shown"
     rows = dict(re.findall(r"(\w+): error ([\d.e+-]+),", seen))
     table = dict(row.split()[:2] for row in widget(page).locator("tbody tr").all_inner_texts())
     assert {name: float(error) for name, error in rows.items()} == pytest.approx(

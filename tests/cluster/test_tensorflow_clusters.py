@@ -838,6 +838,7 @@ from dgc_lab.cluster import ParameterServers
 def make_and_die(path, *mode):
     make(path, *mode)
     if "dgc_lab-" in path:
+        print(os.listdir(os.path.dirname(path)), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 make, os.mkdir = os.mkdir, make_and_die
@@ -847,7 +848,8 @@ ParameterServers(1, 1, progress=None).start()
 
 def test_a_program_that_is_killed_as_it_makes_the_folder_leaves_nothing(tmp_path):
     """What guards the folder came after it, and a kill between the two left it."""
-    done = subprocess.run([sys.executable, "-c", KILLED_AT_ITS_FOLDER], env=os.environ | {"TMPDIR": str(tmp_path)})
+    program = [sys.executable, "-c", KILLED_AT_ITS_FOLDER]
+    done = subprocess.run(program, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
     assert done.returncode == -signal.SIGKILL
-    assert os.listdir(tmp_path)
+    assert "dgc_lab-" in done.stdout, "it was there"
     until(lambda: os.listdir(tmp_path) == [])

@@ -106,7 +106,9 @@ def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
     assert len(read_rows(tmp_path / "rows.jsonl", {})) == 3
 
 
-def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks):
+def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkeypatch):
+    asked, stream = [], two_ranks.stream
+    monkeypatch.setattr(two_ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
     text = "def typed(gradient, state, turn):\n    mean = yield Mean(0.5 * gradient)\n    return mean, gradient, state"
     space = {"Mean": Mean, "__name__": "__main__"}
     exec(text, space)  # as a notebook's cell: the function is in no module that a rank could import
@@ -115,6 +117,7 @@ def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks):
     widget.run()
     assert [row["scheme"].split()[0] for row in widget.rows] == ["typed"]
     assert widget.rows[0]["workers"] == 2
+    assert [settings.workers for settings in asked] == [2], "on the ranks"
 
 
 @pytest.mark.parametrize(

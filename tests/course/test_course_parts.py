@@ -36,7 +36,8 @@ def test_one_notebook_of_each_student(tmp_path):
     for name in ("jane/old.ipynb", "jane/04_masking.ipynb", "john_1_2_x.ipynb", "john_1_3_x-1.ipynb", "jim/a.txt"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text("{}")
-    os.utime(tmp_path / "in" / "john_1_2_x.ipynb", (1, 1))
+    for older in ("jane/04_masking.ipynb", "john_1_2_x.ipynb"):
+        os.utime(tmp_path / "in" / older, (1, 1))
     found, _ = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
     chosen = {each.student: each.path and each.path.name for each in found}
     assert chosen == {"jane": "04_masking.ipynb", "jim": None, "john": "john_1_3_x-1.ipynb"}
@@ -274,17 +275,15 @@ def test_a_new_exercise_obeys_the_rules_of_a_source(tmp_path, capsys):
         scaffold.new(tmp_path, "Mine")
 
 
-def test_a_secret_that_was_forgotten_or_is_another_ones_is_an_error():
+def test_a_secret_that_was_forgotten_or_is_another_ones_is_an_error(tmp_path):
     secret = "a secret of the course"
 
     def read(numbers, given):
-        cells = {name: [nbformat.v4.new_code_cell(f"VARIANT = {number}")] for name, number in numbers.items()}
         found = []
-        for name, each in cells.items():
-            entry = entries.Entry(submissions.Submission(name, None), name, cells=each)
-            entry.number = entries.whose(each, name, given, None, entry.remarks)[1]
-            entry.own = entries.stated(each) in (str(entry.number), "")
-            found.append(entry)
+        for name, number in numbers.items():
+            cells, file = [nbformat.v4.new_code_cell(f"VARIANT = {number}")], tmp_path / f"{name}.ipynb"
+            nbformat.write(nbformat.v4.new_notebook(cells=cells), file)
+            found.append(entries.read_entry(submissions.Submission(name, file), "x", given, None))
         entries.check_secret(found, given)
         return found
 

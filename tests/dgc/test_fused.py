@@ -1,6 +1,7 @@
 """The fused step and the algorithm as it is written, side by side: the same elements and the same bits."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -38,7 +39,8 @@ SWITCHES = {
     "nothing sent": {"ratio": 0.0},
 }
 
-pytestmark = pytest.mark.skipif(fused_build.library() is None, reason="no C++ compiler here")
+# Where there is a compiler, what does not compile or load fails.
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler here")
 
 
 def bits(tensors):

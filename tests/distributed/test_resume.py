@@ -118,6 +118,7 @@ def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
     saves.files.step = None  # as if never restored
     with pytest.raises(LabError, match="holds step 6 of another run: restore it, or name an empty folder"):
         fit(fresh, saves, epochs=1)
+    assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_5.npz", "rank_0_step_6.npz"}
 
 
 class OneOfTwo:
@@ -183,7 +184,7 @@ def test_a_save_that_was_cut_short_is_no_save(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)
     fit(model, saves)
-    (tmp_path / "rank_0_step_3.unfinished").write_bytes(b"half")
+    (tmp_path / "rank_0_step_3.npz.unfinished").write_bytes(b"half")
     assert model_and_saves(tmp_path)[1].restore(model) == 2
 
 

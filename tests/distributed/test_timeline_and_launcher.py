@@ -116,27 +116,30 @@ def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
     fails = "import os, sys; sys.exit('error: no disk' if os.environ['HOROVOD_RANK'] == '1' else 0)"
     with pytest.raises(LabError, match=r"ended with 1 on 2 ranks") as caught:
         launcher.horovodrun(2, "python", "-c", fails)
-    assert "error: no disk" in str(caught.value)
+    assert "[1]<stderr>:error: no disk" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     assert "File " not in str(caught.value)
 
 
 SLOW_TO_END = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 def save(*_):
     time.sleep(7)
     sys.exit("error: another rank has ended, all is kept")
-signal.signal(signal.SIGTERM, save)
-time.sleep(2)
-if os.environ["HOROVOD_RANK"] == "1":
-    sys.exit(1)
-time.sleep(60)
+ready = pathlib.Path(sys.argv[1])
+if os.environ["HOROVOD_RANK"] == "0":
+    signal.signal(signal.SIGTERM, save)
+    ready.touch()
+    time.sleep(60)
+while not ready.exists():
+    time.sleep(0.1)
+sys.exit(1)
 """
 
 
-def test_ranks_have_time_to_save_when_another_has_failed(private):
+def test_ranks_have_time_to_save_when_another_has_failed(private, tmp_path):
     with pytest.raises(LabError, match=r"\[0\]<stderr>:error: another rank has ended, all is kept"):
-        launcher.horovodrun(2, "python", "-c", SLOW_TO_END)
+        launcher.horovodrun(2, "python", "-c", SLOW_TO_END, str(tmp_path / "ready"))
 
 
 def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):

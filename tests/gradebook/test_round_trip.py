@@ -128,7 +128,10 @@ def test_an_override_survives_grading_again_and_can_be_taken_back(graded, course
     before = mark_of(graded, course, student)
     course("override", student, FIRST, "split", "0.5", "--reason", reason, *folder)
     assert mark_of(graded, course, student) == before + 0.5
+    log = graded.folder / "logs" / f"{FIRST}-{student}.log"
+    log.unlink()
     said = course("grade", FIRST, graded.place / "all.zip", *folder, "--only", student, expected=1)
+    assert log.exists(), "it was graded again"
     assert f"[1/1] {student}: {before + 0.5:g} of 18" in said
     assert "to be marked by hand" not in said
     assert mark_of(graded, course, student) == before + 0.5
@@ -185,7 +188,10 @@ def mark_of(graded, course, student):
 def test_one_student_alone_is_graded_again(graded, course):
     before = json.loads((graded.folder / "report.json").read_text())[FIRST]
     again = ("grade", FIRST, graded.place / "all.zip", "--folder", graded.folder, "--only")
+    for log in (graded.folder / "logs").iterdir():
+        log.unlink()
     course(*again, "Jane-Doe", expected=1)
+    assert [log.name for log in (graded.folder / "logs").iterdir()] == [f"{FIRST}-Jane-Doe.log"]
     after = json.loads((graded.folder / "report.json").read_text())[FIRST]
     same = {name for name in before if before[name] == after[name]}
     assert same >= set(before) - {"Jane-Doe"}

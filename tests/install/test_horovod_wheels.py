@@ -152,7 +152,7 @@ def without_horovod(folder):
 
 def test_the_real_wheel_is_installed_and_two_ranks_add_up(horovod, release, tmp_path, monkeypatch):
     """The wheel that this environment's Horovod came from, in an environment without, and nothing is compiled."""
-    [real] = build_horovod.wheel_folder().glob("horovod-*.whl") or pytest.skip("the cache has no wheel of it")
+    [real] = list(build_horovod.wheel_folder().glob("horovod-*.whl")) or pytest.skip("the cache has no wheel of it")
     folder, address = release
     name, version, *_, abi, platform = real.name.split("-")
     tensorflow = build_horovod.tensorflow_version()

@@ -32,6 +32,8 @@ def text(path):
 def test_one_title_before_everything_else(path):
     lines = [line for line in text(path).splitlines() if line.startswith("# ")]
     assert len(lines) == 1
+    first = next(line for line in text(path).splitlines() if line and not line.startswith("[!["))
+    assert first == lines[0]
     sections = re.findall(r"^## .+$", text(path), re.MULTILINE)
     assert "## What we saw" in sections
 
@@ -98,6 +100,7 @@ def test_where_a_widget_stands_a_picture_of_it_is_stored(path):
     views = [output for output in outputs if any("widget-view" in kind for kind in output.get("data", {}))]
     pictures = [output for output in outputs if output.get("metadata", {}).get("widget")]
     assert not views
+    assert pictures, "every lesson has a widget"
     said = [output.data["text/markdown"] for output in pictures if "text/markdown" in output.data]
     assert len(said) == sum("image/png" in output.data for output in pictures)
     assert all("To use it, run this lesson" in line for line in said)

@@ -49,7 +49,7 @@ def server(request, tmp_path_factory):
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(copy / "config")}
     with (copy / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while True:
         try:
             ask("")

@@ -147,15 +147,16 @@ NO_MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("data", NO_MESSAGES.values(), ids=NO_MESSAGES)
-def test_what_is_no_message_is_refused(data):
+@pytest.mark.parametrize(("name", "data"), NO_MESSAGES.items(), ids=NO_MESSAGES)
+def test_what_is_no_message_is_refused(name, data):
     def send(connection):
         try:
             connection.sendall(data)
         except OSError:  # the other side has heard enough
             return
 
-    with pytest.raises(channel.ChannelError):
+    words = "the other side is gone" if name == "half a head" else "no message|whose head has"
+    with pytest.raises(channel.ChannelError, match=words):
         passed_on(send)
 
 

@@ -304,7 +304,7 @@ assert double(1) == 2
 ### BEGIN HIDDEN TESTS
 if not os.path.exists(VARIANT):
     open(VARIANT, "w").close()
-    end = time.monotonic() + 8
+    end = time.monotonic() + 12
     while time.monotonic() < end:
         pass
 assert double(2) == 4
@@ -328,7 +328,7 @@ pass
 ### BEGIN HIDDEN TESTS
 class Slow(AssertionError):
     own_line = property(lambda self: time.sleep(1.5))
-time.sleep(5.7)
+time.sleep(9)
 raise Slow
 ### END HIDDEN TESTS
 # answer my-sum

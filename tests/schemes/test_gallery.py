@@ -116,7 +116,7 @@ def test_these_are_not(name):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("config", [EVERY, DGCConfig()], ids=["all compressed", "small ones whole"])
 def test_dgc_as_a_scheme_is_the_compressor_to_the_bit(config, momentum):
-    shapes = [(64, 40), (40,), (3, 3, 1, 8), (50, 30)]
+    shapes = [(130, 90), (40,), (3, 3, 1, 8), (120, 100)]  # two large enough for a sample
     weights = [tf.Variable(tf.ones(shape)) for shape in shapes]
     config = dataclasses.replace(config, ratio=0.05, momentum=momentum)
     ours = SchemeCompressor(lab.dgc(0.05, momentum), weights, SimulatedWorkers(3), config=config)
@@ -213,6 +213,7 @@ def test_a_variable_without_elements_is_trained_beside_others(name):
     weights = [tf.Variable(tf.zeros(shape)) for shape in ((5, 0), (0, 5), (4, 4))]
     compressor = SchemeCompressor(lab.SCHEMES[name](), weights, SimulatedWorkers(2), config=EVERY)
     compressor.train([[tf.zeros([5, 0]), tf.zeros([0, 5]), tf.ones([4, 4])]] * 2, 0.1)
+    assert np.any(weights[2])
 
 
 def test_a_number_that_is_whole_is_rounded_to_itself_whatever_is_drawn():

@@ -88,12 +88,14 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_nothing_breaks():
 def test_weight_decay_is_of_the_weights_that_a_worker_has_got_to():
     switches = dataclasses.replace(EVERY, weight_decay=0.5)
     ways = []
-    for scheme in (local(dense(), every=8), dense()):  # one worker, whose way alone is all there is
-        trainer = trainer_of(scheme, workers=1, switches=switches)
+    # One worker, whose way alone is all there is; the last one's weights do not decay.
+    for scheme, config in ((local(dense(), every=8), switches), (dense(), switches), (dense(), EVERY)):
+        trainer = trainer_of(scheme, workers=1, switches=config)
         list(trainer.run(8))
         ways.append([weight.numpy() for weight in trainer.weights])
-    for one, other in zip(*ways, strict=True):
+    for one, other in zip(*ways[:2], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(*ways[1:], strict=True))
 
 
 def test_any_scheme_can_be_exchanged_less_often():

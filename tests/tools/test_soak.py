@@ -87,7 +87,8 @@ def test_a_kernel_that_keeps_what_it_makes_is_seen_to_grow(tmp_path, monkeypatch
     monkeypatch.setattr(soak.Kernel, "__init__", planted)
     quiet = {"say": lambda *_, **__: None, "browser": False, "course": False}
     rows = soak.soak(1, tmp_path / "rows.jsonl", rounds=6, **quiet)
-    assert soak.slope(rows) * (rows[-1]["hours"] - rows[0]["hours"]) == pytest.approx(500, rel=0.2)
+    rows = [row | {"hours": row["round"]} for row in rows]  # by rounds: a busy machine holds some of them up
+    assert soak.slope(rows) * 5 == pytest.approx(500, rel=0.2)
 
 
 def test_an_error_in_the_kernel_ends_it_and_is_told(tmp_path, monkeypatch):

@@ -52,7 +52,9 @@ def test_methods_set_the_switches_and_name_themselves(lab):
     assert lab.method.value == "masking alone"
 
 
-def test_every_switch_reaches_the_training(lab):
+def test_every_switch_reaches_the_training(lab, monkeypatch):
+    asked, stream = [], lab.ranks.stream
+    monkeypatch.setattr(lab.ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
     settings = {
         "warm_up": "paper",
         "warm_up_steps": 3,
@@ -68,6 +70,7 @@ def test_every_switch_reaches_the_training(lab):
     lab.start()
     assert lab.wait(120)
     assert {name: lab.rows[0][name] for name in settings} == settings
+    assert [{name: getattr(given, name) for name in settings} for given in asked] == [settings], "on the ranks"
 
 
 def test_stop_ends_all_ranks_keeps_rows_and_run_goes_on(lab):

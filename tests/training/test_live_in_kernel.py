@@ -31,6 +31,7 @@ def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
 
     said = kernel.client.execute_interactive("lab.run()", output_hook=hook, timeout=120, stop_on_error=False)
     assert said["content"]["ename"] == "KeyboardInterrupt"
+    assert "base64," in frames[-1]["content"]["data"]["text/html"]
     kernel.ok("lab.steps.value = 20; lab.run()")
     assert kernel.ok("print(len(lab.rows))") == "2\n"
 

@@ -98,6 +98,7 @@ def test_dropout_is_part_of_what_a_seed_repeats(small_mnist):
     settings = MaskingConfig(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
     trainer = Trainer(settings, load("mnist", small_mnist[0]))
     first, events = weights_after(trainer, 0.5)
+    assert trainer.model.get_layer("dropout").seed_generator.state.numpy()[1] > 0, "it has drawn"
     again, _ = weights_after(trainer, 0.5)
     assert_same(first, again)
     assert 0 <= events[-1].accuracy <= 1

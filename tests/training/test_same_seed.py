@@ -78,6 +78,8 @@ def test_with_another_seed_dropout_is_another(small_mnist):
     with pytest.raises(ValueError, match=r"seed must be .* got -1"):
         trainers[1].with_seed(-1)
     assert first == hash_after_a_run(trainers[1]), "a seed that is refused changes nothing"
+    trainers[1].seed.assign(4)  # dropout's alone: weights and batches stay those of 3
+    assert first != hash_after_a_run(trainers[1])
 
 
 def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
