@@ -126,9 +126,13 @@ def everything(folder: Path, browser: bool = True, course: bool = True):
 
 def measured(folder: Path, watched: dict[str, psutil.Process]) -> dict:
     """What everything below this process has now: memory of its own, descriptors, threads, processes, files."""
-    row = {name: megabytes([process, *process.children(recursive=True)]) for name, process in watched.items()}
     family = psutil.Process().children(recursive=True)
-    row |= {"all MB": megabytes(family), "all RSS MB": megabytes(family, "rss")}
+    own = {process: megabytes([process]) for process in family}  # once, that parts are no more than the whole
+    row = {
+        name: sum(own.get(each, 0) for each in [process, *process.children(recursive=True)])
+        for name, process in watched.items()
+    }
+    row |= {"all MB": sum(own.values()), "all RSS MB": megabytes(family, "rss")}
     row |= {"descriptors": 0, "threads": 0, "processes": 0}
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
