@@ -15,10 +15,12 @@ import numbers
 import operator
 import os
 import re
+import shutil
 import struct
 from pathlib import Path
 
 SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
+COMPILERS = ("g++", "c++", "clang++")  # of C++, in the order in which they are looked for
 ZIP_END = struct.Struct("<4s4H2LH")  # the last 22 bytes of a zip; before its last number the list's size and place
 
 
@@ -192,6 +194,11 @@ def results_file(name: str) -> Path:
     """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
     package = Path(__file__).resolve().parent
     return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
+
+
+def cpp_compiler() -> str | None:
+    """The path of the C++ compiler that is taken; None without one."""
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
 def free_memory() -> None:

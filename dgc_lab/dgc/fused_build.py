@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from dgc_lab.common import LabError, cache_folder
+from dgc_lab.common import LabError, cache_folder, cpp_compiler
 
 SOURCE = Path(__file__).with_name("fused.cc")
 # No contraction: a product and a sum in one instruction would be rounded once, and differ from TensorFlow's bits.
@@ -45,7 +44,7 @@ def build() -> Path:
     Raises:
         LabError: there is no C++ compiler, it fails, or others could change what is in the cache.
     """
-    compiler = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
+    compiler = cpp_compiler()
     if compiler is None:
         raise LabError("there is no C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install).")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout

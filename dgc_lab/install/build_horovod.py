@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dgc_lab.common import LabError, cache_folder
+from dgc_lab.common import COMPILERS, LabError, cache_folder
 from dgc_lab.install.horovod_source import CHANGES, VERSION, BuildError, fetch, receive_first, unpack_without_xla
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
@@ -109,7 +109,7 @@ def check_tools() -> None:
     """Raise a BuildError that names everything missing for the build, with the command that brings it."""
     compiler = "a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)"
     remedies = {
-        ("g++", "c++", "clang++"): compiler,
+        COMPILERS: compiler,
         ("make",): "make (Debian, Ubuntu: apt-get install make)",
         ("cmake",): f"cmake ({sys.executable} -m pip install 'cmake<4')",
     }

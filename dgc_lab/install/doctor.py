@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab import __version__
+from dgc_lab.common import cpp_compiler
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
 from dgc_lab.install.build_horovod import horovod_state, installed
 
@@ -120,7 +121,7 @@ def horovod_finding() -> Finding:
 
 def compiler_finding() -> Finding:
     """What compiles Horovod and the fused step."""
-    compiler = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
+    compiler = cpp_compiler()
     remedy = "" if compiler else "apt-get install g++ (for Horovod, and compression in half the time)"
     return Finding("C++ compiler", compiler or "none", remedy, needed=False)
 

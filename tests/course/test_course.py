@@ -254,7 +254,7 @@ def test_the_report_says_what_happened(graded, student, remarks):
 
 
 def test_what_a_cell_printed_over_its_limit_is_not_held_against_those_after_it(graded):
-    said = rows(graded.place, FIRST)["chatty"]["remarks"][0]
+    (said,) = rows(graded.place, FIRST)["chatty"]["remarks"]
     assert said == "cell 4 (the student's own) printed more than 1,000,000 characters and was stopped"
 
 

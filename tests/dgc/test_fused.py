@@ -1,7 +1,6 @@
 """The fused step and the algorithm as it is written, side by side: the same elements and the same bits."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, cpp_compiler
 from dgc_lab.dgc import fused_build
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
@@ -40,7 +39,7 @@ SWITCHES = {
 }
 
 # Where there is a compiler, what does not compile or load fails.
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler here")
 
 
 def bits(tensors):
