@@ -77,6 +77,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
         raise
     finally:
         if folder is not None:
+            kill(process)  # what is left of its group
             shutil.rmtree(folder, ignore_errors=True)
     lines = said.replace("\r", "\n").splitlines()
     if process.returncode:

@@ -13,7 +13,6 @@ import io
 import os
 import signal
 import sys
-import threading
 import types
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -21,11 +20,10 @@ from pathlib import Path
 import cloudpickle
 import psutil
 
-from dgc_lab.cluster import watchdog as guard
+from dgc_lab.cluster import watchdog
 from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
 from dgc_lab.cluster.processes import is_running
 from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
-from dgc_lab.cluster.watchdog import FOLDER
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
 # Keras imports these where it finds them, for what a cluster does not do: a third of the time that all imports take.
@@ -49,7 +47,6 @@ def main() -> None:
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead children vanish, and are then known to be dead
     listen_for_stop()
-    host = os.getpid()
     connection = call_notebook("host")
     while True:
         try:
@@ -57,13 +54,12 @@ def main() -> None:
         except EOFError:
             # The notebook wants no more processes, or is gone. Those that are there keep what was imported; here a
             # program that only watches takes its place.
-            arguments = ["-m", guard.__name__, str(notebook), os.environ[FOLDER]]
+            arguments = ["-m", watchdog.__name__, str(notebook), os.environ[watchdog.FOLDER]]
             os.execv(sys.executable, [sys.executable, *arguments])
         child = os.fork()
         if child == 0:
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            threading.Thread(target=guard.watch, args=(host, os.environ[FOLDER]), name="guard", daemon=True).start()
             try:
                 live(name, variables, prepare)
             finally:
@@ -73,7 +69,7 @@ def main() -> None:
 
 def call_notebook(name: str) -> Connection:
     """Connect to the notebook, and say who is there."""
-    folder = os.environ[FOLDER]
+    folder = os.environ[watchdog.FOLDER]
     connection = Client(f"{folder}/{SOCKET}", "AF_UNIX")
     partly = Path(folder, PIDS, f"{name}.part")
     partly.write_text(str(os.getpid()))
@@ -124,7 +120,7 @@ class ResultChannel(io.TextIOBase):
 def process_of(name: str) -> int | None:
     """The id of the cluster's process of that name, None where it does not live now."""
     with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
-        process = psutil.Process(int(Path(os.environ[FOLDER], PIDS, name).read_text()))
+        process = psutil.Process(int(Path(os.environ[watchdog.FOLDER], PIDS, name).read_text()))
         if is_running(process):
             return process.pid
     return None

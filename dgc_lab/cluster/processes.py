@@ -44,8 +44,9 @@ class Processes:
         """Stop all, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
-        if dead := self.dead():
-            error = self.died(dead)
+        if self.dead():
+            time.sleep(0.2)  # the first that is gone may have died of the end of another, which takes longer
+            error = self.died(self.dead())
             self.terminate(str(error).split(";")[0])
             raise error
 
@@ -56,7 +57,7 @@ def start_guarded(module: str, *arguments: str, private: bool, variables: Mappin
     It finds the modules that this process finds, leads a group of its own, and begins when its stdin is closed. The
     folder is for this user alone, and where the module's temporary files go. ``pipes`` are of ``subprocess.Popen``.
     """
-    # Its guard is on its way before it is made: this process can be killed at any moment.
+    # Its watchdog is on its way before it is made: this process can be killed at any moment.
     folder = os.path.join(tempfile.gettempdir(), f"dgc_lab-{secrets.token_hex(4)}")
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]

@@ -23,7 +23,7 @@ FOLDER = "DGC_LAB_FOLDER"  # the variable that names the folder
 
 
 def watch(parent: int, folder: str) -> None:
-    """Look for the parent twice a second; when it is gone, remove ``folder`` and kill this process and its group.
+    """Look for the parent twice a second; when it is gone, remove ``folder`` and kill the group of this process.
 
     ``PR_SET_PDEATHSIG`` would be simpler, but it strikes when the *thread* ends that started the process, and in a
     notebook that is often a widget's.
@@ -32,9 +32,7 @@ def watch(parent: int, folder: str) -> None:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     shutil.rmtree(folder, ignore_errors=True)
     remove_semaphores(folder)
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 def remove_semaphores(folder: str) -> None:
@@ -45,11 +43,19 @@ def remove_semaphores(folder: str) -> None:
 
 
 def main() -> None:
-    """Start the watch, then become the module; without one, only watch."""
+    """Start two watches, then become the module; without one, only watch.
+
+    The second is a small process that does the same when this one is gone. Where memory is short, the parent and this
+    process can be killed at one moment, as the largest that there are.
+    """
     parent, folder, *module = sys.argv[1:]
     if not module:
         watch(int(parent), folder)
-    threading.Thread(target=watch, args=(int(parent), folder), name="guard", daemon=True).start()
+    this = os.getpid()
+    if os.fork() == 0:
+        os.closerange(0, 3)  # who reads what the module prints waits for no other's end
+        watch(this, folder)
+    threading.Thread(target=watch, args=(int(parent), folder), name="watchdog", daemon=True).start()
     sys.stdin.read()  # the parent closes it when all is ready
     network, name, *arguments = module
     if network == "private":

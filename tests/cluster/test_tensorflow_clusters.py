@@ -25,10 +25,11 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster import tensorflow_roles as roles
-from dgc_lab.cluster.host import FOLDER, PIDS, process_of
+from dgc_lab.cluster.host import PIDS, process_of
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.cluster.processes import has_ended
 from dgc_lab.cluster.processes import is_running as alive
+from dgc_lab.cluster.watchdog import FOLDER
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
 
@@ -811,7 +812,7 @@ def begin(program, tmp_path):
     )  # fmt: skip
     assert process.stdout.readline() == "42\n"
     started = family(psutil.Process(process.pid))
-    assert len(started) == 4, "host, server, worker and coordinator"
+    assert len(started) == 5, "host, its watchdog, server, worker and coordinator"
     return process, started
 
 
@@ -853,3 +854,15 @@ def test_a_program_that_is_killed_as_it_makes_the_folder_leaves_nothing(tmp_path
     assert done.returncode == -signal.SIGKILL
     assert "dgc_lab-" in done.stdout, "it was there"
     until(lambda: os.listdir(tmp_path) == [])
+
+
+def test_a_program_and_the_host_that_are_killed_at_once_leave_nothing(tmp_path):
+    """Where memory is short the largest processes are killed: these two, while the host imports TensorFlow."""
+    program = "from dgc_lab.cluster import ParameterServers\nParameterServers(1, 1, progress=None).start()"
+    with subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
+        this = psutil.Process(process.pid)
+        until(lambda: list(tmp_path.glob("dgc_lab-*/socket")) and len(family(this)) == 2)
+        started, [host] = family(this), this.children()
+        host.kill()
+        process.kill()
+    until(lambda: os.listdir(tmp_path) == [] and not any(map(alive, started)))

@@ -45,7 +45,7 @@ for _ in range(times):
     assert not any(map(is_running, processes))
 after = state()
 assert before == after, (before, after)
-assert len(started) >= times * 3
+assert len(started) >= times * 4
 print("clean")
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -74,12 +74,12 @@ for _ in range(times):
     with ParameterServers(1, 1, progress=None) as servers:
         servers.run(lambda: __import__("tempfile").mkstemp())
         running = me.children(recursive=True)
-        assert len(running) == 4, "host, server, worker and coordinator"
+        assert len(running) == 5, "host, its watchdog, server, worker and coordinator"
         started |= {child.pid for child in running}
     assert not any(map(is_running, running))  # a zombie without a parent is the system's to take away
 after = state()
 assert before == after, (before, after)
-assert len(started) == times * 4
+assert len(started) == times * 5
 print("clean")
 """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
