@@ -17,7 +17,15 @@ import time
 from pathlib import Path
 
 from dgc_lab.common import COMPILERS, LabError, cache_folder
-from dgc_lab.install.horovod_source import CHANGES, VERSION, BuildError, fetch, receive_first, unpack_without_xla
+from dgc_lab.install.horovod_source import (
+    CHANGES,
+    VERSION,
+    BuildError,
+    fetch,
+    keep_trying,
+    receive_first,
+    unpack_without_xla,
+)
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
 from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
 
@@ -233,6 +241,7 @@ def build_here(tensorflow: str, scratch: Path) -> Path:
     say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
     tree = unpack_without_xla(fetch(scratch), scratch)
     receive_first(tree)
+    keep_trying(tree)
     wheel = compile_wheel(tree, scratch / "wheel", wheel_folder() / "build.log")
     install_and_verify(wheel)
     return wheel

@@ -2,7 +2,8 @@
 
 Horovod 0.28.1, its last release, does not compile against TensorFlow 2.19 or newer as it is. One file of it,
 optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped: it is left out.
-And the allgather of its Gloo can use the two directions of a link one after the other: there two lines change places.
+The allgather of its Gloo can use the two directions of a link one after the other: there two lines change places.
+And ranks give up after 1.5 s where they cannot reach the server at which they meet: they try for half a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE = "xla_mpi_ops.cc"
 ALLGATHER_SOURCE = "third_party/gloo/gloo/allgatherv.cc"
-CHANGES = 2  # of the source, by now: a wheel in the cache with fewer is not taken for one with all
+RENDEZVOUS_SOURCE = "horovod/common/gloo/http_store.h"
+TRIES = 60  # of a rank to reach the rendezvous, half a second apart
+CHANGES = 3  # of the source, by now: a wheel in the cache with fewer is not taken for one with all
 
 
 class BuildError(LabError):
@@ -71,4 +74,13 @@ def receive_first(tree: Path) -> None:
     text, found = re.subn(both, r"\2\1", source.read_text())
     if found != 2:
         raise BuildError(f"{source} sends and then receives {found} times, expected twice")
+    source.write_text(text)
+
+
+def keep_trying(tree: Path) -> None:
+    """Let ranks try to reach the rendezvous for half a minute: a link may be lost for a while as they start."""
+    source = tree / RENDEZVOUS_SOURCE
+    text, found = re.subn(r"(#define MAX_RETRY_TIMES) 3\n", rf"\1 {TRIES}\n", source.read_text())
+    if found != 1:
+        raise BuildError(f"{source} says {found} times that ranks try 3 times, expected once")
     source.write_text(text)

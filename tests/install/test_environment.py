@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 from pathlib import Path
 
 import psutil
@@ -185,6 +186,30 @@ def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
         horovod_source.receive_first(tmp_path)
 
 
+def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(monkeypatch):
+    """A link may be lost for some seconds as they start; Horovod alone gives up after 1.5 s."""
+    from horovod.runner.http import http_server
+
+    calls, usual = [], http_server.RendezvousHandler.handle
+
+    def handle(self):
+        calls.append(time.monotonic())
+        if calls[-1] - calls[0] > 5:  # until then they get no answer
+            usual(self)
+
+    monkeypatch.setattr(http_server.RendezvousHandler, "handle", handle)
+    build_horovod.verify()
+    assert calls[-1] - calls[0] > 5
+
+
+def test_a_source_in_which_ranks_try_otherwise_is_not_built(tmp_path):
+    source = tmp_path / horovod_source.RENDEZVOUS_SOURCE
+    source.parent.mkdir(parents=True)
+    source.write_text("#define MAX_RETRY_TIMES 5\n")
+    with pytest.raises(horovod_source.BuildError, match=r"http_store\.h says 0 times that ranks try 3 times"):
+        horovod_source.keep_trying(tmp_path)
+
+
 def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
     monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.20.0")
@@ -210,14 +235,22 @@ def test_a_space_in_the_folders_name_removes_nothing_beside_it_and_finds_the_whe
     for file in ROOT.iterdir():
         if not file.name.startswith(".") and file.name != "wheelhouse":
             (folder / file.name).symlink_to(file)
-    show = ["--silent", "--eval", "show: ; @echo $$PIP_FIND_LINKS", "show"]
+    show = ["--eval", "show: ; +@echo links: $$PIP_FIND_LINKS", "--eval", ".venv/.installed: show"]
     said = [
-        subprocess.run(["make", *words, "GPU=0"], cwd=folder, capture_output=True, text=True, check=True).stdout
-        for words in (["-n", "wheelhouse"], show)
+        subprocess.run(
+            ["make", "-n", *words, "GPU=0"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PIP_FIND_LINKS": ""},
+        ).stdout
+        for words in (["wheelhouse"], [*show, ".venv/.installed"], [*show, "show"])
     ]
     removed = [line for line in said[0].splitlines() if line.startswith(("rm ", "mv "))]
     assert removed == ["rm -rf wheelhouse.new", "rm -rf wheelhouse", "mv wheelhouse.new wheelhouse"]
-    assert said[1].split() == [f"file://{tmp_path}/DGC%20Lab/wheelhouse"]
+    assert f"links: file://{tmp_path}/DGC%20Lab/wheelhouse\n" in said[1]
+    assert said[2].endswith("\nlinks:\n"), "other environments need what is not in it"
 
 
 def test_a_build_that_is_stopped_leaves_no_compiler(tmp_path, monkeypatch):
