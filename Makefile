@@ -31,13 +31,14 @@ PINS := requirements.txt
 else
 $(error GPU must be 0 or 1, got $(GPU))
 endif
-# Where wheelhouse/ is, packages come from there, the wheel of Horovod too, and no network is asked.
+# Where wheelhouse/ is, students' and instructors' packages come from there, the wheel of Horovod too, and no network is
+# asked. Other environments need what is not in it.
 WHEELS := wheelhouse
 ifneq ($(wildcard $(WHEELS)),)
 NOTHING :=
-export PIP_NO_INDEX := 1
+$(INSTALLED) $(COURSE)/.installed: export PIP_NO_INDEX := 1
 # A space ends an address for pip.
-export PIP_FIND_LINKS := file://$(subst $(NOTHING) ,%20,$(CURDIR))/$(WHEELS)
+$(INSTALLED) $(COURSE)/.installed: export PIP_FIND_LINKS := file://$(subst $(NOTHING) ,%20,$(CURDIR))/$(WHEELS)
 export DGC_LAB_CACHE := $(CURDIR)/$(WHEELS)/built
 endif
 # The first Python from 3.11 to 3.13 that is here; or: make lab PYTHON=/path/to/python
@@ -65,8 +66,8 @@ hub: $(HUB)/.installed
 wheelhouse: $(VENV)/.horovod
 	rm -rf $(WHEELS).new
 	mkdir -p $(WHEELS).new/built/horovod
-	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --requirement $(PINS)
-	env -u PIP_NO_INDEX -u PIP_FIND_LINKS $(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --no-deps \
+	$(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --requirement $(PINS)
+	$(BIN)/python -m pip wheel --quiet --wheel-dir $(WHEELS).new --no-deps \
 		--requirement requirements-course.txt
 	cp -r "$$($(BIN)/python -c 'from dgc_lab.install.build_horovod import wheel_folder; print(wheel_folder())')" \
 		$(WHEELS).new/built/horovod/

@@ -20,7 +20,7 @@ def classic(tmp_path_factory):
     """The classic notebook server on an empty folder, loopback only, with a token; gives folder and address."""
     folder, port = tmp_path_factory.mktemp("classic"), free_port()
     options = [f"--NotebookApp.port={port}", "--NotebookApp.ip=127.0.0.1", f"--NotebookApp.notebook_dir={folder}"]
-    with served(folder, port, "notebook", *options, f"--NotebookApp.token={TOKEN}") as address:
+    with served(folder, port, "notebook", *options) as address:
         yield folder, address
 
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-TOKEN = "lesson-token"
+# Whoever has it can run code as this user. Servers learn it from their environment: commands can be read by all.
+TOKEN = secrets.token_urlsafe()
 # The badges' pictures come from outside and stay away where there is no network.
 # What axe-core is asked about: the outputs and the texts of a notebook. The rest of the page is JupyterLab's own.
 OURS = (".jp-OutputArea-output", ".jp-RenderedMarkdown")
@@ -58,7 +60,7 @@ def one_cell_notebook(folder, name, source):
 
 
 # Below those that Linux gives away by chance, and of each of pytest-xdist's workers its own: a server takes its port
-# seconds after it was chosen, and all let the same token in.
+# seconds after it was chosen.
 PORTS = itertools.count(20_000 + 2_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + os.getpid() % 1_000)
 
 
@@ -77,6 +79,7 @@ def served(folder, port, *command):
         pytest.skip("no Chromium or Chrome on this machine")
     log = (folder / "server.log").open("w")
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JUPYTER_CONFIG_DIR": str(folder / "config")}
+    environment["JUPYTER_TOKEN"] = TOKEN
     command = [sys.executable, "-m", *command, "--allow-root", "--no-browser"]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     address = f"http://127.0.0.1:{port}"
@@ -130,7 +133,7 @@ def jupyterlab_on(files, folder, settings):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(chosen))
     options = [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
-    options += [f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"]
+    options += ["--LabApp.expose_app_in_browser=True"]
     options += ["--KernelManager.transport_encryption=auto"]  # as `make lab` has it
     with served(folder, port, "jupyterlab", *options) as address:
         yield address

@@ -139,9 +139,7 @@ def watched() -> dict:
             return  # nbformat's own schema, which it has compiled for each minor version that a notebook names
         if event in FORBIDDEN:
             watch["told"].append(event)
-        elif (
-            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        ):
+        elif event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
             path = os.path.realpath(os.fsdecode(arguments[0])) if not isinstance(arguments[0], int) else watch["folder"]
             if not path.startswith(os.path.realpath(watch["folder"])):
                 watch["told"].append(f"open of {path[:80]}")
@@ -207,10 +205,10 @@ def in_its_own_process(name: str, seed: int, numbers: range, module: str, limit:
         if process.returncode == 0:
             found, start = json.loads(printed.splitlines()[-1]), numbers.stop
         else:  # what was counted before is counted again, without the one that ended it all
-            found = in_its_own_process(name, seed, range(start, at_hand), module, limit) if at_hand > start else done
-            found = {**found, "finds": [*found["finds"], [at_hand, how]]}
+            found = in_its_own_process(name, seed, range(start, at_hand), module, limit)
+            found["finds"].append([at_hand, how])
             start = at_hand + 1
-        done = {key: done[key] + found[key] if found is not done else done[key] for key in done}
+        done = {key: done[key] + found[key] for key in done}
     return done
 
 

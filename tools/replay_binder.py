@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -178,11 +179,13 @@ class Replay:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command += ["--no-browser", f"--ServerApp.port={port}", "--IdentityProvider.token=replay"]
+        command += ["--no-browser", f"--ServerApp.port={port}"]
+        token = secrets.token_urlsafe()
+        variables = self.variables | {"JUPYTER_TOKEN": token}
         start = time.monotonic()
         with (self.home / ".jupyter-server-log.txt").open("w") as log:
-            server = group.start(command, cwd=self.home, env=self.variables, stdout=log, stderr=log)
-        url = f"http://127.0.0.1:{port}/lab/tree/notebooks/{LESSONS[0]}.ipynb?token=replay"
+            server = group.start(command, cwd=self.home, env=variables, stdout=log, stderr=log)
+        url = f"http://127.0.0.1:{port}/lab/tree/notebooks/{LESSONS[0]}.ipynb?token={token}"
         while True:
             try:
                 with urllib.request.urlopen(url, timeout=10) as answer:

@@ -122,7 +122,7 @@ def check(task: str, answer, variant: int = 0) -> bool:
         ring_bytes: not attempted yet.
         False
         >>> check("typical_staleness", lambda workers: workers)
-        ✗ typical_staleness: for 1 workers of one speed it is not 1: who updates while one of them computes?
+        ✗ typical_staleness: for 1 worker of one speed it is not 1: who updates while one of them computes?
         False
     """
     if task not in TASKS:

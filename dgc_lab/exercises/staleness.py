@@ -39,7 +39,7 @@ def staleness(answer, variant: Variant) -> str:
 
 def typical_staleness(answer, variant: Variant) -> str:
     for workers, right in ((1, 0), (2, 1), (8, 7)):
-        about = f"for {workers} workers"
+        about = f"for {workers} worker{'s' * (workers > 1)}"
         found = asked_number(answer, workers, about=about)
         expect(found == right, f"{about} of one speed it is not {found:g}: who updates while one of them computes?")
     return "right."

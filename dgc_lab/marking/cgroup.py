@@ -20,13 +20,17 @@ SECONDS_TO_END = 5
 
 
 def parents(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Groups below which ours would be made: the one of this process, in one tree or in one for each kind of limit."""
+    """Groups below which ours would be made: the one of this process, in a tree for each kind of limit.
+
+    In version 2, with one tree for all, it is the one above: a group that holds processes can hand no limits on to those
+    below it, but for the topmost.
+    """
     try:
         mine = dict(re.findall(r"(?m)^\d+:([^:]*):/?(.*)$", own.read_text()))
     except OSError:
         return []
     if (groups / "cgroup.controllers").exists():
-        return [groups / mine.get("", "")]
+        return [groups / mine[""] / ".."] if mine.get("") else [groups]
     return [groups / kind / mine[kind] for kind in ("memory", "pids") if kind in mine]
 
 
@@ -80,7 +84,7 @@ def limited(memory: int, processes: int) -> Iterator[Limited]:
 
 def left_behind() -> list[Path]:
     """Groups of processes that are no more: a run that was killed could not remove them."""
-    found = [group for parent in parents() if parent.is_dir() for group in parent.glob("dgc-*")]
+    found = [group for parent in parents() if parent.is_dir() for group in parent.glob("dgc-[0-9]*-[0-9]*")]
     return [group for group in found if not os.path.exists(f"/proc/{group.name.split('-')[1]}")]
 
 

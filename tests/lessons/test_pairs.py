@@ -44,9 +44,8 @@ def server(request, tmp_path_factory):
             return json.load(answer)
 
     command = [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser", f"--ServerApp.port={port}"]
-    command += ["--ServerApp.ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}"]
-    command += [f"--ServerApp.root_dir={copy / request.param}"]
-    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(copy / "config")}
+    command += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={copy / request.param}"]
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(copy / "config"), "JUPYTER_TOKEN": TOKEN}
     with (copy / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     end = time.monotonic() + 300

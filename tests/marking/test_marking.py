@@ -105,7 +105,9 @@ def test_groups_are_those_of_this_process_in_either_kind_of_tree(tmp_path):
     own.write_text("8:pids:/\n4:memory:/a/b\n0::/user\n")
     assert cgroup.parents(tmp_path, own) == [tmp_path / "memory/a/b", tmp_path / "pids"]
     (tmp_path / "cgroup.controllers").touch()
-    assert cgroup.parents(tmp_path, own) == [tmp_path / "user"]
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "user" / ".."], "a group with processes hands no limits on"
+    own.write_text("0::/\n")
+    assert cgroup.parents(tmp_path, own) == [tmp_path]
     (tmp_path / "memory.max").touch()
     assert cgroup.settings(tmp_path, 10, 5) == {"memory.max": 10}
 

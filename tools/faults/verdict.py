@@ -80,7 +80,6 @@ def check(fault: Fault, work: Work, folder: Path, expected: dict, seconds: list[
     row["struck"] = kind.hit(run, fault) if hit or kind.from_start else NOTHING
     status = ended(run, {0, *kind.statuses}, row)
     nothing_left(run, status < 0, False, row)
-    there = work.kept(run.out)
     if hit:
         row["struck"] += f"; {kind.mend(folder, fault)}".removesuffix("; ")
     if fault.kind not in ("truncated file", "garbled file"):
