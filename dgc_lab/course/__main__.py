@@ -109,7 +109,7 @@ def grade(options) -> int:
     from dgc_lab.course.grading import grade
     from dgc_lab.gradebook.journal import Journal
     from dgc_lab.gradebook.ledger import marks_of
-    from dgc_lab.gradebook.overrides import enter, unmatched
+    from dgc_lab.gradebook.overrides import unmatched
     from dgc_lab.marking.supervision import Limits
 
     if options.roster and not options.secret:
@@ -119,7 +119,6 @@ def grade(options) -> int:
     secret = read_secret(options.secret)
     what = (options.submissions, options.assignment, options.source, options.folder, secret, roster, limits)
     rows = grade(*what, options.again, options.jobs, Journal(options.folder), options.only, options.unfenced)
-    enter(options.folder)
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")

@@ -1,7 +1,7 @@
 """Points that a person gives in place of a test's, each with a reason: kept in ``overrides.csv`` in the grading folder.
 
-The file is what counts. After each grading it is entered into nbgrader's gradebook anew, so that whoever is graded
-again keeps what was decided.
+The file is what counts. Whenever marks are asked for it is entered into nbgrader's gradebook anew, so that whoever is
+graded again keeps what was decided, and what is edited by hand counts.
 """
 
 from __future__ import annotations
@@ -108,25 +108,25 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         path = folder / FILE
         write_rows(path.with_suffix(".new"), COLUMNS, kept)
         path.with_suffix(".new").replace(path)
-        enter(folder)
+        with gradebook_of(folder) as gradebook:
+            enter(folder, gradebook)
     return kept
 
 
-def enter(folder: Path) -> None:
-    """Enter what was decided into the gradebook, and take out what no longer holds."""
-    folder, decided = Path(folder).resolve(), {}
-    with gradebook_of(folder) as gradebook:
-        for row in checked_overrides(folder, gradebook):
-            decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
-        known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
-        for exercise in graded_rows(folder).keys() & known:
-            by_hand = marked_by_hand(gradebook, exercise)
-            for student, grades in grades_of(gradebook, exercise).items():
-                for task in grades.keys() - by_hand:
-                    points, grade = decided.get((student, exercise, task)), grades[task]
-                    if (points, False) != (grade.manual_score, grade.needs_manual_grade):
-                        grade.manual_score, grade.needs_manual_grade = points, False
-        gradebook.db.commit()
+def enter(folder: Path, gradebook) -> list[dict]:
+    """Enter what was decided into the gradebook, and take out what no longer holds; the rows of `checked_overrides`."""
+    rows = checked_overrides(folder, gradebook)
+    decided = {(row["student"], row["exercise"], row["task"]): float(row["points"]) for row in rows}
+    known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
+    for exercise in graded_rows(folder).keys() & known:
+        by_hand = marked_by_hand(gradebook, exercise)
+        for student, grades in grades_of(gradebook, exercise).items():
+            for task in grades.keys() - by_hand:
+                points, grade = decided.get((student, exercise, task)), grades[task]
+                if (points, False) != (grade.manual_score, grade.needs_manual_grade):
+                    grade.manual_score, grade.needs_manual_grade = points, False
+    gradebook.db.commit()
+    return rows
 
 
 def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -> list[str]:

@@ -200,6 +200,20 @@ def test_a_version_is_no_number_for_a_spreadsheet_and_older_sheets_have_theirs(t
     assert overrides.read_overrides(tmp_path)[0]["version"] == made
 
 
+def test_a_table_keeps_a_column_of_ones_own_and_says_that_it_is_utf_8(tmp_path):
+    """A spreadsheet takes a file without that for Windows-1252, and shows an umlaut as two signs."""
+    columns, fields = (*by_hand.COLUMNS, "my notes"), ("jane", "07", "why", "v1", "6", "", "schön", "ask her")
+    path = tmp_path / "points.csv"
+    path.write_text(";".join(columns) + "\n" + ";".join(fields) + "\n", encoding="cp1252")
+    rows, delimiter = by_hand.read_sheet(path)
+    by_hand.write_sheet(path, [*rows, {"student": "john"}], delimiter)
+    assert path.read_bytes().decode("utf-8").splitlines() == [
+        "\ufeff" + ";".join(columns),
+        ";".join(fields),
+        "john" + ";" * 7,
+    ]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
 @pytest.mark.parametrize("delimiter", ";\t,")
 def test_points_and_overrides_are_read_as_a_spreadsheet_saves_them(tmp_path, encoding, delimiter):
