@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.csv_text import read_rows, write_rows
-from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.course.report import graded_rows, locked, submitted
 from dgc_lab.gradebook.grades import gradebook_of
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
@@ -141,7 +141,7 @@ def _answers(gradebook, folder, report):
         for student, row in rows.items():
             if row["status"] != "graded":
                 continue
-            mark = version(folder / "submitted" / student / name / f"{name}.ipynb")
+            mark = version(submitted(folder, student, name))
             for notebook in gradebook.find_submission(name, student).notebooks:
                 written = {comment.name: comment for comment in notebook.comments}
                 for grade in notebook.grades:
