@@ -130,15 +130,16 @@ def overrides() -> Decoder:
 
 def report() -> Decoder:
     """``report.json``."""
-    from dgc_lab.course.report import graded_rows
+    from dgc_lab.course.report import graded_rows, outdated
 
     row = {"student": "jane", "status": "graded", "score": 3.5, "most": 18, "seconds": 9.1, "remarks": ["late"]}
+    example = {"exercises": {"04": "9f86"}, "04": {"jane": row | {"by_hand": ["a"]}}}
 
     def read(folder: Path):
         every = [row for rows in graded_rows(folder).values() for row in rows.values()]
-        return [f"{row.get('score', 0):g} {row.get('status', '')}{''.join(row.get('remarks', []))}" for row in every]
+        return [f"{row['score']:g} {row['status']}{''.join(row['remarks'])}" for row in every], outdated(folder)
 
-    return course_file("report.json", json.dumps({"exercises": ["04"], "04": {"jane": row | {"by_hand": ["a"]}}}), read)
+    return course_file("report.json", json.dumps(example), read)
 
 
 def sheets() -> Decoder:

@@ -56,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--unfenced", action="store_true", help=text)
     found.add_argument("--again", action="store_true", help="grade those, too, that were graded and have not changed")
     found.add_argument("--only", nargs="+", default=[], metavar="STUDENT", help="grade these again, and nobody else")
+    text = "take these out of the report first, where a file is called otherwise now"
+    found.add_argument("--forget", nargs="+", default=[], metavar="STUDENT", help=text)
     found = command("feedback", "write a page for each student", graded)
     found.add_argument("assignment", nargs="?", help="all if none is named")
     found.add_argument("--zip", action="store_true", help="pack them, too, under the names that the platform wants")
@@ -109,7 +111,7 @@ def grade(options) -> int:
     from dgc_lab.course.grading import grade
     from dgc_lab.gradebook.journal import Journal
     from dgc_lab.gradebook.ledger import marks_of
-    from dgc_lab.gradebook.overrides import enter, unmatched
+    from dgc_lab.gradebook.overrides import unmatched
     from dgc_lab.marking.supervision import Limits
 
     if options.roster and not options.secret:
@@ -118,8 +120,8 @@ def grade(options) -> int:
     roster = read_roster(options.roster) if options.roster else None
     secret = read_secret(options.secret)
     what = (options.submissions, options.assignment, options.source, options.folder, secret, roster, limits)
-    rows = grade(*what, options.again, options.jobs, Journal(options.folder), options.only, options.unfenced)
-    enter(options.folder)
+    how = (options.again, options.jobs, Journal(options.folder), options.only, options.unfenced, options.forget)
+    rows = grade(*what, *how)
     for student, mark in marks_of(options.folder, options.assignment)[options.assignment].items():
         if mark.late:
             print(f"{student}: {mark.late.words}")

@@ -114,8 +114,12 @@ def read_rows(path: Path, columns) -> tuple[list[dict], str]:
 
 
 def write_rows(path: Path, columns, rows, **form) -> None:
-    """Write a table of ours as a CSV file: a line of headings, and one for each dict; ``form`` is ``csv``'s."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    """Write a table of ours as a CSV file: a line of headings, and one for each dict; ``form`` is ``csv``'s.
+
+    Columns that only the rows have come last. By the mark before the text a spreadsheet knows that it is UTF-8.
+    """
+    columns = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, columns, **form)
         writer.writeheader()
         writer.writerows(rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab.course.report import submitted
 from dgc_lab.course.roster import variant_number
 from dgc_lab.course.sources import with_variant
 from dgc_lab.course.submissions import Submission
@@ -89,7 +90,7 @@ def submit(entry: Entry, folder: Path, assignment: str) -> bool:
     with _told(entry):
         repaired, what = repair(entry.cells, with_variant(release, entry.number), assignment)
         entry.remarks += what
-        target = folder / "submitted" / entry.student / assignment / f"{assignment}.ipynb"
+        target = submitted(folder, entry.student, assignment)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         nbformat.write(repaired, target)

@@ -25,7 +25,7 @@ from dgc_lab.common import LabError
 from dgc_lab.course.entries import Entry, check_secret, one_each, read_entry, submit
 from dgc_lab.course.report import line_of, locked, read_report, without_control, write_report
 from dgc_lab.course.sources import is_prepared, notebook, prepare
-from dgc_lab.course.submissions import Submission, find
+from dgc_lab.course.submissions import Submission, find, meant
 from dgc_lab.course.unzip import is_full
 from dgc_lab.marking import supervision
 from dgc_lab.marking.repair import is_variant
@@ -34,6 +34,7 @@ from dgc_lab.marking.supervision import Limits
 from dgc_lab.marking.worker import Task
 
 TEMPORARY = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # a short name, for sockets
+MOST_NAMED = 10
 SHARE_OF_CELLS, SHARE_OF_TESTS = 0.65, 0.25  # of a submission's time; the rest is for starting and for saving
 
 
@@ -50,15 +51,18 @@ def grade(
     say: Callable[[str], None] = print,
     only: Collection[str] = (),
     unfenced: bool = False,
+    forget: Collection[str] = (),
 ) -> list[dict]:
     """Grade all submissions of an exercise; its report, a row for each student, is kept after each of them.
 
     Who is in the report and has handed in nothing else since is graded only ``again``, or with other ``limits`` where
-    running it had failed; with ``only``, these students are graded whatever they have handed in, and nobody else. Where
-    there is a ``secret``, students have variants; with a ``roster``, a notebook is known by its variant whatever the
-    file is called. A row has student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds,
-    handed_in, number and time (see `dgc_lab.course.submissions.Submission`), and of those that were graded ``by_hand``,
-    the answers that wait for a person, and the digest of the ``exercise``.
+    running it had failed; with ``only``, these students are graded whatever they have handed in, and nobody else. Those
+    to ``forget`` are taken out of the report first: their file is called otherwise now. Where there is a ``secret``,
+    students have variants; with a ``roster``, a notebook is known by its variant whatever the file is called.
+
+    A row has student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and
+    time (see `dgc_lab.course.submissions.Submission`), the digest of the ``exercise``, in ``read`` how many of the
+    remarks are not of its grading, and of those that were graded ``by_hand``, the answers that wait for a person.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
@@ -82,6 +86,8 @@ def grade(
         )
         report = read_report(folder)
         rows = report.setdefault(assignment, {})
+        for name in forget:
+            del rows[meant(name, rows, f"row in the report of {assignment}")]
         before = report.setdefault("exercises", {}).get(assignment)
         lost = before is not None and not is_prepared(folder, assignment)
         if lost:
@@ -101,19 +107,27 @@ def grade(
         found = _as_before(found, rows)
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found], rows)
         check_secret(entries, secret)
+        everybody = [entry.student for entry in entries]
+        if gone := sorted(rows.keys() - set(everybody)):
+            more = f" and {len(gone) - MOST_NAMED} more" if len(gone) > MOST_NAMED else ""
+            say(f"in the report, but not among these hand-ins: {', '.join(gone[:MOST_NAMED])}{more}")
         if only:
-            everybody, again = [entry.student for entry in entries], True
-            entries = [entry for entry in entries if entry.student in only]
-            if missing := set(only) - {entry.student for entry in entries}:
-                raise LabError(f"nothing of {', '.join(sorted(missing))} in {place}; there are: {', '.join(everybody)}")
+            again, chosen = True, {meant(name, everybody, f"hand-in in {place}") for name in only}
+            entries = [entry for entry in entries if entry.student in chosen]
         known = {entry.student: _fingerprint(entry.submission, exercise, secret) for entry in entries}
         kept = {} if again else {name: rows[name] for name in known if name in rows}
         done = {name for name, row in kept.items() if row.get("fingerprint") == known[name] and _holds(row, limits)}
+        read = {entry.student: [without_control(remark) for remark in entry.remarks] for entry in entries}
+        if done:
+            say(f"{len(done)} of {len(entries)} were graded before and have not changed")
         for entry in entries:
-            if entry.student in done:  # the same file, which may have come under another name
-                rows[entry.student] |= _told(entry)
-        for number, name in enumerate(sorted(done), 1):
-            say(line_of(rows[name], number, len(entries)))
+            if entry.student in done:  # the same file, which may have come under another name, or among others
+                row, now = rows[entry.student], read[entry.student]
+                of_grading = [remark for remark in row["remarks"][row.get("read", 0) :] if remark not in now]
+                row |= _told(entry) | {"remarks": now + of_grading, "read": len(now)}
+                if row["remarks"]:
+                    words = [] if row["status"] == "graded" else ["NOT GRADED"]
+                    say(f"{entry.student}: {'; '.join(words + row['remarks'])}")
         new = [entry for entry in entries if entry.student not in done]
         seconds = (int(limits.seconds * SHARE_OF_CELLS), int(limits.seconds * SHARE_OF_TESTS), limits.cell_seconds)
         use = ("", *seconds, limits.memory, limits.disk, entrance())
@@ -122,6 +136,7 @@ def grade(
         for number, (row, answer) in enumerate(_each(new, tasks, limits, jobs), len(done) + 1):
             row |= answer | {"fingerprint": known[row["student"]], "exercise": exercise}
             row["remarks"] = [without_control(remark) for remark in row["remarks"]]
+            row["read"] = len(read[row["student"]])
             rows[row["student"]] = row
             write_report(folder, report)
             say(line_of(row, number, len(entries)))

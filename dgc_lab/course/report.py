@@ -45,13 +45,21 @@ def read_report(folder: Path) -> dict:
         return {}
     try:
         report = json.loads(read_text(path))
+        report.get("exercises", {}).keys()
         rows = [row for name, every in report.items() if name != "exercises" for row in every.values()]
-        for row in rows:  # what is read of it later has the types that it was written with
-            "".join([row.get("student", ""), row.get("status", ""), *row.get("remarks", [])])
-            f"{row.get('score', 0):g} {row.get('most', 0):g}"
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise LabError(f"{path} is damaged ({error}): grade again into another folder") from None
+        for row in rows:  # what is read of it later is there, and has the types that it was written with
+            texts = (row["student"], row["status"], row.get("handed_in", ""), row.get("number", ""))
+            "".join([*texts, *row["remarks"], *row.get("by_hand", [])])
+            f"{row['score']:g} {row['most']:g} {row['seconds']:g}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        words = f"{type(error).__name__}: {error}"
+        raise LabError(f"{path} is damaged ({words}): grade again into another folder") from None
     return report
+
+
+def submitted(folder: Path, student: str, exercise: str) -> Path:
+    """Where the notebook that was graded is, as it was handed in but for what was put right."""
+    return Path(folder) / "submitted" / student / exercise / f"{exercise}.ipynb"
 
 
 def graded_rows(folder: Path, assignment: str | None = None) -> dict[str, dict]:

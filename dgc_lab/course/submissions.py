@@ -10,12 +10,14 @@ its size is limited while it is read, whatever it says of itself.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import itertools
 import math
 import re
 import unicodedata
 import zipfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -191,6 +193,25 @@ def plain(name: str) -> str:
     name = "".join(each for each in name if not unicodedata.combining(each))
     name = "".join(each if ord(each) < 128 else f"u{ord(each):x}" for each in name)
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:80] or "unknown"
+
+
+def meant(name: str, students: Collection[str], what: str) -> str:
+    """Which of these students a person means who has typed a name, in whatever capitals.
+
+    Raises:
+        LabError: none of them, or several; it says that the name has no ``what``, and names the nearest that have.
+
+    Example:
+        >>> meant("jane doe", ["Jane-Doe", "John-Roe"], "hand-in")
+        'Jane-Doe'
+    """
+    small = plain(name).lower()
+    fitting = [each for each in students if name == each] or [each for each in students if small == each.lower()]
+    if len(fitting) == 1:
+        return fitting[0]
+    close = difflib.get_close_matches(small, [each.lower() for each in students], n=5)
+    near = fitting or [each for each in students if each.lower() in close] or sorted(students)[:5]
+    raise LabError(f"{name!r} has no {what}; these have: {', '.join(near)}")
 
 
 def _choose(

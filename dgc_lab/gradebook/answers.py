@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab.common import LabError
-from dgc_lab.course.report import graded_rows
+from dgc_lab.course.report import graded_rows, submitted
 
 MARKED = re.compile(r"(?ms)^[ \t]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)[^\n]*\n?")
 
@@ -59,7 +59,7 @@ def answers_of(folder: Path, exercise: str) -> dict[str, dict[str, str]]:
     for student, row in graded_rows(folder, exercise)[exercise].items():
         if row["status"] != "graded":
             continue
-        path = Path(folder) / "submitted" / student / exercise / f"{exercise}.ipynb"
+        path = submitted(folder, student, exercise)
         if not path.exists():
             raise LabError(f"{path} is gone: grade {student} again (--only {student})")
         for cell in nbformat.read(path, as_version=4).cells:

@@ -10,41 +10,49 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.csv_text import read_rows, write_rows
-from dgc_lab.course.report import graded_rows, locked
+from dgc_lab.course.report import graded_rows, locked, submitted
 from dgc_lab.gradebook.grades import gradebook_of
 
 COLUMNS = ("student", "exercise", "answer", "version", "of", "points", "comment")
 
 
-def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
+def by_hand(folder: Path, sheets: list[Path], say: Callable[[str], None] = print) -> tuple[int, int]:
     """Enter the points of all sheets, and share out answers that wait and are in none; sheets not there yet are made.
 
     Returns how many answers have points by the sheets, and how many still wait. A row of no answer, points that cannot
     be, or an answer that two sheets give different points is a LabError, and nothing at all is entered then. Rows of a
-    student whose newest hand-in could not be graded are passed over.
+    student whose newest hand-in could not be graded are passed over. Points that a row no longer has are taken back,
+    which is said, as is which sheets are new.
     """
     folder, read = Path(folder).resolve(), {}
     for sheet in map(Path, sheets):
+        if sheet.suffix.lower() != ".csv":
+            raise LabError(f"a sheet for points ends in .csv, got {sheet}; an exercise stands before --by-hand")
         read[sheet] = read_sheet(sheet) if sheet.exists() else ([], ",")
     with locked(folder), gradebook_of(folder) as gradebook:
         report = graded_rows(folder)
         each = ((who, name, row["status"]) for name, rows in report.items() for who, row in rows.items())
         ungraded = {(who, name) for who, name, status in each if status != "graded"}
         grades, comments = _answers(gradebook, folder, report)
-        entered, places = {}, {}
+        answers = {key[:3] for key in grades}
+        entered, places, empty = {}, {}, {}
         for sheet, (rows, _) in read.items():
             for number, row in enumerate(rows, 2):
                 place, key = f"{sheet}, line {number}", tuple(row[name] for name in COLUMNS[:4])
                 if key[:2] in ungraded:
                     continue
-                if key[:3] not in {each[:3] for each in grades}:
+                if key[:3] not in answers:
                     raise LabError(f"{place}: {key[0]} has handed in no {key[2]!r} of {key[1]!r}")
                 points = points_of(row["points"], grades.get(key), place)
-                if points is None or key not in grades:
+                if key not in grades:
+                    continue
+                if points is None:
+                    empty[key] = sheet
                     continue
                 if entered.setdefault(key, (points, row["comment"]))[0] != points:
                     raise LabError(f"{place}: {points:g} points, and {entered[key][0]:g} in {places[key]}")
@@ -52,15 +60,26 @@ def by_hand(folder: Path, sheets: list[Path]) -> tuple[int, int]:
         for key, (points, comment) in entered.items():
             grades[key].manual_score, grades[key].needs_manual_grade = points, False
             comments[key].manual_comment = comment or None
+        for key in sorted(empty.keys() - entered.keys()):
+            grade, (student, name, answer, _) = grades[key], key
+            # What still waits has the points of an earlier version, which count until there are new ones.
+            if grade.manual_score is not None and not grade.needs_manual_grade:
+                which = f"{student}'s {grade.manual_score:g} points for {answer} of {name}"
+                say(f"taken back, for {empty[key]} has none now: {which}")
+                grade.manual_score, grade.needs_manual_grade = None, True
+                comments[key].manual_comment = None
         gradebook.db.commit()
         waiting = [key for key, grade in grades.items() if grade.needs_manual_grade]
         most = {key: f"{grades[key].max_score:g}" for key in waiting}
     known = {tuple(row[name] for name in COLUMNS[:4]) for rows, _ in read.values() for row in rows}
     new = share_out(sorted(set(waiting) - known), {sheet: rows for sheet, (rows, _) in read.items()})
     for sheet, (rows, delimiter) in read.items():
-        if new[sheet] or not sheet.exists():
+        made = not sheet.exists()
+        if new[sheet] or made:
             rows += [dict(zip(COLUMNS, (*key, most[key], "", ""), strict=True)) for key in new[sheet]]
             write_sheet(sheet, rows, delimiter)
+        if made:
+            say(f"new sheet {sheet}, {len(rows)} answers")
     return len(entered), len(waiting)
 
 
@@ -111,7 +130,7 @@ def write_sheet(sheet: Path, rows: list[dict], delimiter: str) -> None:
     """Replace the sheet in one go."""
     sheet.parent.mkdir(parents=True, exist_ok=True)
     new = sheet.with_name(sheet.name + ".new")
-    write_rows(new, COLUMNS, rows, delimiter=delimiter, extrasaction="ignore")
+    write_rows(new, COLUMNS, rows, delimiter=delimiter)
     new.replace(sheet)
 
 
@@ -122,7 +141,7 @@ def _answers(gradebook, folder, report):
         for student, row in rows.items():
             if row["status"] != "graded":
                 continue
-            mark = version(folder / "submitted" / student / name / f"{name}.ipynb")
+            mark = version(submitted(folder, student, name))
             for notebook in gradebook.find_submission(name, student).notebooks:
                 written = {comment.name: comment for comment in notebook.comments}
                 for grade in notebook.grades:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dgc_lab.course.report import graded_rows
 from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand
 from dgc_lab.gradebook.late import Lateness, lateness, read_rules
-from dgc_lab.gradebook.overrides import checked_overrides, words_of
+from dgc_lab.gradebook.overrides import enter, words_of
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,14 @@ class Mark:
 
 
 def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, Mark]]:
-    """Everybody's marks, by exercise and student; a LabError where nothing has been graded."""
+    """Everybody's marks, by exercise and student; a LabError where nothing has been graded.
+
+    What ``overrides.csv`` says now is entered into nbgrader's gradebook first, of which pages of feedback are made.
+    """
     folder = Path(folder).resolve()
     report, rules, marks = graded_rows(folder, exercise), read_rules(folder), {}
     with gradebook_of(folder) as gradebook:
-        decided = checked_overrides(folder, gradebook)
+        decided = enter(folder, gradebook)
         for name, rows in sorted(report.items()):
             most, by_hand = gradebook.find_assignment(name).max_score, marked_by_hand(gradebook, name)
             every = grades_of(gradebook, name)

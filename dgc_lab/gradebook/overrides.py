@@ -1,7 +1,7 @@
 """Points that a person gives in place of a test's, each with a reason: kept in ``overrides.csv`` in the grading folder.
 
-The file is what counts. After each grading it is entered into nbgrader's gradebook anew, so that whoever is graded
-again keeps what was decided.
+The file is what counts. Whenever marks are asked for it is entered into nbgrader's gradebook anew, so that whoever is
+graded again keeps what was decided, and what is edited by hand counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.csv_text import read_rows, write_rows
-from dgc_lab.course.report import graded_rows, locked, read_report
+from dgc_lab.course.report import graded_rows, locked, read_report, submitted
+from dgc_lab.course.submissions import meant
 from dgc_lab.gradebook.by_hand import points_of, version, version_in
 from dgc_lab.gradebook.grades import gradebook_of, grades_of, marked_by_hand, marked_by_machine
 
@@ -79,8 +80,8 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
     """
     folder = Path(folder).resolve()
     rows = graded_rows(folder, exercise)[exercise]
-    if rows.get(student, {}).get("status") != "graded":
-        raise LabError(f"{student!r} has no graded hand-in of {exercise}; there are: {', '.join(sorted(rows))}")
+    graded = [name for name, row in rows.items() if row["status"] == "graded"]
+    student = meant(student, graded, f"graded hand-in of {exercise}")
     with gradebook_of(folder) as gradebook:
         tasks = marked_by_machine(gradebook, exercise)
         name = _whole_name(task, tasks, exercise)
@@ -100,7 +101,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         if points is None and kept == before:
             raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to take back")
         if points is not None:
-            made = version(folder / "submitted" / student / exercise / f"{exercise}.ipynb")
+            made = version(submitted(folder, student, exercise))
             now = dt.datetime.now().isoformat(timespec="minutes")
             kept.append(
                 dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
@@ -108,25 +109,25 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         path = folder / FILE
         write_rows(path.with_suffix(".new"), COLUMNS, kept)
         path.with_suffix(".new").replace(path)
-        enter(folder)
+        with gradebook_of(folder) as gradebook:
+            enter(folder, gradebook)
     return kept
 
 
-def enter(folder: Path) -> None:
-    """Enter what was decided into the gradebook, and take out what no longer holds."""
-    folder, decided = Path(folder).resolve(), {}
-    with gradebook_of(folder) as gradebook:
-        for row in checked_overrides(folder, gradebook):
-            decided[row["student"], row["exercise"], row["task"]] = float(row["points"])
-        known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
-        for exercise in graded_rows(folder).keys() & known:
-            by_hand = marked_by_hand(gradebook, exercise)
-            for student, grades in grades_of(gradebook, exercise).items():
-                for task in grades.keys() - by_hand:
-                    points, grade = decided.get((student, exercise, task)), grades[task]
-                    if (points, False) != (grade.manual_score, grade.needs_manual_grade):
-                        grade.manual_score, grade.needs_manual_grade = points, False
-        gradebook.db.commit()
+def enter(folder: Path, gradebook) -> list[dict]:
+    """Enter what was decided into the gradebook, and take out what no longer holds; the rows of `checked_overrides`."""
+    rows = checked_overrides(folder, gradebook)
+    decided = {(row["student"], row["exercise"], row["task"]): float(row["points"]) for row in rows}
+    known = {assignment.name for assignment in gradebook.assignments}  # the others are yet to be graded again
+    for exercise in graded_rows(folder).keys() & known:
+        by_hand = marked_by_hand(gradebook, exercise)
+        for student, grades in grades_of(gradebook, exercise).items():
+            for task in grades.keys() - by_hand:
+                points, grade = decided.get((student, exercise, task)), grades[task]
+                if (points, False) != (grade.manual_score, grade.needs_manual_grade):
+                    grade.manual_score, grade.needs_manual_grade = points, False
+    gradebook.db.commit()
+    return rows
 
 
 def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -> list[str]:
@@ -134,8 +135,8 @@ def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -
     said = []
     for row in overrides:
         if (row["student"], row["exercise"]) == (student, exercise):
-            path = Path(folder) / "submitted" / student / exercise / f"{exercise}.ipynb"
-            since = "" if version(path) == row["version"] else "; for an earlier hand-in, look at it again"
+            made = version(submitted(folder, student, exercise))
+            since = "" if made == row["version"] else "; for an earlier hand-in, look at it again"
             said.append(
                 f"{row['task'].removeprefix('marks-')}: {row['points']} points by hand ({row['reason']}){since}"
             )

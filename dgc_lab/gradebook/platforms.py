@@ -39,20 +39,23 @@ class Platform:
         names: columns with a student's whole name, login or address; first and last names are in `FIRST` and `LAST`.
         marks: what the heading of a column of marks must match, with the exercise's title as its first group.
         most: the column with what can be reached, or what finds it in the heading.
+        one_exercise: whether a file is of one exercise, so that the heading names none.
     """
 
     numbers: tuple[str, ...]
     names: tuple[str, ...]
     marks: str
     most: tuple[str, ...] | str = ()
+    one_exercise: bool = False
 
 
 PLATFORMS = {
     "moodle": Platform(
         ("Identifier", "ID"),
         ("Full name", "Vollständiger Name", "Email address", "E-Mail-Adresse", "ID number", "ID-Nummer", "Username"),
-        r"()(?:Grade|Bewertung)",
+        r"(Grade|Bewertung)",
         ("Maximum grade", "Bestwertung"),
+        one_exercise=True,
     ),
     "canvas": Platform(("ID",), ("Student", "SIS User ID", "SIS Login ID"), r"(.*) \(\d+\)"),
     "brightspace": Platform(
@@ -145,7 +148,7 @@ def _columns(form: Platform, heads: list[str], exercises: list[str], column: str
             raise LabError(f"{file}: --column must be one of the headings, and one exercise named, got {column!r}")
         return {exercises[0]: heads.index(column)}
     titles = {place: found[1] for place, head in enumerate(heads) if (found := re.fullmatch(form.marks, head.strip()))}
-    if form.marks.startswith("()"):
+    if form.one_exercise:
         if len(titles) != 1 or len(exercises) != 1:
             raise LabError(f"{file} is a worksheet of one exercise, say of which: {', '.join(exercises)}")
         return {exercises[0]: next(iter(titles))}

@@ -346,7 +346,8 @@ def test_what_failed_is_tried_again_within_other_limits_and_not_within_the_same(
     assert rows(tmp_path, FIRST) == before
     assert not log.exists(), "it was not run again"
     assert "jane: 18 of 18" in course(*grade)
-    assert "jane: 18 of 18" in course(*short), "what was graded stays so"
+    assert "1 of 1 were graded before and have not changed" in course(*short), "what was graded stays so"
+    assert rows(tmp_path, FIRST)["jane"]["score"] == 18
 
 
 def test_the_release_is_what_is_committed(tmp_path, course):
@@ -376,7 +377,7 @@ def test_each_students_folder_has_an_exercises_files(tmp_path, course):
 
 
 def table(path):
-    with path.open() as file:
+    with path.open(encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
@@ -410,6 +411,8 @@ def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path, cou
     assert jane[BY_HAND] == "12.5"
     assert jane["remarks"] == f"{BY_HAND}: to be marked by hand: bytes, conclusion, experiment, question"
     assert sheet.read_text().count("jane;") == 5 + 4
+    assert "taken back" not in course(*enter), "until a newer version has points, those of the older one count"
+    assert table(marks)[0][BY_HAND] == "12.5"
 
     # Then a file that cannot be graded: the others' points can be entered all the same.
     before = sheet.read_text()

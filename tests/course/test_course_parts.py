@@ -1,6 +1,8 @@
 """What an instructor calls, in parts: names, zips, secrets, the scaffold. None needs nbgrader."""
 
+import copy
 import datetime as dt
+import json
 import os
 import zipfile
 
@@ -11,7 +13,7 @@ from dgc_lab.cluster.private_network import first_way
 from dgc_lab.common import LabError
 from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions, unzip
 from dgc_lab.course.__main__ import main
-from dgc_lab.course.report import without_control
+from dgc_lab.course.report import outdated, without_control
 
 
 def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):
@@ -377,6 +379,91 @@ def test_a_copy_under_another_name_takes_nobodys_place(tmp_path):
     assert who({"s1001": {"number": "11"}}) == {"Bob-Birch": [words], "s1001": ["handed in as Alice-Ash", words]}
 
 
+@pytest.fixture
+def a_class(tmp_path, monkeypatch):
+    """Hands in whose variant under what name, and grades all but what needs nbgrader: the rows and what was said."""
+    scaffold.new(tmp_path / "source", "08_my_idea")
+    release, secret = sources.notebook(tmp_path / "source", "08_my_idea"), "a secret of the course"
+    marks = {"status": "graded", "score": 2.0, "most": 4.0, "by_hand": ["why"], "seconds": 1.0}
+    monkeypatch.setattr(grading, "prepare", lambda _, folder, name: write(release, folder / "release" / name, name))
+    monkeypatch.setattr(grading, "is_prepared", lambda *_: True)
+    monkeypatch.setattr(grading, "_run", lambda task, limits, remarks: marks | {"remarks": [*remarks, *of_its_run]})
+    of_its_run = []
+
+    def write(notebook, folder, name):
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+
+    def hand_in(name, owner):
+        made = sources.with_variant(copy.deepcopy(release), roster.variant_number(secret, owner))
+        write(made, tmp_path / "in", name)
+
+    def grade(*names, **more):
+        said, source = [], tmp_path / "source"
+        what = (tmp_path / "in", "08_my_idea", source, tmp_path / "grading", secret, names)
+        rows = grading.grade(*what, unfenced=True, say=said.append, **more)
+        return {row["student"]: row["remarks"] for row in rows}, "\n".join(said)
+
+    grade.of_its_run = of_its_run
+    return hand_in, grade
+
+
+def test_remarks_say_what_is_so_now_also_of_those_that_were_graded_before(a_class):
+    hand_in, grade = a_class
+    grade.of_its_run.append("a cell ended its process")
+    hand_in("ann", "ann")
+    hand_in("cy", "cy")
+    assert grade("cy")[0]["ann"] == ["not on the roster", "a cell ended its process"]
+    assert grade("ann", "bo", "cy")[0]["ann"] == ["a cell ended its process"]
+    hand_in("Bob Birch", "ann")
+    words = "the variant of ann was handed in by Bob-Birch and by ann: who has copied it?"
+    rows, _ = grade("ann", "bo", "cy")
+    assert rows["ann"] == [words, "a cell ended its process"]
+    assert words in rows["Bob-Birch"]
+    assert grade("ann", "bo", "cy")[0] == rows
+
+
+def test_a_row_whose_file_is_gone_is_told_of_and_can_be_forgotten(a_class, tmp_path):
+    """Else a hand-in that was renamed counts twice."""
+    hand_in, grade = a_class
+    hand_in("Ann", "Ann")
+    hand_in("Bo", "Bo")
+    assert "not among these" not in grade()[1]
+    (tmp_path / "in" / "Bo.ipynb").rename(tmp_path / "in" / "Bobby.ipynb")
+    rows, said = grade()
+    assert (set(rows), "in the report, but not among these hand-ins: Bo\n" in said) == ({"Ann", "Bo", "Bobby"}, True)
+    with pytest.raises(LabError, match=r"'Boo' has no row in the report of 08_my_idea; these have: Bo"):
+        grade(forget=["Boo"])
+    rows, said = grade(forget=["bo"])
+    assert (set(rows), "not among these" in said) == ({"Ann", "Bobby"}, False)
+
+
+def test_of_those_that_were_graded_before_only_what_to_know_is_said_once_more(a_class, tmp_path):
+    hand_in, grade = a_class
+    hand_in("Ann", "Ann")
+    hand_in("Bo", "Ann")
+    (tmp_path / "in" / "Cy.ipynb").write_text("%PDF")
+    assert "Ann: 2 of 4, 1 s; to be marked by hand: why" in grade()[1]
+    said = grade()[1].splitlines()
+    assert said[-3] == "3 of 3 were graded before and have not changed"
+    assert "Bo: the variant in the notebook is" in said[-2]
+    assert "Cy: NOT GRADED; the file is no notebook" in said[-1]
+
+
+def test_a_name_is_known_in_any_capitals_and_of_a_class_only_the_nearest_are_named(a_class):
+    hand_in, grade = a_class
+    for name in ("Jane-Doe", "Kim"):
+        hand_in(name, name)
+    assert "[1/1] Jane-Doe: 2 of 4" in grade(only=["jane doe"])[1]
+    with pytest.raises(LabError, match=r"'Jnae-Doe' has no hand-in in .*/in; these have: Jane-Doe$"):
+        grade(only=["Jnae-Doe"])
+    assert submissions.meant("jane", ["Jane", "jane"], "row") == "jane"
+    with pytest.raises(LabError, match="'JANE' has no row; these have: Jane, jane"):
+        submissions.meant("JANE", ["Jane", "jane"], "row")
+    with pytest.raises(LabError, match=r"'x' has no row; these have: s0, s1, s10, s100, s101$"):
+        submissions.meant("x", [f"s{number}" for number in range(200)], "row")
+
+
 @pytest.mark.parametrize(
     ("name", "time"),
     [
@@ -400,3 +487,22 @@ def test_when_it_was_handed_in(tmp_path, name, time):
 
 def test_a_report_steers_no_terminal():
     assert without_control("\x1b]0;title\x07 \u202egnp.exe\r\n\u00fc") == "]0;title gnp.exe  \u00fc"
+
+
+ROW = {"student": "jane", "status": "graded", "score": 1, "most": 2, "seconds": 1, "remarks": []}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        [1],
+        {"04": [ROW]},
+        {"04": {"jane": ROW}, "exercises": ["04"]},
+        {"04": {"jane": {"student": "jane"}}},
+        *({"04": {"jane": ROW | {name: [[]]}}} for name in (*ROW, "by_hand", "handed_in", "number")),
+    ],
+)
+def test_a_report_that_is_damaged_is_said_to_be_so(tmp_path, report):
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    with pytest.raises(LabError, match=r"report\.json is damaged .*: grade again into another folder"):
+        outdated(tmp_path)

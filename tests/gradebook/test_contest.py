@@ -55,7 +55,7 @@ def test_the_table_of_the_contest(tmp_path, course):
     folder = tmp_path / "grading"
     course("grade", EXERCISE, tmp_path / "class", "--folder", folder, "--jobs", 2)
     said = course("contest", "--folder", folder)
-    with (folder / "contest.csv").open() as file:
+    with (folder / "contest.csv").open(encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert [(row["place"], row["student"]) for row in rows] == [("1", "also-first"), ("1", "first"), ("3", "less")]
     assert float(rows[0]["accuracy"]) > float(rows[2]["accuracy"]) > 0.5

@@ -13,6 +13,7 @@ from dgc_lab.common import LabError
 from dgc_lab.course import submissions
 from dgc_lab.gradebook import answers, by_hand, late, ledger, overrides, pages, similar, statistics
 
+ROW = {"student": "jane", "status": "graded", "score": 1, "most": 2, "seconds": 1, "remarks": []}
 RULES = """
 grace_minutes = 15
 percent_a_day = 10
@@ -92,7 +93,7 @@ def test_a_rule_that_cannot_be_is_refused_with_the_files_name(tmp_path, text, wo
 def test_names_in_capitals_are_the_same_and_what_fits_nothing_is_said(tmp_path):
     rules = RULES.replace("04_masking", "04_Masking").replace('"Jane Doe"', '"jane doe"')
     (tmp_path / late.FILE).write_text(rules)
-    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"Jane-Doe": {}, "kim": {}}, "exercises": {}}))
+    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"Jane-Doe": ROW, "kim": ROW}, "exercises": {}}))
     found = late.lateness(late.read_rules(tmp_path), "Jane-Doe", "04_masking", "2026-11-25T13:00:00", 10, 20)
     assert found.words == "1 day late (ill): 2 points off"
     assert late.unmatched(tmp_path) == []
@@ -200,6 +201,20 @@ def test_a_version_is_no_number_for_a_spreadsheet_and_older_sheets_have_theirs(t
     assert overrides.read_overrides(tmp_path)[0]["version"] == made
 
 
+def test_a_table_keeps_a_column_of_ones_own_and_says_that_it_is_utf_8(tmp_path):
+    """A spreadsheet takes a file without that for Windows-1252, and shows an umlaut as two signs."""
+    columns, fields = (*by_hand.COLUMNS, "my notes"), ("jane", "07", "why", "v1", "6", "", "schön", "ask her")
+    path = tmp_path / "points.csv"
+    path.write_text(";".join(columns) + "\n" + ";".join(fields) + "\n", encoding="cp1252")
+    rows, delimiter = by_hand.read_sheet(path)
+    by_hand.write_sheet(path, [*rows, {"student": "john"}], delimiter)
+    assert path.read_bytes().decode("utf-8").splitlines() == [
+        "\ufeff" + ";".join(columns),
+        ";".join(fields),
+        "john" + ";" * 7,
+    ]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
 @pytest.mark.parametrize("delimiter", ";\t,")
 def test_points_and_overrides_are_read_as_a_spreadsheet_saves_them(tmp_path, encoding, delimiter):
@@ -250,8 +265,8 @@ def test_a_note_says_what_counts_and_why():
     ],
 )
 def test_a_page_is_packed_under_the_name_of_what_it_is_about(tmp_path, given, wanted):
-    row = {"status": "graded", "handed_in": given}
-    (tmp_path / "report.json").write_text(json.dumps({"04_masking": {"jane": row}}))
+    report = {"04_masking": {"jane": ROW | {"handed_in": given}}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
     page = tmp_path / "feedback" / "jane" / "04_masking" / "04_masking.html"
     with pytest.raises(LabError, match="no page or no file name of jane"):
         pages.pack(tmp_path)

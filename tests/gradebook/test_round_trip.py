@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from dgc_lab.course import sources
-from instructor import EXERCISES, PYTHON, ROOT, answered, index, needs_instructor
+from instructor import EXERCISES, PYTHON, ROOT, answered, index, needs_instructor, write
 
 FIRST, BY_HAND = "04_masking", "07_own_model"
 NAMES = {
@@ -46,7 +46,7 @@ def folder_of(name):
 
 
 def rows_of(path):
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         return list(csv.DictReader(file))
 
 
@@ -168,6 +168,33 @@ def test_overrides_that_are_edited_by_hand_are_checked_with_their_line(graded, c
     assert words in course(*grade, expected=1)
     assert words in course("marks", *folder)
     assert mark_of(graded, course, "Jose-O-Neill") == before
+    file.unlink()
+
+
+def test_an_override_that_is_written_or_removed_by_hand_counts_at_once(graded, course):
+    folder, file, student = ("--folder", graded.folder), graded.folder / "overrides.csv", "Jose-O-Neill"
+    page = graded.folder / "feedback" / student / FIRST / f"{FIRST}.html"
+    before = mark_of(graded, course, student)
+    file.write_text(f"student,exercise,task,points,reason,version,when\n{student},{FIRST},split,0.5,half,x,\n")
+    assert mark_of(graded, course, student) == before + 0.5
+    course("statistics", *folder)
+    assert {row["task"]: row["mean"] for row in rows_of(graded.folder / "statistics.csv")}["split"] == "0.7"
+    course("feedback", *folder)
+    assert f"Score: {before + 0.5} / 18.0" in page.read_text()
+    file.unlink()
+    course("feedback", *folder)
+    assert f"Score: {before} / 18.0" in page.read_text()
+    assert mark_of(graded, course, student) == before
+
+
+def test_an_override_leaves_the_others_columns_of_their_own(graded, course):
+    file, override = graded.folder / "overrides.csv", ("override", "jane doe", FIRST, "split")
+    head = "student,exercise,task,points,reason,version,when,decided by"
+    file.write_text(f"{head}\nKim-Late,{FIRST},split,1,a list,x,,Ann\n")
+    course(*override, "0.5", "--reason", "half right", "--folder", graded.folder)
+    assert [(row["student"], row["decided by"]) for row in rows_of(file)] == [("Kim-Late", "Ann"), ("Jane-Doe", "")]
+    course(*override, "none", "--folder", graded.folder)
+    assert not list(graded.folder.glob("*.new"))
     file.unlink()
 
 
@@ -294,21 +321,57 @@ def test_solutions_have_every_answer_and_run_without_hidden_tests(tmp_path, cour
     assert space["passed"] is True
 
 
-def test_two_markers_share_what_a_person_reads_and_join_it(tmp_path, course):
-    folder, handed = ("--folder", tmp_path / "grading"), tmp_path / "in"
-    sheets = [tmp_path / "ann.csv", tmp_path / "ben.csv"]
-    handed.mkdir()
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory, course):
+    """A grading folder in which five answers of jane's and five of john's wait for a person."""
+    place = tmp_path_factory.mktemp("waiting")
     for student in ("jane", "john"):
-        nbformat.write(answered(BY_HAND), handed / f"{student}.ipynb")
-    course("grade", BY_HAND, handed, *folder, "--jobs", 2)
-    enter = ("marks", *folder, "--by-hand", *sheets)
+        write(answered(BY_HAND), place / "in" / f"{student}.ipynb")
+    course("grade", BY_HAND, place / "in", "--folder", place / "grading", "--jobs", 2)
+    return place / "grading"
+
+
+def by_hand_marks(folder):
+    return [float(row[BY_HAND]) for row in rows_of(folder / "marks.csv")]
+
+
+def test_points_for_the_wrong_one_are_taken_back_when_the_sheet_no_longer_has_them(tmp_path, waiting, course):
+    sheet = tmp_path / "points.csv"
+    enter = ("marks", "--folder", waiting, "--by-hand", sheet)
+    assert f"new sheet {sheet}, 10 answers" in course(*enter)
+    empty = sheet.read_text()
+    jane, john = (re.search(f"(?m)^{name},{BY_HAND},question,.*,,$", empty)[0] for name in ("jane", "john"))
+    sheet.write_text(empty.replace(jane, f"{jane[:-1]}4,well seen"))
+    assert "taken back" not in course(*enter)
+    assert by_hand_marks(waiting) == [24, 20]
+    sheet.write_text(empty.replace(john, f"{john[:-1]}4,"))
+    said = course(*enter)
+    assert f"taken back, for {sheet} has none now: jane's 4 points for question of {BY_HAND}\n" in said
+    assert "1 answers have points" in said
+    assert "9 wait for them" in said
+    assert by_hand_marks(waiting) == [20, 24]
+    course("feedback", "--folder", waiting)
+    assert "well seen" not in (waiting / "feedback" / "jane" / BY_HAND / f"{BY_HAND}.html").read_text()
+    sheet.write_text(empty)
+    assert "10 wait for them" in course(*enter)
+
+
+def test_only_a_csv_becomes_a_sheet_for_points(tmp_path, waiting, course):
+    said = refused(("marks", "--folder", waiting, "--by-hand", tmp_path / "points.csv", tmp_path / BY_HAND))
+    assert f"a sheet for points ends in .csv, got {tmp_path / BY_HAND}; an exercise stands before --by-hand" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_markers_share_what_a_person_reads_and_join_it(tmp_path, waiting, course):
+    sheets = [tmp_path / "ann.csv", tmp_path / "ben.csv"]
+    enter = ("marks", "--folder", waiting, "--by-hand", *sheets)
     assert "0 answers have points" in course(*enter)
     assert [{row["student"] for row in rows_of(sheet)} for sheet in sheets] == [{"jane"}, {"john"}]
     for sheet in sheets:
         sheet.write_text(re.sub(r"(?m),(\d),,$", r",\1,\1,read", sheet.read_text()))
     assert "10 answers have points" in course(*enter)
-    assert [row[BY_HAND] for row in rows_of(tmp_path / "grading" / "marks.csv")] == ["40.0", "40.0"]
+    assert by_hand_marks(waiting) == [40, 40]
     both = sheets[0].read_text() + sheets[1].read_text().split("\n")[1].replace(",read", "").rsplit(",", 1)[0] + ",1,\n"
     sheets[0].write_text(both)  # two markers gave one answer different points
     course(*enter, expected=2)
-    assert [row[BY_HAND] for row in rows_of(tmp_path / "grading" / "marks.csv")] == ["40.0", "40.0"]
+    assert by_hand_marks(waiting) == [40, 40]
