@@ -59,7 +59,6 @@ class StragglerLab(LiveRun):
     """
 
     redraw_share: ClassVar = 0.02
-    _started: ClassVar[ParameterServers | None] = None  # servers for two are too much for small machines
 
     def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
         self.task, self.reachable, self.servers = task, reachable, None
@@ -151,10 +150,7 @@ class StragglerLab(LiveRun):
             )
         # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
         if not self.servers.ready or self.servers.run(dead_workers):
-            if StragglerLab._started:  # by another one, whose cell was run again perhaps: nobody can close it then
-                StragglerLab._started.stop()
-            StragglerLab._started = self.servers
-            self.servers.restart()
+            self._start_alone(self.servers)
 
     def _slowdown(self, settings) -> float:
         return max((straggler.slowdown for straggler in settings.schedule.stragglers), default=1.0)

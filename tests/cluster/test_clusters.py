@@ -644,6 +644,23 @@ def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
     assert not Path(cluster.cluster_file).exists()
 
 
+def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_tries_again(horovod, tmp_path, monkeypatch):
+    import ipyparallel
+
+    def unreachable():
+        raise TimeoutError("no file of the controller's")
+
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+    ranks = HorovodRanks(1, cluster=cluster, progress=None)
+    with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+        patch.setattr(cluster, "connect_client_sync", unreachable)
+        ranks.start()
+    assert not Path(cluster.cluster_file).exists()
+    with ranks:
+        assert ranks.run(total) == [1.0]
+    assert not Path(cluster.cluster_file).exists()
+
+
 def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
     """Between the handler's coming and the note of the handler of before, a SIGINT put all ranks down."""
     usual, install, done = signal.getsignal(signal.SIGINT), signal.signal, []
