@@ -648,9 +648,11 @@ def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_trie
     import ipyparallel
 
     def unreachable():
-        raise TimeoutError("no file of the controller's")
+        connect().close()
+        raise TimeoutError("no answer from the controller")
 
     cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+    connect = cluster.connect_client_sync
     ranks = HorovodRanks(1, cluster=cluster, progress=None)
     with monkeypatch.context() as patch, pytest.raises(TimeoutError):
         patch.setattr(cluster, "connect_client_sync", unreachable)
