@@ -93,7 +93,7 @@ class HorovodRanks(Cluster):
             self._results(magic.run_cell, {f"rank {number}": (source, name) for number in numbers}, {})
         except RankFailed as error:
             problems = {numbers[place]: problem for place, problem in error.problems.items()}
-            raise magic.CellFailed(str(error), problems) from None
+            raise magic.CellFailed(str(error), problems, error.after) from None
 
     def _check(self):
         require_horovod()
