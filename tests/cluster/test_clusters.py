@@ -582,6 +582,14 @@ def test_time_limit_warning_and_progress(horovod):
     assert set(family()) <= before
 
 
+@pytest.mark.parametrize("way", ["start", "restart", "__enter__"])
+def test_a_warning_tells_the_line_that_starts_the_ranks(horovod, way):
+    ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=None)
+    with pytest.warns(UserWarning, match="ranks share") as told, pytest.raises(LabError):
+        getattr(ranks, way)()
+    assert told[0].filename == __file__
+
+
 def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
     program = """
 import os
