@@ -67,7 +67,7 @@ class Cluster:
         """
         return self._bring_up()
 
-    def _bring_up(self):  # called by what the user calls, and by nothing else: warnings tell the user's line
+    def _bring_up(self):  # called by what the user calls alone: warnings count on it to tell the line
         with self._changing:
             if self._processes is None:
                 self._check()

@@ -145,7 +145,7 @@ class HorovodRanks(Cluster):
         hosts = engines.client[list(engines.ids.values())].apply_sync(socket.gethostname)
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
         if elsewhere and self._address is None:
-            raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
+            raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: pass address= and interface=")
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
         return hosts, meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
 

@@ -106,8 +106,8 @@ def test_an_interrupt_between_two_events_ends_the_training(servers, monkeypatch)
         raise KeyboardInterrupt
 
     # A notebook keeps the traceback, and with it whatever runs in its frames.
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as kept:
-        patch.setattr("tqdm.auto.tqdm.update", interrupted)
+    monkeypatch.setattr("tqdm.auto.tqdm.update", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:
         train_on(servers, DIGITS, SETTINGS)
     assert servers.run(roles.number_of, "worker") == 2
     assert kept.tb
