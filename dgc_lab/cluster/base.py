@@ -55,7 +55,7 @@ class Cluster:
         return self._started and processes is not None and not processes.broken and not processes.dead()
 
     def __enter__(self):
-        return self.start()
+        return self._bring_up()
 
     def __exit__(self, *_) -> None:
         self.stop()
@@ -65,6 +65,9 @@ class Cluster:
 
         A LabError where something that they need is missing, or they are not there in time.
         """
+        return self._bring_up()
+
+    def _bring_up(self):  # called by what the user calls alone: warnings count on it to tell the line
         with self._changing:
             if self._processes is None:
                 self._check()
@@ -107,7 +110,7 @@ class Cluster:
         """Stop what is left of the processes and start them anew."""
         with self._changing:
             self.stop()
-            return self.start()
+            return self._bring_up()
 
     def run(self, function: Callable, *args, **kwargs) -> list[Any]:
         """Run ``function(*args, **kwargs)`` on every process, and print here what it prints there.

@@ -1,6 +1,6 @@
 """One function that runs on the processes of a cluster, seen from the notebook: results, stream, what went wrong.
 
-Lessons 3 and 5.
+Lessons 3, 5, 7 and 8.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ TRACEBACK_LINES = 8
 SECONDS_BETWEEN_LOOKS = 0.02
 SECONDS_BETWEEN_STOPS = 0.5
 SECONDS_FOR_LAST_ITEMS = 30
+GRACES_FOR_A_SLOW_READER = 9
 
 
 class ProcessDied(LabError):
@@ -27,11 +28,14 @@ class ProcessDied(LabError):
 
 
 class FunctionFailed(LabError):
-    """A function raised on a process, or did not stop; ``problems``, by the process's number, have kind and trace."""
+    """A function raised on a process, or did not stop; ``problems``, by the process's number, have kind and trace.
 
-    def __init__(self, message: str, problems: dict[int, RemoteError] | None = None):
+    ``after`` says that all were killed then, where it is so; the message has it too.
+    """
+
+    def __init__(self, message: str, problems: dict[int, RemoteError] | None = None, after: str = ""):
         super().__init__(message)
-        self.problems = problems or {}
+        self.problems, self.after = problems or {}, after
 
 
 class RankDied(ProcessDied):
@@ -61,10 +65,16 @@ class Call:
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
         """Yield the items until the function has ended everywhere; after the deadline, the processes are killed."""
-        failed_since, finished_since, last_signal = None, None, time.monotonic()
+        failed_since, finished_since, last_signal, patience = None, None, time.monotonic(), self.grace
         while True:
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
-            yield from self._items()
+            for item in self._items():
+                given = time.monotonic()
+                yield item
+                if failed_since or self._stop_since:
+                    # What the reader takes is not the processes' time, up to a point: some yield without end.
+                    patience += time.monotonic() - given
+            patience = min(patience, (1 + GRACES_FOR_A_SLOW_READER) * self.grace)
             self.processes.look_for_dead()
             now = time.monotonic()
             if finished:
@@ -81,10 +91,10 @@ class Call:
                 self.processes.terminate(f"{what} were not ready in time and were killed")
                 raise LabError(f"{self.processes.broken}. restart() tries again")
             failed_since = failed_since or (now if self.problems() else None)
-            if failed_since and now > failed_since + self.grace:
+            if failed_since and now > failed_since + patience:
                 self.processes.terminate(f"one of {what} failed, the others did not come back and were killed")
                 return
-            if self._stop_since and now > self._stop_since + self.grace:
+            if self._stop_since and now > self._stop_since + patience:
                 self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
                 raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
             if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
@@ -113,8 +123,8 @@ class Call:
     def results(self) -> list[Any]:
         """What the function returned, in the order of the processes, when all have ended; or FunctionFailed."""
         if problems := self.problems():
-            after = f"\n{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
-            raise self.processes.failed(explain(problems, self.names) + after, problems)
+            after = f"{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
+            raise self.processes.failed(f"{explain(problems, self.names)}\n{after}".rstrip(), problems, after)
         return [self.outcomes[number].value for number in range(len(self.names))]
 
 
@@ -126,4 +136,4 @@ def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
         return f"{who} raised {first.kind}: {first.message}"
     lines = [f"{names[number]} raised {problem.kind}: {problem.message}" for number, problem in problems.items()]
     trace = first.trace.strip().splitlines()[-TRACEBACK_LINES:]
-    return "\n".join([*lines, f"Last lines of the traceback on {names[min(problems)]}:", *trace])
+    return "\n".join([*lines, *([f"Last lines of the traceback on {names[min(problems)]}:"] if trace else []), *trace])

@@ -25,6 +25,7 @@ class ForeignEngines(Processes):
 
     def __init__(self, size: int, cluster=None, client=None):
         self._size, self._cluster, self._given = size, cluster, client
+        self._launched = False  # whether there is a cluster to stop: it can be there without a client
         self.client, self.ids = None, {}  # by name of the rank, its engine's number in the client
         self.lost = set()  # ranks that died, by the word of their call: it can come before `client.ids` tells
 
@@ -32,6 +33,7 @@ class ForeignEngines(Processes):
         """Start the cluster, where there is one to start, and wait for its engines until the deadline."""
         if self._cluster is not None:
             say("starting the cluster")
+            self._launched = True
             run_in_thread(lambda: self._cluster.start_cluster_sync(n=self._size))
             self.client = run_in_thread(self._cluster.connect_client_sync)
         elif len(self._given.ids) < self._size:
@@ -44,7 +46,7 @@ class ForeignEngines(Processes):
                 say(f"starting engines: {here} of {self._size}")
                 said = here
             if time.monotonic() > deadline:
-                raise LabError(f"the time limit passed when {here} of {self._size} engines were there")
+                raise LabError(f"only {here} of {self._size} engines had started when the time limit passed")
             time.sleep(SECONDS_BETWEEN_LOOKS)
         self.ids = {f"rank {rank}": number for rank, number in enumerate(sorted(self.client.ids)[: self._size])}
 
@@ -67,10 +69,11 @@ class ForeignEngines(Processes):
 
     def close(self) -> None:
         """Stop the cluster if `start` started it. Harmless when called again."""
-        if self._cluster is not None and self.client is not None:
-            self.client.close(linger=0)
+        if self._launched:
+            if self.client is not None:
+                self.client.close(linger=0)
             run_in_thread(self._cluster.stop_cluster_sync)
-        self.client, self.ids = None, {}
+        self.client, self.ids, self._launched = None, {}, False
 
     def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> EngineCall:
         return EngineCall(self, payloads, grace)

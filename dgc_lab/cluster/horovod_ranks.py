@@ -93,7 +93,7 @@ class HorovodRanks(Cluster):
             self._results(magic.run_cell, {f"rank {number}": (source, name) for number in numbers}, {})
         except RankFailed as error:
             problems = {numbers[place]: problem for place, problem in error.problems.items()}
-            raise magic.CellFailed(str(error), problems) from None
+            raise magic.CellFailed(str(error), problems, error.after) from None
 
     def _check(self):
         require_horovod()
@@ -145,7 +145,7 @@ class HorovodRanks(Cluster):
         hosts = engines.client[list(engines.ids.values())].apply_sync(socket.gethostname)
         elsewhere = sorted(set(hosts) - {LOOPBACK, socket.gethostname()})
         if elsewhere and self._address is None:
-            raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: say address and interface")
+            raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: pass address= and interface=")
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
         return hosts, meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
 

@@ -23,13 +23,14 @@ TELLING = threading.Lock()
 
 
 class CellFailed(RankFailed):
-    """A cell raised on a rank. The notebook shows the ranks' tracebacks, not that of the lab."""
+    """A cell raised on a rank. The notebook shows the ranks' tracebacks, not that of the lab, and what came of it."""
 
     def _render_traceback_(self) -> list[str]:  # IPython asks for it
         ranks = {}
         for rank, problem in self.problems.items():
             ranks.setdefault(problem.trace, []).append(f"rank {rank}")
-        return [f"[{', '.join(who)}] {trace}" for trace, who in ranks.items()] or [str(self)]
+        shown = [f"[{', '.join(who)}] {trace}" for trace, who in ranks.items()] + [self.after] * bool(self.after)
+        return shown or [str(self)]
 
 
 def register(shell, ranks) -> None:
@@ -72,8 +73,8 @@ def run_cell(source: str, name: str) -> None:
     signal.signal(STOP_SIGNAL, _interrupt)
     try:
         with contextlib.redirect_stderr(sys.stdout):
-            exec(compile(tree, name, "exec"), variables)
-            value = eval(compile(last, name, "eval"), variables) if last else None
+            exec(compile(tree, name, "exec", dont_inherit=True), variables)  # else with this file's __future__
+            value = eval(compile(last, name, "eval", dont_inherit=True), variables) if last else None
             if value is not None:
                 print(repr(value))
     finally:

@@ -31,7 +31,7 @@ from dgc_lab.common import LabError
 SECONDS_BETWEEN_LOOKS = 0.05
 MESSAGES_A_LOOK = 100
 WAITING = 1_000_000  # characters of a process that may wait for their turn to be printed
-LEFT_OUT = "... what was printed before is left out ...\n"
+CUT = "... what was printed before is left out ...\n"
 DIED = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
@@ -92,7 +92,7 @@ class ProcessGroup(Processes):
                     self.members[name].connection.close()
                 self.members[name] = Member(forked[name], connection, name in vital)
         except BaseException:  # one that comes later would be taken for one that is added next
-            self.terminate(f"{' and '.join(prepare)} did not come, and all were stopped")
+            self.terminate(f"{' and '.join(prepare)} did not start; all processes were stopped")
             raise
         ready = MemberCall(self, list(prepare), grace=0)
         for _ in ready.follow(deadline):
@@ -187,14 +187,14 @@ class MemberCall(Call):
 
     def _items(self):
         self._receive()
-        while self._news:
+        for _ in range(len(self._news)):  # not what comes meanwhile: it can come faster than it is read
             number, kind, content = self._news.popleft()
             if kind == "item":
                 yield content
                 continue
             if kind == "text":
                 text = self._texts[number] + content
-                self._texts[number] = text if len(text) <= WAITING else LEFT_OUT + text[-WAITING:]
+                self._texts[number] = text if len(text) <= WAITING else CUT + text[-WAITING:]
             else:
                 self._ended.add(number)
             self._print(self._ended)

@@ -43,7 +43,7 @@ class CallResult:
 
 
 def stop_requested() -> bool:
-    """Whether the notebook has asked the ranks to stop; False outside a rank.
+    """Whether the notebook has asked this process to stop; False outside a cluster's process.
 
     It becomes true on each rank at its own moment. A training loop must therefore agree with the other ranks on the
     step to stop at, by a collective of its own: a rank that leaves alone makes the others wait for ever.

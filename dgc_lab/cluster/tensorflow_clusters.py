@@ -132,7 +132,8 @@ class ParameterServers(TensorFlowCluster):
     def restart_worker(self, number: int) -> None:
         """End a worker's process, if it lives, and start it anew at its address; the coordinator finds it there.
 
-        A LabError where it was not there in time, or the servers are not running.
+        A ValueError where there is no worker of that number, a LabError where it was not there in time, or the servers
+        are not running.
         """
         check_whole("number", number, 0, self.workers - 1)
         with self._changing:

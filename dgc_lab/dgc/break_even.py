@@ -26,7 +26,7 @@ def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
     Args:
         ratio: share of the elements that are selected, in [0, 1]; number or scalar tensor.
         workers: N, at least 1.
-        entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.element_bytes`).
+        entry_bytes: bytes of a value and of what tells its place (`dgc_lab.dgc.wire_format.Layout.entry_bytes`).
 
     Returns:
         bool, or a boolean scalar tensor where ratio is one. True where both are equal, and at ratio 1 always.

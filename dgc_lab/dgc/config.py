@@ -208,8 +208,8 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
     dense = DENSE_ELEMENT * sum(sizes)
     sparse = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]
     layout = Layout(config.values, config.indices, metadata=1)  # the number of a gradient that is not finite
-    switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.element_bytes)
+    switches = config.switch_to_dense and dense_is_shorter(config.ratio, workers, layout.entry_bytes)
     if switches or not sparse:
         return dense + 4 * layout.metadata * workers, dense  # everybody's metadata are in the table that is added up
     entries = sum(-int(-config.ratio * (1 - 1e-7) * size // 1) for size in sparse)
-    return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.element_bytes + layout.header_bytes, dense
+    return DENSE_ELEMENT * (sum(sizes) - sum(sparse)) + entries * layout.entry_bytes + layout.header_bytes, dense

@@ -95,7 +95,7 @@ class GradientExchange:
         self.joins = bool(self.shapes) and one_message_is_shorter(4 * whole, communicator.size)
         layout = functools.partial(Layout, config.values, config.indices, numbers, rows=tuple(self.widths))
         self.layout, self.rows_layout = layout(whole if self.joins else 0), layout(0)
-        self.break_even = break_even_ratio(communicator.size, self.layout.element_bytes)
+        self.break_even = break_even_ratio(communicator.size, self.layout.entry_bytes)
         self.switches = config.switch_to_dense
 
     def prefers_allreduce(self, ratio):

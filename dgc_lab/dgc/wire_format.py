@@ -168,7 +168,7 @@ class Layout:
     gradient of rows.
 
     Example:
-        >>> Layout("float16", "run_lengths").element_bytes, Layout(rows=(3,)).header_bytes
+        >>> Layout("float16", "run_lengths").entry_bytes, Layout(rows=(3,)).header_bytes
         (4, 8)
     """
 
@@ -183,7 +183,7 @@ class Layout:
         check_choice("indices", self.indices, INDEX_TYPES)
 
     @property
-    def element_bytes(self) -> int:
+    def entry_bytes(self) -> int:
         """Bytes of one entry."""
         return tf.as_dtype(self.values).size + INDEX_TYPES[self.indices].size
 

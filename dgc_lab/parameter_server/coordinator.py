@@ -89,9 +89,10 @@ class Dispatcher:
         spare = {"asynchronous": self._model.workers - 1, "backup workers": schedule.backup}.get(schedule.mode, 0)
         if len(dead) > spare:
             names = " and ".join(f"worker {number}" for number in dead)
+            them = "it" if len(dead) == 1 else "them"
             raise LabError(
-                f"{names} died, and {schedule.mode} training cannot go on without: the others wait. "
-                "restart_worker() brings it back, a checkpoint keeps what was learnt"
+                f"{names} died, and {schedule.mode} training cannot go on without {them}: the others are waiting. "
+                f"restart_worker() brings {them} back, a checkpoint keeps what was learnt"
             )
         return [number for number in dead if before[number]]
 

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_some
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.parameter_server.stability import guaranteed_rate, stable_rate
@@ -222,9 +222,7 @@ def samples_beside_real(samples: dict) -> Picture:
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
         'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
     """
-    if not samples:
-        raise ValueError("samples must hold at least one run, got none")
-    shown = {"real points": ring_points(COMPARED_WITH), **samples}
+    shown = {"real points": ring_points(COMPARED_WITH), **check_some("samples", samples)}
     figure, panels = charts.grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
     said = []
     for axes, (label, points) in zip(panels, shown.items(), strict=True):

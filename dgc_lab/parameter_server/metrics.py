@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
@@ -115,6 +116,7 @@ def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
     """Gradients a second in each of so many parts of the ``records``, of equally many: how steady the speed was.
 
     Gradients that are left over at the end belong to no part. A ValueError where there are fewer gradients than parts.
+    Infinite where all of a part were done at once.
 
     Example:
         >>> run = [GradientEvent(0, n, n, n, n, n + (n > 1), version=n, update=n, loss=2.3) for n in range(1, 5)]
@@ -124,7 +126,7 @@ def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
     check_runs({"records": records})
     each = len(records) // check_whole("parts", parts, 1, len(records))
     ends = [0.0, *sorted(record.done for record in records)[each - 1 :: each]]
-    return [each / (end - start) for start, end in itertools.pairwise(ends[: parts + 1])]
+    return [each / (end - start) if end > start else math.inf for start, end in itertools.pairwise(ends[: parts + 1])]
 
 
 def stalenesses(records: list[GradientEvent]) -> list[int]:

@@ -129,7 +129,12 @@ class GradientEvent:
 
     @property
     def staleness(self) -> int:
-        """Updates applied between the reading of the weights and the update with this gradient."""
+        """Updates applied between the reading of the weights and the update with this gradient.
+
+        A ValueError where it went into none.
+        """
+        if self.update == DROPPED:
+            raise ValueError(f"update must be that of the gradient, got {DROPPED}: a dropped one has no staleness")
         return self.update - self.version
 
 

@@ -123,12 +123,12 @@ class _Training:
         self.stragglers = {straggler.worker: straggler for straggler in schedule.stragglers}
         self.clock = simpy.Environment()
         self.lock = simpy.Resource(self.clock)
-        self.batches, self.unfinished = iter(range(gradients)), gradients
+        self.batches = iter(range(gradients))
         self.version, self.summed = 0, 0
         self.counts = [0] * workers  # gradients that each has handed in
         self.slowest = 0  # the least of them
         self.summed_for = [-1] * workers  # the last version that each has contributed to
-        self.turns, self.waiting, self.released = self.clock.event(), 0, False
+        self.turns = self.clock.event()
         self.records = []
 
     def run(self) -> list[GradientEvent]:
@@ -143,9 +143,7 @@ class _Training:
         for batch in self.batches:
             yield self.takes(self.costs.dispatch)
             began = self.clock.now
-            while self.must_wait(worker):
-                self.waiting += 1
-                self.release_if_stuck()
+            while self.must_wait(worker):  # not for ever: when it took this batch, all others had one too
                 yield self.turns
             with self.lock.request() as held:
                 yield held
@@ -160,8 +158,6 @@ class _Training:
                 update = self.hand_in(worker, version)
             times = began, read, computed, self.clock.now
             self.records.append(GradientEvent(worker, batch, *times, version, update, math.nan))
-            self.unfinished -= 1
-            self.release_if_stuck()
 
     def takes(self, seconds: tuple[float, ...], times: float = 1.0, more: float = 0.0):
         """A simpy event after one of these times, drawn at random where there are several."""
@@ -169,7 +165,7 @@ class _Training:
         return self.clock.timeout(times * drawn + more)
 
     def must_wait(self, worker: int) -> bool:
-        if self.released or self.schedule.mode == "asynchronous":
+        if self.schedule.mode == "asynchronous":
             return False
         if self.schedule.mode == "bounded staleness":
             return self.counts[worker] - self.slowest > self.schedule.bound
@@ -187,19 +183,9 @@ class _Training:
         if self.summed == self.needed:
             self.summed, self.version = 0, update + 1
         if self.slowest > slowest if self.schedule.mode == "bounded staleness" else self.summed == 0:
-            self.next_turns()
+            self.turns.succeed()  # who waits looks again whether it must
+            self.turns = self.clock.event()
         return update
-
-    def next_turns(self) -> None:
-        """Who waits looks again whether it must."""
-        passed, self.turns, self.waiting = self.turns, self.clock.event(), 0
-        passed.succeed()
-
-    def release_if_stuck(self) -> None:
-        """Nobody is left who could end the waiting when those who wait hold all batches that are left: they go on."""
-        if self.waiting == self.unfinished:
-            self.released = True
-            self.next_turns()
 
 
 def sweep_workers(

@@ -49,7 +49,8 @@ def largest_stable_rate(records: list[GradientEvent]) -> float:
     """The rate, up to 4, below which descent on the quadratic comes to rest with the stalenesses of these records.
 
     Found by bisection: whether the last quarter of the way, from a start at 1, is nearer to 0 than the second one. So
-    there have to be many times more updates than the staleness; fewer than three are a ValueError.
+    there have to be many times more updates than the staleness; fewer than three are a ValueError, and so are records
+    without those of the first updates.
 
     Example:
         >>> fresh = [GradientEvent(0, n, n, n, n + 1, n + 1, version=n, update=n, loss=2.3) for n in range(40)]
@@ -60,6 +61,8 @@ def largest_stable_rate(records: list[GradientEvent]) -> float:
     stale = stalenesses(sorted(records, key=lambda record: record.update))
     if len(stale) < 3:
         raise ValueError(f"records must hold 3 updates or more, got {len(stale)}")
+    if any(staleness > before for before, staleness in enumerate(stale)):
+        raise ValueError("records must be those from the first update on, got some that read weights from before")
     low, high = 0.0, 4.0
     for _ in range(BISECTIONS):
         rate = (low + high) / 2

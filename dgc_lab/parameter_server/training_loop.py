@@ -5,6 +5,7 @@ Section 7's checkpoint holds weights, velocities, the number of updates made, an
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +36,8 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 
     Raises:
         ValueError: the config does not fit the number of workers, or the checkpoint is of another training.
-        LabError: a worker died that the schedule cannot do without (told in 5 seconds); servers cannot hold the model.
+        LabError: a worker died that the schedule cannot do without (told in 5 seconds); the model has a state that
+            gradients do not train.
 
     Example, with started `ParameterServers` and a task, until a score says that it is enough:
         >>> for event in servers.stream(train, task, AsyncConfig(gradients=400)):  # doctest: +SKIP
@@ -148,15 +150,20 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     config.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
+        if checkpoint is not None:  # the coordinator has a working folder of its own
+            checkpoint = str(Path(checkpoint).expanduser().absolute())
         events = cluster.stream(train, task, config, checkpoint)
     elif checkpoint is not None:
         raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")
+    elif config.schedule.mode != "synchronous":
+        raise ValueError(f"mode must be synchronous with mirrored workers, got {config.schedule.mode!r}")
     else:
         from dgc_lab.parameter_server.allreduce import train_mirrored
 
         events = cluster.stream(train_mirrored, task, config)
     training = Training()
-    with tqdm(total=config.gradients, desc=config.schedule.mode, unit="gradient", leave=False) as bar:
+    bar = tqdm(total=config.gradients, desc=config.schedule.mode, unit="gradient", leave=False)
+    with contextlib.closing(events), bar:  # an interrupt may come here, and not in the stream
         for event in events:
             training.take(event)
             bar.update(isinstance(event, GradientEvent))

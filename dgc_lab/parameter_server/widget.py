@@ -59,7 +59,6 @@ class StragglerLab(LiveRun):
     """
 
     redraw_share: ClassVar = 0.02
-    _started: ClassVar[ParameterServers | None] = None  # servers for two are too much for small machines
 
     def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
         self.task, self.reachable, self.servers = task, reachable, None
@@ -126,7 +125,7 @@ class StragglerLab(LiveRun):
         self._start_servers(workers)
         if self._stopping.is_set():
             return "Stopped before the training began. The servers are up."
-        slow = f", {self._slowdown(settings):g}x" * bool(settings.schedule.stragglers)
+        slow = f", {slowdown_of(settings):g}x" * bool(settings.schedule.stragglers)
         label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}{slow}"
         self.curves.begin(label, workers)
         self._say("Building the model on the servers.")
@@ -151,13 +150,7 @@ class StragglerLab(LiveRun):
             )
         # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
         if not self.servers.ready or self.servers.run(dead_workers):
-            if StragglerLab._started:  # by another one, whose cell was run again perhaps: nobody can close it then
-                StragglerLab._started.stop()
-            StragglerLab._started = self.servers
-            self.servers.restart()
-
-    def _slowdown(self, settings) -> float:
-        return max((straggler.slowdown for straggler in settings.schedule.stragglers), default=1.0)
+            self._start_alone(self.servers)
 
     def _follow(self, events, settings, workers, label) -> str:
         """Show the events of a training as they come, and keep what it was; returns the last message."""
@@ -165,7 +158,7 @@ class StragglerLab(LiveRun):
         who = f"{workers} {'worker' if workers == 1 else 'workers'}"
         who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
         if settings.schedule.stragglers:
-            who += f", worker {workers - 1} slowed {self._slowdown(settings):g} times"
+            who += f", worker {workers - 1} slowed {slowdown_of(settings):g} times"
 
         def tell():
             self.progress.value = len(training.records) / settings.gradients
@@ -199,7 +192,7 @@ class StragglerLab(LiveRun):
             "name": label,
             "mode": "".join([schedule.mode, *own]),
             "workers": workers,
-            "slowdown": self._slowdown(settings),
+            "slowdown": slowdown_of(settings),
             "rate": rate,
             "batch": settings.batch,
             "seed": settings.seed,
@@ -211,6 +204,11 @@ class StragglerLab(LiveRun):
         super().close()
         if getattr(self, "servers", None) is not None:  # one that refused a setting has none yet
             self.servers.stop()
+
+
+def slowdown_of(settings: AsyncConfig) -> float:
+    """How many times as long the one slow worker computes; 1 without one."""
+    return next((straggler.slowdown for straggler in settings.schedule.stragglers), 1.0)
 
 
 def in_words(training, total: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from dgc_lab.common import check_number
+from dgc_lab.common import check_number, check_some
 from dgc_lab.dgc.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
 from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
@@ -160,9 +160,7 @@ def age_histograms(rows: list[dict]) -> Picture:
         >>> age_histograms([row]).alt
         'Ages of what was sent, measured. ratio 0.01, 8 workers: mean age 2.3 steps, most at 2 to 3.'
     """
-    if not rows:
-        raise ValueError("rows must hold at least one row, got none")
-    ratios = sorted({row["ratio"] for row in rows}, reverse=True)
+    ratios = sorted({row["ratio"] for row in check_some("rows", rows)}, reverse=True)
     figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
     said = []
     for axes, ratio in zip(panels, ratios, strict=True):

@@ -71,13 +71,13 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
     )
 
 
-def exchanges(rows: Sequence[dict] | None = None) -> dict[str, list[Measured]]:
+def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
     """By link, what the exchange alone took in each row: its step, less one that exchanges nothing, less the selection.
 
     Left out are Horovod's float16, whose sums take longer on processors than a fast link does, and a row whose step
     took no longer than the rest of it, as far as a clock can tell.
     """
-    rows, found = link_rows() if rows is None else rows, {}
+    found = {}
     nothing = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     for row in rows:
         beside = nothing[row["link"]] + row["selection_ms"]
@@ -99,11 +99,10 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
         >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
         True
     """
-    if rows is not None:
-        check_some("rows", rows)
+    measured = exchanges(link_rows() if rows is None else check_some("rows", rows))
     if left_out is not None:
-        check_choice("left_out", left_out, exchanges(rows))
-    return fit([exchange for link, every in exchanges(rows).items() if link != left_out for exchange in every])
+        check_choice("left_out", left_out, measured)
+    return fit([exchange for link, every in measured.items() if link != left_out for exchange in every])
 
 
 def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:

@@ -32,7 +32,7 @@ class StepTimes:
     Attributes:
         compute: of forward and backward pass and update.
         selection: to accumulate, select, pack and clear, and to unpack its own entries.
-        adding: to unpack and add up an entry of another worker.
+        adding: to unpack and add up a received entry; the model counts those of all workers, its own once more.
         compute_is, selection_is: where these come from.
 
     Example:
@@ -181,7 +181,7 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
     check_choice("model", model, SHAPES)
     config = DGCConfig(values=values, indices=indices)
     whole = sum(math.prod(shape) for shape in SHAPES[model]() if config.is_dense(shape))
-    entry_bytes = Layout(values, indices).element_bytes
+    entry_bytes = Layout(values, indices).entry_bytes
     return Workload(ELEMENTS[model] - whole, times.compute, times.selection, times.adding, whole, entry_bytes)
 
 

@@ -265,7 +265,8 @@ def train_on_rank(settings: DistributedConfig, ratio: float, path: str | None, d
 
     trainer = trainer_on_rank(settings, path)
     if trainer.data.fingerprint() != data:
-        raise LabError(f"data must be what the ranks load too, from {path}: theirs are others. Give the path of yours")
+        whence = f" from {path}" if path else ""
+        raise LabError(f"data must be what the ranks load{whence}, and it is not: pass the path of yours, as path=")
     free_memory()  # the trainer before goes ahead of this one's trace
     yield from trainer.run(ratio, stop_requested)
 

@@ -58,16 +58,13 @@ class DistributedSweep(RatioSweep):
 
     def __init__(self, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
         self.ranks, self._own_ranks = ranks, ranks is None
-        if ranks is not None:
-            settings.setdefault("workers", ranks.size)
         super().__init__(out, **settings)
-        self.workers.disabled = not self._own_ranks
         self.traffic = HTML()
         place = self.children.index(self.image)
         self.children = [*self.children[:place], self.traffic, *self.children[place:]]
 
     def _columns(self):
-        self.workers = wide(IntText, "Ranks", value=2)
+        self.workers = wide(IntText, "Ranks", value=self.ranks.size if self.ranks else 2, disabled=not self._own_ranks)
         self.method = wide(Dropdown, "Method", options=[AS_TYPED, *METHODS], value="complete DGC")
         self.accumulate = wide(Checkbox, "Accumulate what is not sent", value=True, indent=False)
         self.momentum_correction = wide(Checkbox, "Momentum correction", value=True, indent=False)
@@ -123,7 +120,7 @@ class DistributedSweep(RatioSweep):
         if self.ranks is None:
             self.ranks = HorovodRanks(settings.workers, progress=self._say)
         if not self.ranks.ready:  # never started, or a rank has died
-            self.ranks.restart()
+            self._start_alone(self.ranks) if self._own_ranks else self.ranks.restart()
         return TrainerOnRanks(self.ranks, settings, self._data)
 
     def close(self):

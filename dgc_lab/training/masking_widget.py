@@ -19,8 +19,9 @@ SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global"
 class CompressionSweep(RatioSweep):
     """Train one worker at one or several compression ratios and watch it live.
 
-    Run trains every ratio in the list that has no row yet, Stop ends the training within a step and keeps the
-    finished rows, Clear empties picture and table. ``run()`` does what Run does and waits for the end.
+    Run trains every ratio in the list that has no row yet, Stop ends the training within a twentieth of a second, or
+    with the step, and keeps the finished rows, Clear empties picture and table. ``run()`` does what Run does and waits
+    for the end.
 
     Args:
         out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.

@@ -100,4 +100,4 @@ def check_runs(runs: dict) -> None:
         raise ValueError("runs must hold at least one run, got none")
     for label, events in runs.items():
         if not steps_of(events) or not evaluations_of(events):
-            raise ValueError(f"runs must have been evaluated: give run() of {label!r} a function as evaluate")
+            raise ValueError(f"runs must have been evaluated: pass evaluate= to run() of {label!r}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dgc_lab.cluster.processes import interrupt_held_back
-from dgc_lab.common import at_file, check_file, check_number
+from dgc_lab.common import at_file, check_file, check_number, check_some
 from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -97,9 +97,7 @@ def train_each(
     Raises:
         ValueError: there are no runs, one is there twice, or a ratio that its settings do not allow.
     """
-    if not runs:
-        raise ValueError("runs must hold at least one run, got none")
-    same = [{**configuration(settings, data), "ratio": ratio} for settings, ratio in runs]
+    same = [{**configuration(settings, data), "ratio": ratio} for settings, ratio in check_some("runs", runs)]
     for (settings, ratio), own in zip(runs, same, strict=True):
         settings.check_ratios([ratio])
         if same.count(own) > 1:

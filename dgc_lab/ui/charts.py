@@ -31,6 +31,7 @@ LARGEST_LOSS_SHOWN = 10
 DASHES = ("-", "--", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
+WIDEST = 6  # of a line that others lie on, in points
 BESIDE = {"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1, 1)}  # a legend that hides no line
 
 
@@ -93,7 +94,8 @@ def label_panel(axes, title: str, xlabel: str) -> None:
 def thinning(labels: Iterable[str]) -> dict[str, dict]:
     """Looks of lines, by label: each thinner than those before it, so that lines on each other can all be seen."""
     labels = list(labels)
-    return {label: {**style(number), "linewidth": 1.2 * (len(labels) - number)} for number, label in enumerate(labels)}
+    thinner, last = min(1.2, (WIDEST - 1.2) / max(1, len(labels) - 1)), len(labels) - 1
+    return {label: {**style(n), "linewidth": 1.2 + thinner * (last - n)} for n, label in enumerate(labels)}
 
 
 def lines(

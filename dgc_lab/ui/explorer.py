@@ -85,7 +85,7 @@ class Explorer(Panel):
         except Exception as error:  # whatever it is must be seen: in a thread it would end in silence
             self._error = error
             kind = "" if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: "
-            old = " (Picture and table below are still those of the values before.)" if self.image.value else ""
+            old = " (The picture and table below still show the previous values.)" if self.image.value else ""
             self._say(f"{kind}{error}{old}", error=True)
 
 

@@ -40,6 +40,7 @@ class LiveRun(Panel):
     _running: ClassVar[set[LiveRun]] = set()  # those that train in a thread now
     redraw_share: ClassVar[float]  # of one core's time, how much may go into drawing frames
     curves = None  # before they are made, and in a closed widget
+    _started: ClassVar = None  # by widgets of one kind: processes for two are too much for small machines
 
     def __init__(self, **settings):
         self._cell, self._execution = this_cell()
@@ -242,6 +243,14 @@ class LiveRun(Panel):
         finally:
             self._give_back()
         return failures
+
+    def _start_alone(self, processes) -> None:
+        """Start this widget's own ranks or servers anew, in place of another's: its cell was run again perhaps."""
+        kind = type(self)
+        if kind._started:  # nobody can close it then
+            kind._started.stop()
+        kind._started = processes
+        processes.restart()
 
     def _live(self, events, tell: Callable[[], str]) -> Iterator:
         """The events of a training as they come, with message and picture brought up to date between them.

@@ -163,10 +163,10 @@ def digits(value: float) -> str:
     """A number with four digits, or with all of those before the point.
 
     Example:
-        >>> digits(0.123456), digits(153128.0)
-        ('0.1235', '153,128')
+        >>> digits(0.123456), digits(9999.6), digits(153128.0)
+        ('0.1235', '10,000', '153,128')
     """
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 9999.5 else f"{value:.4g}"
 
 
 def save_link(text: str, file: str, data: bytes, kind: str) -> str:

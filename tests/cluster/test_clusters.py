@@ -18,7 +18,9 @@ import pytest
 
 import outside
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
+from dgc_lab.cluster.calls import explain
 from dgc_lab.cluster.processes import interrupt_held_back, is_running
+from dgc_lab.cluster.rank import RemoteError
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
 from kernels import there, until
@@ -216,6 +218,22 @@ def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
     assert capsys.readouterr().out == "[rank 0] 9\n"
 
 
+def test_annotations_in_a_cell_are_what_they_are_in_the_notebook(two_ranks, capsys):
+    two_ranks.run_cell("def f(x: int): pass\nf.__annotations__", [0])
+    assert capsys.readouterr().out == "[rank 0] {'x': <class 'int'>}\n"
+
+
+def test_what_a_notebook_shows_of_a_failed_cell_says_that_all_were_killed(two_ranks, monkeypatch):
+    monkeypatch.setattr(two_ranks, "grace", 1)
+    cell = "import horovod.tensorflow as hvd\nif hvd.rank() == 0: lost\nhvd.allreduce(__import__('numpy').ones(1))"
+    with pytest.raises(magic.CellFailed) as caught:
+        two_ranks.run_cell(cell)
+    trace, after = caught.value._render_traceback_()
+    assert trace.startswith("[rank 0] Traceback")
+    assert after == "one of the ranks failed, the others did not come back and were killed. restart() brings all back"
+    assert two_ranks.restart().ready
+
+
 def test_the_magics_do_not_hold_the_ranks():
     cells = []
 
@@ -281,6 +299,11 @@ def test_an_error_on_one_rank_alone_leaves_them_usable(two_ranks):
     assert pids(two_ranks) == before
 
 
+def test_no_traceback_is_announced_where_there_is_none():
+    gone = RemoteError("ProcessDied", "its connection ended", "")
+    assert explain({1: gone}, ["rank 0", "rank 1"]) == "rank 1 raised ProcessDied: its connection ended"
+
+
 def test_items_before_an_error_arrive(two_ranks):
     def fail_late():
         yield from range(100)
@@ -307,6 +330,32 @@ def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
     two_ranks.restart()
     with pytest.raises(RankFailed, match="stream needs a generator function, place returned tuple"):
         list(two_ranks.stream(place))
+
+
+def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypatch):
+    def flood():
+        while not stop_requested():
+            yield bytes(20_000)  # what a connection holds is ten of them
+
+    monkeypatch.setattr(two_ranks, "grace", 0.5)
+    for number, _ in enumerate(two_ranks.stream(flood)):
+        time.sleep(0.1)
+        if number == 2:
+            two_ranks.request_stop()
+    assert number > 5
+    assert two_ranks.ready
+
+
+def test_ranks_that_yield_without_end_are_put_down_for_all_that(two_ranks, monkeypatch):
+    def read_slowly():
+        for _ in two_ranks.stream(stubborn):
+            two_ranks.request_stop()
+            time.sleep(0.2)
+
+    monkeypatch.setattr(two_ranks, "grace", 0.1)
+    with pytest.raises(RankFailed, match=r"did not stop within 0.1 s and were killed"):
+        read_slowly()
+    assert two_ranks.restart().ready
 
 
 def test_ranks_that_do_not_stop_are_put_down(two_ranks, monkeypatch):
@@ -536,6 +585,14 @@ def test_time_limit_warning_and_progress(horovod):
     assert set(family()) <= before
 
 
+@pytest.mark.parametrize("way", ["start", "restart", "__enter__"])
+def test_a_warning_tells_the_line_that_starts_the_ranks(horovod, way):
+    ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=None)
+    with pytest.warns(UserWarning, match="ranks share") as told, pytest.raises(LabError):
+        getattr(ranks, way)()
+    assert told[0].filename == __file__
+
+
 def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
     program = """
 import os
@@ -625,7 +682,7 @@ def test_ranks_elsewhere_need_an_address(own_cluster):
     names = "import _socket; name = _socket.gethostname; _socket.gethostname = lambda: 'elsewhere'"
     own_cluster[:].execute(names, block=True)
     try:
-        with pytest.raises(LabError, match=r"ranks on elsewhere cannot reach 127.0.0.1: say address and interface"):
+        with pytest.raises(LabError, match=r"ranks on elsewhere cannot reach 127.0.0.1: pass address= and interface="):
             HorovodRanks(2, client=own_cluster, progress=None).start()
         with HorovodRanks(2, client=own_cluster, address="127.0.0.1", interface="lo", progress=None) as ranks:
             assert ranks.run(total) == [3.0, 3.0]
@@ -641,6 +698,26 @@ def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
         assert ranks.run(total) == [3.0, 3.0]
         found = pids(ranks)
     until(lambda: not any(there(pid) for pid in found))
+    assert not Path(cluster.cluster_file).exists()
+
+
+def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_tries_again(horovod, tmp_path, monkeypatch):
+    import ipyparallel
+
+    def unreachable():
+        connect().close()
+        raise TimeoutError("no answer from the controller")
+
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+    connect = cluster.connect_client_sync
+    ranks = HorovodRanks(1, cluster=cluster, progress=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "connect_client_sync", unreachable)
+        with pytest.raises(TimeoutError):
+            ranks.start()
+    assert not Path(cluster.cluster_file).exists()
+    with ranks:
+        assert ranks.run(total) == [1.0]
     assert not Path(cluster.cluster_file).exists()
 
 

@@ -125,7 +125,7 @@ def test_an_entry_takes_as_many_bytes_as_the_layout_says(values, indices, each):
     for size in (0, 1, 700):
         positions = tf.range(0, 1000 * size, 1000)
         content = Content(tf.zeros([2]), nothing, [], positions, tf.ones([size], values))
-        assert len(pack(content, layout)) == 12 + each * size == layout.header_bytes + layout.element_bytes * size
+        assert len(pack(content, layout)) == 12 + each * size == layout.header_bytes + layout.entry_bytes * size
 
 
 def test_bytes_are_in_the_order_that_the_table_says():

@@ -96,7 +96,10 @@ def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_p
     with np.load(small_mnist[0]) as arrays:
         np.savez(tmp_path / "other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
     here = TrainerOnRanks(two_ranks, settings, load("mnist", tmp_path / "other.npz"), small_mnist[0])
-    with pytest.raises(LabError, match="data must be what the ranks load too"):
+    with pytest.raises(LabError, match=r"data must be what the ranks load from .*mnist.npz, and it is not"):
+        list(here.run(0.1))
+    here = TrainerOnRanks(two_ranks, DistributedConfig(steps=2), load("mnist", tmp_path / "other.npz"))
+    with pytest.raises(LabError, match="data must be what the ranks load, and it is not: pass the path"):
         list(here.run(0.1))
 
 

@@ -236,7 +236,7 @@ def test_points_of_another_shape_are_refused():
     for points in (np.zeros(4), np.zeros((4, 3)), np.zeros((1, 2))):
         with pytest.raises(ValueError, match=r"points must have shape \(count, 2\) with at least two points, got"):
             quality(points)
-    with pytest.raises(ValueError, match=r"samples must hold at least one run"):
+    with pytest.raises(ValueError, match=r"samples must hold at least one thing"):
         samples_beside_real({})
     with pytest.raises(ValueError, match=r"count must be a whole number from 1"):
         ring_points(0)

@@ -163,6 +163,12 @@ def test_of_too_few_updates_there_is_no_stable_rate(updates):
         largest_stable_rate([record(update, update, update) for update in range(updates)])
 
 
+def test_a_part_of_a_run_has_no_stable_rate():
+    records = simulate(Schedule("asynchronous"), 16, 160, COSTS)
+    with pytest.raises(ValueError, match=r"records must be those from the first update on"):
+        largest_stable_rate(records[40:])
+
+
 def test_the_stable_rate_falls_with_the_number_of_workers():
     found = {}
     for workers in (1, 4, 16):
@@ -182,6 +188,10 @@ def test_the_picture_of_stable_rates_has_the_same_numbers():
     np.testing.assert_allclose(limit.get_xydata(), [[1, 2], [2, 1]])
     np.testing.assert_allclose(guarantee.get_xydata(), [[1, 1], [2, 0.5]])
     assert "found on simulated schedules: 0 allows 2, 0.96 allows 1.15; always as stale" in picture.alt
+
+
+def test_gradients_that_were_done_at_once_have_an_infinite_speed():
+    assert speed_in_parts(simulate(Schedule(), 2, 4, StepCosts(1.0)), 4) == [1.0, math.inf, 1.0, math.inf]
 
 
 def test_speed_in_parts_of_a_run():

@@ -122,6 +122,12 @@ def test_runs_without_records():
         event_log.summary({"a": [GradientEvent(0, 0, 0, 0, 1, 1, 0, 0, 1.0)]}, 0)
 
 
+def test_a_dropped_gradient_has_no_staleness():
+    dropped = GradientEvent(0, 0, 0, 0, 1, 1, version=3, update=DROPPED, loss=2.3)
+    with pytest.raises(ValueError, match=r"update must be that of the gradient, got -1: a dropped one has no stalen"):
+        _ = dropped.staleness
+
+
 @given(runs())
 def test_times_alone_give_the_staleness_of_the_version_numbers(run):
     _, _, records = run

@@ -95,6 +95,32 @@ def test_mirrored_workers_take_no_checkpoint():
         train_on(MultiWorkerMirrored(2), DIGITS, SETTINGS, "x.npz")
 
 
+def test_mirrored_workers_train_in_step_alone():
+    config = dataclasses.replace(SETTINGS, schedule=Schedule("asynchronous"))
+    with pytest.raises(ValueError, match=r"mode must be synchronous with mirrored workers, got 'asynchronous'"):
+        train_on(MultiWorkerMirrored(2), DIGITS, config)
+
+
+def test_an_interrupt_between_two_events_ends_the_training(servers, monkeypatch):
+    def interrupted(bar, number):
+        raise KeyboardInterrupt
+
+    # A notebook keeps the traceback, and with it whatever runs in its frames.
+    monkeypatch.setattr("tqdm.auto.tqdm.update", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        train_on(servers, DIGITS, SETTINGS)
+    assert servers.run(roles.number_of, "worker") == 2
+    assert kept.tb
+
+
+def test_a_checkpoint_lies_where_the_notebook_says(servers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("here.npz", "~/at_home.npz"):
+        train_on(servers, DIGITS, dataclasses.replace(SETTINGS, gradients=4), name)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["at_home.npz", "here.npz"]
+
+
 def test_mirrored_workers_make_the_same_updates(servers):
     with MultiWorkerMirrored(2, progress=None) as workers:
         records, scores, end = trained(workers, function=train_mirrored)

@@ -154,7 +154,7 @@ def test_counts():
         (lambda: watched(OneWorker(), values="float16"), r"must send float32 values.*got 'float16'"),
         (lambda: Run(3, 0.01), r"workers must be one of 1, 2, 4, .*128, got 3"),
         (lambda: Run(2, 0.01, "never"), r"clipping must be one of none, by workers, the same, got 'never'"),
-        (lambda: train_runs([]), r"runs must hold at least one run, got none"),
+        (lambda: train_runs([]), r"runs must hold at least one thing, got \[\]"),
         (lambda: train_runs([Run(1, 0.5), Run(1, 0.5)]), r"runs must differ from each other"),
         (lambda: Run(1, 2.0), r"ratio must be above 0 and at most 1, got 2"),
         (lambda: Run(1, 0), r"ratio must be above 0 and at most 1, got 0"),

@@ -136,6 +136,11 @@ def test_unknown_controls_are_refused(two_ranks):
         DistributedSweep(two_ranks, rank=2)
 
 
+def test_another_number_of_ranks_than_those_given_is_refused(two_ranks):
+    with pytest.raises(ValueError, match=r"workers must be 2, got 3"):
+        DistributedSweep(two_ranks, workers=3)
+
+
 def test_own_ranks_start_with_run_and_end_with_close():
     lab = DistributedSweep(workers=1, steps=10)
     assert lab.ranks is None, "nothing starts before Run"
@@ -146,6 +151,19 @@ def test_own_ranks_start_with_run_and_end_with_close():
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_cell_that_is_run_again_leaves_one_set_of_ranks(horovod):
+    """The first widget is forgotten then, and nobody can close it."""
+    first, second = (DistributedSweep(workers=1, steps=2, ratios="1") for _ in range(2))
+    first.run()
+    of_the_first = first.ranks
+    second.run()
+    assert second.ranks.ready
+    assert not of_the_first.ready
+    first.close()
+    assert second.ranks.ready
+    second.close()
 
 
 # The settings behind it ---------------------------------------------------------------------------------------------

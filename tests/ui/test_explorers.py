@@ -166,7 +166,7 @@ def test_a_failure_is_said_and_the_widget_goes_on(aggregation, monkeypatch):
         set_and_wait(aggregation, addends=32)
         assert 'role="alert"' in aggregation.message.value
         assert "addends must hold at least one tensor, got none" in aggregation.message.value
-        assert "still those of the values before" in aggregation.message.value
+        assert "still show the previous values" in aggregation.message.value
         with pytest.raises(ValueError, match="at least one tensor"):
             aggregation.show()
     set_and_wait(aggregation, addends=16)

@@ -71,6 +71,13 @@ def test_pictures_refuse_what_they_cannot_draw():
             charts.bars(wrong, "what")
 
 
+def test_lines_become_thinner_and_none_is_wide():
+    for lines in (1, 2, 5, 12):
+        widths = [look["linewidth"] for look in charts.thinning(map(str, range(lines))).values()]
+        assert sorted(set(widths), reverse=True) == widths
+        assert 1 < widths[-1] <= widths[0] <= 6
+
+
 def test_a_label_with_dollars_is_no_formula():
     for picture in (charts.losses({"a $b^$": [1, 2]}), charts.bars({"a $b^$": 1.0, "c": 2}, "what")):
         assert charts.png(picture.figure)
