@@ -197,6 +197,8 @@ def run_train(options: argparse.Namespace) -> int:
                     bar.write(f"step {event.step}: {found}" + (f", {sent} bytes sent" if sent else ""))
     except TrainingDiverged as error:
         raise LabError(f"{error}; {kept}") from None
+    except LabError:  # such as a folder with Horovod in its name that cannot be written to
+        raise
     except (tf.errors.OpError, RuntimeError) as error:
         if "horovod" not in str(error).lower():
             raise
