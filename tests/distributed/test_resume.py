@@ -223,7 +223,7 @@ def test_a_save_that_cannot_be_written_names_the_file_and_leaves_the_one_before(
     saves.restore(model)
     fit(model, saves, epochs=1)
     (tmp_path / "rank_0_step_2.npz").mkdir()
-    with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*the same call goes on"):
+    with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*run the same call again"):
         fit(model, saves, epochs=2, first=1)
     assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_1.npz", "rank_0_step_2.npz"}, "nothing half"
 
