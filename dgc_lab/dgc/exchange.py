@@ -1,8 +1,9 @@
 """One step's messages between all workers: values and indices by allgather, or all elements by allreduce.
 
-Either way takes one collective for all tensors; two, where dense tensors are long and the workers are many, or where
-rows and dense tensors are sent. Nothing here knows a weight, a learning rate or what a worker keeps: what
-`dgc_lab.dgc.algorithm` has taken goes in, and the mean over all workers comes out, the division done here alone.
+Either way takes one collective for all tensors. By allgather it takes a second one where dense tensors are long and the
+workers are many, by allreduce where there are rows. Nothing here knows a weight, a learning rate or what a worker
+keeps: what `dgc_lab.dgc.algorithm` has taken goes in, and the mean over all workers comes out, the division done here
+alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dgc_lab.dgc.wire_format import (
     Content,
     Layout,
     add_in_order,
+    either,
     flatten,
     global_indices,
     nbytes,
@@ -104,8 +106,7 @@ class GradientExchange:
 
     def send(self, payloads: list[WorkerPayload], by_allreduce) -> ExchangeResult:
         """Exchange what the workers in this process send; ``by_allreduce`` as their selections were made."""
-        ways = (lambda: self._allreduce(payloads), lambda: self._allgather(payloads))
-        return tf.cond(by_allreduce, *ways) if tf.is_tensor(by_allreduce) else ways[0 if by_allreduce else 1]()
+        return either(by_allreduce, lambda: self._allreduce(payloads), lambda: self._allgather(payloads))
 
     def _allgather(self, payloads):
         contents = []

@@ -33,7 +33,7 @@ from dgc_lab.common import check_choice
 
 #: What sparse values can travel as.
 VALUE_TYPES = ("float32", "float16")
-#: How it can be told where they stand, and the type of each number: places, or the elements between one and the next.
+#: How their positions can be encoded, and the type of each number: places, or the elements between one and the next.
 INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
 LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
 
@@ -112,6 +112,18 @@ def add_in_order(tensors):
         1.0
     """
     return functools.reduce(lambda total, tensor: tf.raw_ops.Snapshot(input=total + tensor), tensors)
+
+
+def either(so, then, otherwise):
+    """What ``then()`` gives where ``so``, else what ``otherwise()`` gives; in a graph both are there if it is a tensor.
+
+    Example:
+        >>> either(True, lambda: 1, lambda: 2)
+        1
+    """
+    if tf.is_tensor(so):
+        return tf.cond(so, then, otherwise)
+    return then() if so else otherwise()
 
 
 def scatter_add(entries, sizes, onto=None) -> list:

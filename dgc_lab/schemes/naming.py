@@ -15,7 +15,7 @@ import tensorflow as tf
 from dgc_lab.common import check_number
 from dgc_lab.schemes.scheme import Scheme
 
-# What the numbers may be that schemes are made with; a tensor is looked at where it is used.
+# What the numbers may be that schemes are made with; a ratio that is a tensor is looked at where it is used.
 LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
 
 LIBRARIES = {"dgc_lab", "tensorflow", "keras", "numpy", *sys.stdlib_module_names}  # whose code is no user's
