@@ -23,7 +23,7 @@ from dgc_lab.arguments import Seed
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.thresholding import keep_mask, thresholds
-from dgc_lab.dgc.wire_format import add_in_order, either
+from dgc_lab.dgc.wire_format import add_in_order
 
 
 class State(NamedTuple):
@@ -106,12 +106,12 @@ def local_step(
     state = accumulate(gradients, state, config)
     maxima = [block_maxima(residual) for residual in state.residual]
     found = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
-    selection, state = either(
-        by_allreduce,
+    forms = (
         lambda: take_masked(state, found, ratio, config),
         lambda: take_entries(state, found, ratio, maxima, config),
     )
-    return selection, state, maxima
+    taken = tf.cond(by_allreduce, *forms) if tf.is_tensor(by_allreduce) else forms[0 if by_allreduce else 1]()
+    return *taken, maxima
 
 
 def accumulate(gradients, state: State, config: DGCConfig) -> State:

@@ -12,7 +12,7 @@ from dgc_lab.dgc.algorithm import State, correct_momentum, local_gradients, loca
 from dgc_lab.dgc.config import Collectives, DGCConfig
 from dgc_lab.dgc.exchange import GradientExchange, Kinds, Report, WorkerPayload, fail_if_bad, first_non_finite
 from dgc_lab.dgc.fused import FusedStep, Weights, suits
-from dgc_lab.dgc.wire_format import either, scatter_add
+from dgc_lab.dgc.wire_format import scatter_add
 
 
 class Compressor(tf.Module):
@@ -228,23 +228,23 @@ class Compressor(tf.Module):
 
     def state_changes(self, sparse, states) -> list:
         """Pairs of what holds a value and the new one: what stays with each worker here."""
-        changes = []
+        pairs = []
         for worker, state in enumerate(states):
-            for holders, new in zip(self.holders_of(worker), state, strict=True):
-                pairs = zip([holders[i] for i in sparse], sparse, new, strict=True)
-                changes += [(own, self._shaped(i, value)) for own, i, value in pairs if own is not None]
-        return changes
+            for own, new in zip(self.holders_of(worker), state, strict=True):
+                pairs += [(own[i], self._shaped(i, v)) for i, v in zip(sparse, new, strict=True) if own[i] is not None]
+        return pairs
 
     def _sparse(self, received, exchange: GradientExchange, by_allreduce, learning_rate):
         """Flat updates of the sparse tensors; with a learning rate, their new weights."""
         if learning_rate is None:
-            return either(by_allreduce, lambda: received.masked, lambda: scatter_add(received.entries, exchange.sizes))
-        weights = self._flat([self.trained[i] for i in exchange.kinds.sparse])
-        return either(
-            by_allreduce,
-            lambda: [old - learning_rate * mean for old, mean in zip(weights, received.masked, strict=True)],
-            lambda: scatter_add([(i, -learning_rate * v) for i, v in received.entries], exchange.sizes, weights),
-        )
+            ways = (lambda: received.masked, lambda: scatter_add(received.entries, exchange.sizes))
+        else:
+            weights = self._flat([self.trained[i] for i in exchange.kinds.sparse])
+            ways = (
+                lambda: [old - learning_rate * mean for old, mean in zip(weights, received.masked, strict=True)],
+                lambda: scatter_add([(i, -learning_rate * v) for i, v in received.entries], exchange.sizes, weights),
+            )
+        return tf.cond(by_allreduce, *ways) if tf.is_tensor(by_allreduce) else ways[0 if by_allreduce else 1]()
 
     def _shaped(self, i, flat):
         """A flat tensor in the variable's shape."""

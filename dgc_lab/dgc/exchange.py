@@ -20,7 +20,6 @@ from dgc_lab.dgc.wire_format import (
     Content,
     Layout,
     add_in_order,
-    either,
     flatten,
     global_indices,
     nbytes,
@@ -106,7 +105,8 @@ class GradientExchange:
 
     def send(self, payloads: list[WorkerPayload], by_allreduce) -> ExchangeResult:
         """Exchange what the workers in this process send; ``by_allreduce`` as their selections were made."""
-        return either(by_allreduce, lambda: self._allreduce(payloads), lambda: self._allgather(payloads))
+        ways = (lambda: self._allreduce(payloads), lambda: self._allgather(payloads))
+        return tf.cond(by_allreduce, *ways) if tf.is_tensor(by_allreduce) else ways[0 if by_allreduce else 1]()
 
     def _allgather(self, payloads):
         contents = []

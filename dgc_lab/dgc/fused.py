@@ -13,7 +13,6 @@ from dgc_lab.dgc.algorithm import Selection, State
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.fused_build import library
 from dgc_lab.dgc.thresholding import thresholds
-from dgc_lab.dgc.wire_format import either
 
 
 class Swapped:
@@ -46,7 +45,11 @@ class Weights:
             values = [-self.learning_rate * values for _, values in received.entries]
             library().dgc_add_entries([variable.handle for variable in self.variables], indices, values)
 
-        either(self.by_allreduce, whole, entries)
+        ways = whole, entries
+        if tf.is_tensor(self.by_allreduce):
+            tf.cond(self.by_allreduce, *ways)
+        else:
+            ways[0 if self.by_allreduce else 1]()
 
 
 class FusedStep:
@@ -84,7 +87,9 @@ class FusedStep:
             values = [tf.zeros([0], config.values)] * len(masked)
             return Selection(indices, values, masked, tf.stack(kept)), state_of(taken)
 
-        return *either(by_allreduce, take_masked, take_entries), maxima
+        forms = take_masked, take_entries
+        taken = tf.cond(by_allreduce, *forms) if tf.is_tensor(by_allreduce) else forms[0 if by_allreduce else 1]()
+        return *taken, maxima
 
 
 def state_of(taken) -> State:

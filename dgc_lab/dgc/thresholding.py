@@ -205,7 +205,7 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
     for x in tensors:
         if not x.dtype.is_floating:
             raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype.name}")
-    ratio = checked_ratio(ratio)
+    ratio = checked_ratio(ratio) if tf.is_tensor(ratio) else _double(ratio)
     zeros = [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
@@ -260,9 +260,9 @@ SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 
 
 def checked_ratio(ratio):
-    """The ratio as a float64 scalar tensor; an error when it lies outside [0, 1], now or when it runs."""
-    ratio = _double(ratio)
-    if (known := tf.get_static_value(ratio)) is not None:
+    """The tensor as a float64 scalar; an error when it lies outside [0, 1], now or when it runs."""
+    known, ratio = tf.get_static_value(ratio), _double(ratio)
+    if known is not None:
         check_number("ratio", float(known), "in [0, 1]")
         return ratio
     check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])

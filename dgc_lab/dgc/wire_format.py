@@ -114,18 +114,6 @@ def add_in_order(tensors):
     return functools.reduce(lambda total, tensor: tf.raw_ops.Snapshot(input=total + tensor), tensors)
 
 
-def either(so, then, otherwise):
-    """What ``then()`` gives where ``so``, else what ``otherwise()`` gives; in a graph both are there if it is a tensor.
-
-    Example:
-        >>> either(True, lambda: 1, lambda: 2)
-        1
-    """
-    if tf.is_tensor(so):
-        return tf.cond(so, then, otherwise)
-    return then() if so else otherwise()
-
-
 def scatter_add(entries, sizes, onto=None) -> list:
     """Each tensor, from what `global_indices` numbered: the sum of the values that name an element, zero elsewhere.
 
