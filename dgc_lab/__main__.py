@@ -75,13 +75,15 @@ def parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="train with complete DGC; under horovodrun, on all of its ranks")
     add_training(train)
-    train.add_argument("--scheme", default="dgc", help="another one of dgc_lab.schemes, such as qsgd:levels=4")
+    train.add_argument(
+        "--scheme", default="dgc", help="dgc (default), or a scheme of dgc_lab.schemes, such as qsgd:levels=4"
+    )
     train.add_argument("--ratio", type=float, default=0.001, help="share of the gradient that a rank sends")
     train.add_argument("--warm-up", default="paper", help="none, paper, geometric or dense")
     train.add_argument("--warm-up-steps", type=int, default=20, help="updates in each of its stages")
     train.add_argument("--clip-norm", type=float, help="L2 norm over all ranks to clip to")
     train.add_argument("--values", default="float32", help="what values travel as: float32 or float16")
-    train.add_argument("--indices", default="int32", help="how it is told where they stand: int32 or run_lengths")
+    train.add_argument("--indices", default="int32", help="how their positions are encoded: int32 or run_lengths")
     train.add_argument("--checkpoint", metavar="FOLDER", help="keep each rank's state here, and go on from it")
     train.add_argument("--save-every", type=int, default=100, metavar="STEPS", help="how often; at the end in any case")
     train.set_defaults(command=run_train)
@@ -197,6 +199,8 @@ def run_train(options: argparse.Namespace) -> int:
                     bar.write(f"step {event.step}: {found}" + (f", {sent} bytes sent" if sent else ""))
     except TrainingDiverged as error:
         raise LabError(f"{error}; {kept}") from None
+    except LabError:  # such as a folder with Horovod in its name that cannot be written to
+        raise
     except (tf.errors.OpError, RuntimeError) as error:
         if "horovod" not in str(error).lower():
             raise

@@ -47,7 +47,15 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
 
 def cache_folder() -> Path:
     """Where what was built is kept: in ``DGC_LAB_CACHE``, else in ``~/.cache/dgc_lab``."""
-    return Path(os.environ.get("DGC_LAB_CACHE") or Path.home() / ".cache" / "dgc_lab")
+    return named_or_at_home("DGC_LAB_CACHE", ".cache/dgc_lab")
+
+
+def named_or_at_home(variable: str, place: str) -> Path:
+    """The folder that an environment variable names, else a place in the home folder; a LabError without either."""
+    try:
+        return Path(os.environ.get(variable) or Path.home() / place)
+    except RuntimeError:
+        raise LabError(f"there is no home folder: set {variable} to a folder of yours") from None
 
 
 def check_file(argument: str, file: str | os.PathLike) -> Path:
@@ -115,7 +123,7 @@ def is_within(value, allowed: str) -> bool:
 
 
 def read_text(file: str | os.PathLike) -> str:
-    """A text file, in UTF-8 with or without a mark before it; a LabError where it is no such file."""
+    """A text file, in UTF-8 with or without a mark before it; a LabError where it is a folder or not UTF-8."""
     try:
         return Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -131,13 +139,13 @@ def at_file(file: str | os.PathLike, done: str = "written"):
     >>> with at_file("/proc/rows.jsonl"):
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
-    dgc_lab.common.LabError: /proc/rows.jsonl cannot be written (No space left on device). See to that, and the same...
+    dgc_lab.common.LabError: /proc/rows.jsonl cannot be written (No space left on device). Fix that and run the...
     """
     try:
         yield
     except OSError as error:
         told = f"{file} cannot be {done} ({error.strerror or error})"
-        raise LabError(f"{told}. See to that, and the same call goes on from what is kept") from error
+        raise LabError(f"{told}. Fix that and run the same call again: it goes on from what was kept") from error
 
 
 def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:

@@ -14,10 +14,8 @@ def single_node(options: argparse.Namespace) -> int:
     from dgc_lab.training.sweeps import parse_ratios
 
     refuse(options, method="two-node", numbers="workers")
-    scope, steps = (
-        "first" if options.scope is None else options.scope,
-        PUBLISHED_STEPS if options.steps is None else options.steps,
-    )
+    scope = "first" if options.scope is None else options.scope
+    steps = PUBLISHED_STEPS if options.steps is None else options.steps
     settings = single_node_settings(steps, scope, options.seed)
     ratios = list(SINGLE_NODE) if options.ratios is None else parse_ratios(options.ratios)
     print(f"MNIST, {steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {scope!r}.")
@@ -77,7 +75,8 @@ def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
     from dgc_lab.comparison.table import SEARCH_SEED, SEEDS, STEPS, row_names, scheme_table, table_events, trainers
     from dgc_lab.workloads.data import load
 
-    refuse(options, scope="single-node", method="two-node", numbers="workers", ratios="workers", steps="workers")
+    others = "single-node, two-node or workers"
+    refuse(options, scope="single-node", method="two-node", numbers="workers", ratios=others, steps=others)
     if options.seed:
         raise ValueError(f"--seed must not be given here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
     data = load(dataset, options.data)

@@ -108,7 +108,7 @@ def sum_nodes(result: tf.Tensor) -> list[Node]:
         >>> [node.inputs for node in sum_nodes(gradient)][0]
         ('gradients/MatMul_3_grad/MatMul_1', 'gradients/MatMul_2_grad/MatMul_1')
     """
-    if not hasattr(result, "op") or (tf.is_tensor(result) and tf.executing_eagerly() and hasattr(result, "numpy")):
+    if not hasattr(result, "op"):  # eager tensors have none
         raise ValueError(f"result must be a tensor of a graph, got {result!r}")
     found, waiting = {}, [(result.op, False)]
     while waiting:  # a chain may be longer than Python's calls may be deep

@@ -127,7 +127,7 @@ def make_addends(
         count: number of addends, 1 to 1 000 000.
         size: elements of each; each is a sum of its own, so that an error is a mean over ``size`` sums.
         dtype: ``"float16"``, ``"bfloat16"``, ``"float32"`` or ``"float64"``.
-        spread: decades: sizes are ``10 ** -u`` with u even in [0, spread]. 0 to 30.
+        spread: decades: sizes are ``m * 10 ** -u``, with m uniform in [0.5, 1) and u in [0, spread]. 0 to 30.
         signs: ``"positive"``, or ``"mixed"`` for a fair coin each.
         order: ``"drawn"``, or sorted by size, ``"ascending"`` or ``"descending"``, for each element.
         seed: integer of at least 0.

@@ -24,9 +24,9 @@ WAYS = (*AGGREGATION_METHODS, TAPE)
 HIDDEN, BATCH, LEARNING_RATE, SEED = 64, 64, 0.1, 0
 
 
-def first_weights(rows: int) -> list[tf.Tensor]:
-    """First values of the four weights: (rows, hidden), (hidden, hidden), (hidden,) and (hidden, 10), float32."""
-    shapes = [(rows, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,), (HIDDEN, 10)]
+def first_weights(columns: int) -> list[tf.Tensor]:
+    """First values of the four weights: (columns, hidden), (hidden, hidden), (hidden,) and (hidden, 10), float32."""
+    shapes = [(columns, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,), (HIDDEN, 10)]
     return [
         tf.random.stateless_normal(shape, (SEED, place)) * (shape[0] ** -0.5 if len(shape) == 2 else 0.0)
         for place, shape in enumerate(shapes)

@@ -161,7 +161,7 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
 
 
 def rate_of(scheme: str, dataset: str) -> float:
-    """A learning rate to begin with: of the same scheme in the lab's table, or of the nearest by name, else 0.05.
+    """A learning rate to begin with: of the same scheme in the lab's table, else of its kind's first, else 0.05.
 
     Fashion-MNIST and CIFAR-10 begin with MNIST's: their networks have its build.
 

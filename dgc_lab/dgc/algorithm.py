@@ -5,7 +5,7 @@ With gradient g, velocity u and residual v of each tensor (arXiv:1712.01887, Alg
     g <- g x min(1, limit / |g|)     `clip_locally`
     u <- m u + g;  v <- v + u        `accumulate`: momentum correction, then local accumulation
     threshold <- ratio-th of |v|     `dgc_lab.dgc.thresholding.thresholds`
-    mask <- |v| >= threshold         `take`
+    mask <- |v| >= threshold         `take_entries`, `take_masked`
     send v * mask
     v <- v * !mask;  u <- u * !mask  momentum factor masking is the second one; not where all is sent
 
@@ -105,10 +105,10 @@ def local_step(
         raise ValueError(f"gradients must be {len(state.velocity)}, as in state, got {len(gradients)}")
     state = accumulate(gradients, state, config)
     maxima = [block_maxima(residual) for residual in state.residual]
-    limits = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
+    found = thresholds(state.residual, ratio, config.rule, config.scope, config.sample, seed)
     forms = (
-        lambda: take_masked(state, limits, ratio, config),
-        lambda: take_entries(state, limits, ratio, maxima, config),
+        lambda: take_masked(state, found, ratio, config),
+        lambda: take_entries(state, found, ratio, maxima, config),
     )
     taken = tf.cond(by_allreduce, *forms) if tf.is_tensor(by_allreduce) else forms[0 if by_allreduce else 1]()
     return *taken, maxima
@@ -131,11 +131,11 @@ def accumulate(gradients, state: State, config: DGCConfig) -> State:
     return State(velocities, residuals)
 
 
-def take_entries(state: State, limits, ratio, maxima, config: DGCConfig):
+def take_entries(state: State, thresholds, ratio, maxima, config: DGCConfig):
     """Take what passes the thresholds out of the state, as values and indices; (selection, state)."""
     indices, values, velocities, residuals = [], [], [], []
-    for velocity, residual, limit, blocks in zip(*state, limits, maxima, strict=True):
-        where, sent, error = select(residual, limit, config.values, blocks)
+    for velocity, residual, threshold, blocks in zip(*state, thresholds, maxima, strict=True):
+        where, sent, error = select(residual, threshold, config.values, blocks)
         indices.append(where)
         values.append(sent)
         if config.clears_velocity:  # nowhere, where everything is sent: that is momentum SGD
@@ -146,11 +146,11 @@ def take_entries(state: State, limits, ratio, maxima, config: DGCConfig):
     return Selection(indices, values, [tf.zeros([0])] * len(indices), kept), State(velocities, residuals)
 
 
-def take_masked(state: State, limits, ratio, config: DGCConfig):
+def take_masked(state: State, thresholds, ratio, config: DGCConfig):
     """The same with zeros between what is sent, which is not rounded then; (selection, state)."""
     masked, kept, velocities, residuals = [], [], [], []
-    for velocity, residual, limit in zip(*state, limits, strict=True):
-        mask, zero = keep_mask(residual, limit), tf.zeros([])
+    for velocity, residual, threshold in zip(*state, thresholds, strict=True):
+        mask, zero = keep_mask(residual, threshold), tf.zeros([])
         masked.append(tf.where(mask, residual, zero))
         kept.append(tf.math.count_nonzero(mask))
         velocities.append(tf.where(mask & (ratio < 1), zero, velocity) if config.clears_velocity else velocity)

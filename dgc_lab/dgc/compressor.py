@@ -25,7 +25,8 @@ class Compressor(tf.Module):
         names: of the variables, for messages; their own if None.
 
     Attributes:
-        velocities, residuals: for each worker here, float32 variables like the trained ones; None where none is needed.
+        velocities, residuals: for each worker here, float32 variables like the trained ones; None without momentum, or
+            where nothing is kept back. Momentum after the exchange uses the first worker's alone.
         fused: each worker's step in one pass (`dgc_lab.dgc.fused`); emptied, the algorithm runs as it is written.
         step: int64 ``tf.Variable``, the number of updates so far.
         seed: int32 ``tf.Variable``, from which samples are drawn: first the config's.
@@ -64,7 +65,7 @@ class Compressor(tf.Module):
         self.residuals = [self._zeros("residual", has_residual) for _ in workers]
         self.fused = ()
         if suits(config, self.trained):
-            self.fused = tuple(FusedStep(self.kept_by(worker)) for worker in workers)
+            self.fused = tuple(FusedStep(self.holders_of(worker)) for worker in workers)
         self._exchange = None  # that of the last step; those of one training are all the same
         self._agreed = set()  # what all ranks were found to have in common
 
@@ -110,8 +111,8 @@ class Compressor(tf.Module):
     def train(self, gradients, learning_rate, ratio=None, metadata=None) -> Report:
         """One step of plain SGD: compress, exchange, and change the trained variables.
 
-        The entries that came are taken off the weights as they are, which spares the update as long as the model that
-        `__call__` makes of them. The result is the same, up to rounding where several workers sent the same element.
+        The entries that came are taken off the weights as they are, which saves building an update of the model's size,
+        as `__call__` does. The result is the same, up to rounding where several workers sent the same element.
 
         Args, Raises: as `__call__`; learning_rate is a number or a scalar tensor.
         """
@@ -135,7 +136,7 @@ class Compressor(tf.Module):
         stepped = [self.local_step(worker, *own, kinds, ratio, by_allreduce) for worker, own in every]
         payloads, states = zip(*stepped, strict=True)
         received = exchange.send(payloads, by_allreduce)
-        changes, updates = self.kept_changes(kinds.sparse, states), [None] * len(self.trained)
+        changes, updates = self.state_changes(kinds.sparse, states), [None] * len(self.trained)
         # Momentum after the exchange wants the update itself.
         applies = learning_rate is not None and (self.config.corrects_momentum or not self.config.momentum)
         applies &= all(self.trained[i].dtype == tf.float32 for i in kinds.sparse)
@@ -199,11 +200,11 @@ class Compressor(tf.Module):
         """What a worker here sends, first in its metadata the number of a bad gradient; and its state."""
         seed = tf.stack([self.seed, tf.cast(self.step, tf.int32)])
         flat = [tf.reshape(clipped[i], [self.trained[i].shape.num_elements()]) for i in kinds.sparse]
-        kept = State(*([own[i] for i in kinds.sparse] for own in self.kept_by(worker)))
+        state = State(*([own[i] for i in kinds.sparse] for own in self.holders_of(worker)))
         step = self.fused[worker].local_step if self.fused and kinds.sparse else local_step
         if step is local_step:
-            kept = State(*map(self._flat, kept))
-        selection, state, maxima = step(flat, kept, ratio, self.config, seed, by_allreduce)
+            state = State(*map(self._flat, state))
+        selection, state, maxima = step(flat, state, ratio, self.config, seed, by_allreduce)
         # What is not finite makes its block's maximum, and any sum with it, not finite either.
         witnesses = {i: getattr(clipped[i], "values", clipped[i]) for i in (*kinds.dense, *kinds.rows)}
         bad = first_non_finite(gradients, clipped, dict(zip(kinds.sparse, maxima, strict=True)) | witnesses)
@@ -218,21 +219,20 @@ class Compressor(tf.Module):
     def _flat(variables):
         return [None if variable is None else tf.reshape(variable, [-1]) for variable in variables]
 
-    def kept_by(self, worker) -> State:
-        """What keeps a worker's velocities and residuals: variables, or where its step is fused those with spares."""
+    def holders_of(self, worker) -> State:
+        """What holds a worker's velocities and residuals: variables, or where its step is fused those with spares."""
         if self.fused:
-            return self.fused[worker].kept
+            return self.fused[worker].holders
         velocities = self.velocities[worker] if self.config.corrects_momentum else [None] * len(self.trained)
         return State(velocities, self.residuals[worker])
 
-    def kept_changes(self, sparse, states) -> list:
-        """Pairs of what keeps a value and the new one: what stays with each worker here."""
-        changes = []
+    def state_changes(self, sparse, states) -> list:
+        """Pairs of what holds a value and the new one: what stays with each worker here."""
+        pairs = []
         for worker, state in enumerate(states):
-            for kept, new in zip(self.kept_by(worker), state, strict=True):
-                pairs = zip([kept[i] for i in sparse], sparse, new, strict=True)
-                changes += [(own, self._shaped(i, value)) for own, i, value in pairs if own is not None]
-        return changes
+            for own, new in zip(self.holders_of(worker), state, strict=True):
+                pairs += [(own[i], self._shaped(i, v)) for i, v in zip(sparse, new, strict=True) if own[i] is not None]
+        return pairs
 
     def _sparse(self, received, exchange: GradientExchange, by_allreduce, learning_rate):
         """Flat updates of the sparse tensors; with a learning rate, their new weights."""
@@ -279,7 +279,7 @@ class Compressor(tf.Module):
         """Change the state and let the updates out, after the checks."""
         counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "kept": report.kept, "counted": 1}
         with tf.control_dependencies(checks):
-            assigned = [done for kept, value in changes if (done := kept.assign(value)) is not None]
+            assigned = [done for holder, value in changes if (done := holder.assign(value)) is not None]
             assigned += [getattr(self, name).assign_add(more) for name, more in counts.items()]
         return after(updates, [] if tf.executing_eagerly() else [*checks, *assigned])
 

@@ -38,6 +38,8 @@ class Collectives(Protocol):
     local: int
     allreduce: Callable
     allgather: Callable
+    reduce_within_host: Callable
+    assert_same_on_all_ranks: Callable
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class DGCConfig:
         dense_below: so are tensors with fewer elements than this.
         values: what sparse values travel as; the rounding error of ``"float16"`` stays in the residual. Whatever else
             is sent travels as float32.
-        indices: how it is told where they stand: ``"int32"``, 4 bytes each, or ``"run_lengths"``, 2 bytes for the
+        indices: how their positions are encoded: ``"int32"``, 4 bytes each, or ``"run_lengths"``, 2 bytes for the
             number of elements between one and the next, the paper's encoding (`dgc_lab.dgc.wire_format`).
         switch_to_dense: in steps whose ratio and number of workers make that shorter, send the same elements by
             allreduce, with zeros between them (`dgc_lab.dgc.break_even`); in the warm-up, too.

@@ -1,8 +1,9 @@
 """One step's messages between all workers: values and indices by allgather, or all elements by allreduce.
 
-Either way takes one collective for all tensors; two, where dense tensors are long and the workers are many, or where
-rows and dense tensors are sent. Nothing here knows a weight, a learning rate or what a worker keeps: what
-`dgc_lab.dgc.algorithm` has taken goes in, and the mean over all workers comes out, the division done here alone.
+Either way takes one collective for all tensors. By allgather it takes a second one where dense tensors are long and the
+workers are many, by allreduce where there are rows. Nothing here knows a weight, a learning rate or what a worker
+keeps: what `dgc_lab.dgc.algorithm` has taken goes in, and the mean over all workers comes out, the division done here
+alone.
 """
 
 from __future__ import annotations

@@ -53,15 +53,15 @@ class Weights:
 
 
 class FusedStep:
-    """One worker's step; ``kept`` are its `State`, lists of variables with None where the config needs none."""
+    """One worker's step; ``state`` are lists of variables, with None where the config needs none."""
 
-    def __init__(self, kept: State):
-        self.kept = State(*([v if v is None else Swapped(v) for v in variables] for variables in kept))
+    def __init__(self, state: State):
+        self.holders = State(*([v if v is None else Swapped(v) for v in variables] for variables in state))
 
-    def local_step(self, gradients, kept: State, ratio, config: DGCConfig, seed, by_allreduce):
-        """As `dgc_lab.dgc.algorithm.local_step`; ``kept`` are the parts of ``self.kept`` that the gradients go to."""
+    def local_step(self, gradients, state: State, ratio, config: DGCConfig, seed, by_allreduce):
+        """As `dgc_lab.dgc.algorithm.local_step`; ``state`` are those of ``self.holders`` that the gradients go to."""
         operations, made, maxima = library(), [], []
-        for gradient, *own in zip(gradients, kept.residual, kept.velocity, strict=True):
+        for gradient, *own in zip(gradients, state.residual, state.velocity, strict=True):
             own = [part for part in own if part is not None]
             handles = [part.variable.handle for part in own], [part.spare.handle for part in own]
             new, largest = operations.dgc_accumulate(
@@ -69,19 +69,19 @@ class FusedStep:
             )
             made.append(new)
             maxima.append(largest)
-        limits = thresholds([new[0] for new in made], ratio, config.rule, config.scope, config.sample, seed)
+        found = thresholds([new[0] for new in made], ratio, config.rule, config.scope, config.sample, seed)
         # Not where everything is sent: that is momentum SGD.
         clears = tf.convert_to_tensor(ratio < 1) if config.clears_velocity else tf.constant(False)
 
         def take_entries():
-            every = zip(made, maxima, limits, strict=True)
+            every = zip(made, maxima, found, strict=True)
             results = [operations.dgc_take(*own, clears, T=tf.as_dtype(config.values)) for own in every]
             taken, indices, values = map(list, zip(*results, strict=True))
             kept = tf.convert_to_tensor([tf.size(where, tf.int64) for where in indices], tf.int64)
             return Selection(indices, values, [tf.zeros([0])] * len(indices), kept), state_of(taken)
 
         def take_masked():
-            results = [operations.dgc_take_masked(*own, clears) for own in zip(made, limits, strict=True)]
+            results = [operations.dgc_take_masked(*own, clears) for own in zip(made, found, strict=True)]
             taken, masked, kept = map(list, zip(*results, strict=True))
             indices = [tf.zeros([0], tf.int32)] * len(masked)
             values = [tf.zeros([0], config.values)] * len(masked)

@@ -157,8 +157,8 @@ def keep_masks(
         >>> [mask.numpy().tolist() for mask in keep_masks([tf.constant([1.0, -2.0]), tf.constant([3.0, 4.0])], 0.5)]
         [[False, True], [False, True]]
     """
-    limits = thresholds(gradients, ratio, rule, scope, sample, seed)
-    return [keep_mask(gradient, limit) for gradient, limit in zip(gradients, limits, strict=True)]
+    found = thresholds(gradients, ratio, rule, scope, sample, seed)
+    return [keep_mask(gradient, threshold) for gradient, threshold in zip(gradients, found, strict=True)]
 
 
 def keep_mask(x: tf.Tensor, threshold: float):
@@ -205,7 +205,7 @@ def _each(rule, tensors, ratio, sample, seeds, name="x"):
     for x in tensors:
         if not x.dtype.is_floating:
             raise TypeError(f"{name} must hold floating-point numbers, got {x.dtype.name}")
-    ratio = _checked_ratio(ratio) if tf.is_tensor(ratio) else _double(ratio)
+    ratio = checked_ratio(ratio) if tf.is_tensor(ratio) else _double(ratio)
     zeros = [tf.zeros([], x.dtype) for x in tensors]
 
     def largest():
@@ -259,7 +259,7 @@ def _hierarchical(flat, ratio, sample, seed):
 SEARCHES = {"exact": _exact, "sampled": _sampled, "hierarchical": _hierarchical}
 
 
-def _checked_ratio(ratio):
+def checked_ratio(ratio):
     """The tensor as a float64 scalar; an error when it lies outside [0, 1], now or when it runs."""
     known, ratio = tf.get_static_value(ratio), _double(ratio)
     if known is not None:

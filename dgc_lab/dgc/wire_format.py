@@ -33,7 +33,7 @@ from dgc_lab.common import check_choice
 
 #: What sparse values can travel as.
 VALUE_TYPES = ("float32", "float16")
-#: How it can be told where they stand, and the type of each number: places, or the elements between one and the next.
+#: How their positions can be encoded, and the type of each number: places, or the elements between one and the next.
 INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
 LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
 

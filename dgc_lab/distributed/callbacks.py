@@ -115,12 +115,9 @@ class WriteCompression(keras.callbacks.Callback):
 
 def compression_ratios(compressor) -> dict[str, float]:
     """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"`` with headers, against float32."""
-    steps = int(compressor.counted)
-    if steps < 1:
-        raise ValueError("compressor must have made at least one step, got one that has made none")
     sizes = [variable.shape.num_elements() for variable in compressor.trained]
     sent = [*compressor.kept.numpy(), compressor.bytes_sent.numpy().sum()]
-    shares = np.array(sent) / steps / [*sizes, DENSE_ELEMENT * sum(sizes)]
+    shares = np.array(sent) / int(compressor.counted) / [*sizes, DENSE_ELEMENT * sum(sizes)]
     return dict(zip([*compressor.names, "bytes"], shares.tolist(), strict=True))
 
 

@@ -6,6 +6,9 @@ All have the same two collectives, so that what is built on them runs on each:
 - ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers, from one for
   each worker in this process; their first dimensions may differ.
 
+Before a step, ``reduce_within_host`` makes a worker's gradients of those of its ranks, where it has several, and
+``assert_same_on_all_ranks`` raises `RanksDisagree` where they would wait for each other for ever.
+
 ``size`` is the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
 """
 

@@ -167,7 +167,7 @@ class LocalCompressor(Compressor):
             gathered += [values, rows]
         report = self.report([own], kinds, tf.stack([nbytes(reduced), nbytes(gathered)]), tf.zeros([1, 0]))
         finite = own.metadata[0] < 0
-        changes = [(If(finite, kept), value) for kept, value in self.kept_changes(kinds.sparse, [state])]
+        changes = [(If(finite, holder), value) for holder, value in self.state_changes(kinds.sparse, [state])]
         return self.commit([poison_with_nan(update, finite) for update in updates], changes, report), report
 
     def after_exchange(self, updates):

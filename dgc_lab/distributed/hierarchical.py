@@ -64,13 +64,14 @@ class HierarchicalCommunicator(HorovodWorkers):
         return HorovodWorkers()
 
     def reduce_within_host(self, gradients, metadata, average):
-        """One worker's gradients and metadata of those of this host's ranks: their mean, or the gradients' sum.
+        """One worker's float32 gradients and metadata of those of this host's ranks: means, or the gradients' sums.
 
         ``tf.IndexedSlices`` of all ranks are joined; rows may be named several times afterwards.
         """
-        [gradients], [metadata] = gradients, [metadata[0]]
+        [gradients], [metadata] = gradients, metadata
         ranks = len(self.ranks[self.first])
-        dense = [tf.cast(g, tf.float32) for g in gradients if isinstance(g, tf.Tensor)]
+        gradients = [g if g is None else tf.cast(g, tf.float32) for g in gradients]  # Horovod gathers no bfloat16
+        dense = [g for g in gradients if isinstance(g, tf.Tensor)]
         *dense, metadata = self._sums([*dense, metadata / ranks], self._own, "dgc_lab.pool")
         scale, dense, pooled = 1 / ranks if average else 1.0, iter(dense), []
         for number, gradient in enumerate(gradients):
@@ -81,7 +82,7 @@ class HierarchicalCommunicator(HorovodWorkers):
                 ]
                 gradient = tf.IndexedSlices(parts[0] * scale, parts[1], gradient.dense_shape)
             elif gradient is not None:
-                gradient = tf.cast(next(dense) * scale, gradient.dtype)
+                gradient = next(dense) * scale
             pooled.append(gradient)
         return [pooled], [metadata]
 

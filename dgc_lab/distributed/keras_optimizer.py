@@ -42,8 +42,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     gradients for the same ones in every step: Horovod's elastic runs, ``join`` and process sets are not supported.
 
     Args:
-        optimizer: the Keras optimizer that applies the update. With a config, SGD without momentum: the momentum is
-            the config's. Without one, or with another scheme, any.
+        optimizer: the Keras optimizer that applies the update. With a `DGCConfig`, or a scheme with momentum such as
+            ``signum()``, SGD without momentum: the momentum is there. Else any.
         config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes` such as
             ``powersgd(rank=2)``; None averages whole gradients.
         switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
@@ -51,9 +51,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         name: of the optimizer.
 
     Raises:
-        ValueError: optimizer is not a Keras optimizer, or has use_ema with gradient_accumulation_steps; with a config,
-            it is not SGD (Adam is outside the algorithm), has momentum of its own (it would be applied twice), or
-            weight decay or clipping (the config's come before the accumulation).
+        ValueError: optimizer is not a Keras optimizer, or has use_ema with gradient_accumulation_steps; with a config
+            that has momentum, it is not SGD (Adam is outside the algorithm), has momentum of its own (it would be
+            applied twice), or weight decay or clipping (the config's come before the accumulation); config is `local`
+            SGD; there are switches without a scheme.
         RanksDisagree: at the first step, on all ranks, when they differ in config, model or step.
 
     Example:
@@ -78,6 +79,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         check_optimizer(optimizer)
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_for_momentum(optimizer)
+        if switches is not None and not isinstance(config, Scheme):
+            raise ValueError(f"switches must be None: they go with a scheme, got {switches} with config {config}")
         if getattr(config, "every", 1) > 1:
             raise ValueError(f"config must exchange in every step, got {config}: local SGD is for ModelTrainer")
         both = {which: getattr(optimizer, which) for which in BEFORE_THE_EXCHANGE}

@@ -20,8 +20,8 @@ def check_for_momentum(optimizer) -> None:
     """A ValueError for one that must not be joined with compression that has the momentum in it."""
     if type(optimizer) is not keras.optimizers.SGD:
         raise ValueError(
-            f"optimizer must be keras.optimizers.SGD with a config, got {type(optimizer).__name__}: Deep Gradient "
-            "Compression is defined for SGD alone. Without a config any optimizer is fine"
+            f"optimizer must be keras.optimizers.SGD, got {type(optimizer).__name__}: compression with momentum in it, "
+            "such as Deep Gradient Compression, is defined for SGD alone. Any optimizer is fine without such a config"
         )
     if optimizer.momentum:
         raise ValueError(
@@ -32,8 +32,8 @@ def check_for_momentum(optimizer) -> None:
         raise ValueError("nesterov must be given to the config, got True in the inner SGD: it is a kind of momentum")
     for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
         if getattr(optimizer, name):
-            instead = name if name == "weight_decay" else "clip_norm"
+            instead = name if name == "weight_decay" else "clip_norm, by the norm of all gradients together"
             raise ValueError(
-                f"{name} must be given to the config, as {instead}, got {getattr(optimizer, name)} in the inner SGD: "
-                "it comes before the accumulation"
+                f"{name} must be None in the inner SGD, got {getattr(optimizer, name)}: it comes before the "
+                f"accumulation, and the config has {instead}"
             )

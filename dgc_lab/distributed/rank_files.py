@@ -60,6 +60,8 @@ class RankFiles:
         told = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.saved").numpy().tolist()
         step = min(newest for _, newest in told)
         if step == 0 and all(oldest == newest for oldest, newest in told):  # the second comes after the first of all
+            for lone in steps:  # a new run may save an earlier step first, and this one would pass for its newest
+                self._file(lone).unlink()
             return 0
         for rank, saved in enumerate(told):
             if saved == [0, 0] or step not in (0, *saved):
@@ -106,6 +108,10 @@ class RankFiles:
             raise LabError(f"{self.folder} was saved by a run with {told}")
         if [value.shape for value in values] != [tuple(variable.shape) for variable in self.variables]:
             raise LabError(f"{self._file(step)} does not hold what it was saved with: remove it")
+        for variable, value in zip(self.variables, values, strict=True):
+            if value.dtype != raw(np.empty(0, variable.dtype.as_numpy_dtype)).dtype:
+                told = f"{variable.name} of another type (now {variable.dtype.name})"
+                raise LabError(f"{self.folder} was saved by a run with {told}")
         return values
 
     def steps(self) -> list[int]:

@@ -27,27 +27,30 @@ def read(file: str | os.PathLike) -> pd.DataFrame:
     Returns:
         One row per phase that has ended: ``tensor``, ``phase`` as Horovod names it, such as ``NEGOTIATE_ALLREDUCE``
         (the ranks tell that they are ready) and ``ALLREDUCE``; ``depth``, 0 for a phase that is in no other one;
-        ``start ms`` since the first event, and ``ms``. That a rank was ready is a row of 0 ms.
+        ``start ms`` since the first of them began, and ``ms``. That a rank was ready is a row of 0 ms.
 
     Raises:
         TimelineError: it is empty or in another format.
         OSError: it cannot be read.
     """
     names, opened, rows = {}, {}, []
-    for event in events_in(Path(file).read_text()):
-        kind, tensor = event.get("ph"), names.get(event.get("pid"))
-        if kind == "M" and event.get("name") == "process_name":
-            names[event["pid"]] = event["args"].get("name")  # the first process is the clock, and has none
-        elif tensor is None or "ts" not in event:
-            continue  # sort indices, and marks of Horovod's cycles, which belong to no tensor
-        elif kind == "B":
-            opened.setdefault(tensor, []).append((event.get("name"), event["ts"]))
-        elif kind == "E" and opened.get(tensor):
-            phase, start = opened[tensor].pop()
-            rows.append((tensor, phase, len(opened[tensor]), start, event["ts"] - start))
-        elif kind == "X":
-            phase = f"rank {event['name']} ready" if str(event["name"]).isdigit() else event["name"]
-            rows.append((tensor, phase, len(opened.get(tensor, [])), event["ts"], event.get("dur", 0)))
+    try:
+        for event in events_in(Path(file).read_text(encoding="utf-8", errors="replace")):
+            kind, tensor = event.get("ph"), names.get(event.get("pid"))
+            if kind == "M" and event.get("name") == "process_name":
+                names[event["pid"]] = event["args"].get("name")  # the first process is the clock, and has none
+            elif tensor is None or "ts" not in event:
+                continue  # sort indices, and marks of Horovod's cycles, which belong to no tensor
+            elif kind == "B":
+                opened.setdefault(tensor, []).append((event.get("name"), event["ts"]))
+            elif kind == "E" and opened.get(tensor):
+                phase, start = opened[tensor].pop()
+                rows.append((tensor, phase, len(opened[tensor]), start, event["ts"] - start))
+            elif kind == "X":
+                phase = f"rank {event['name']} ready" if str(event["name"]).isdigit() else event["name"]
+                rows.append((tensor, phase, len(opened.get(tensor, [])), event["ts"], event.get("dur", 0)))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TimelineError(f"this is no timeline of Horovod's: {error!r} in an event") from None
     if not rows:
         raise TimelineError(f"{file} holds no phase: was anything exchanged between start_timeline and stop_timeline?")
     frame = pd.DataFrame(rows, columns=["tensor", "phase", "depth", "start ms", "ms"])

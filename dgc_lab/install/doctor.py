@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab import __version__
-from dgc_lab.common import cpp_compiler
+from dgc_lab.common import cpp_compiler, named_or_at_home
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
 from dgc_lab.install.build_horovod import horovod_state, installed
 
@@ -180,6 +180,6 @@ def mnist_finding() -> Finding:
         file = file / "mnist.npz" if file.is_dir() else file
         remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, and there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
-    cached = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "datasets" / "mnist.npz"
+    cached = named_or_at_home("KERAS_HOME", ".keras") / "datasets" / "mnist.npz"
     found = f"{cached}" if cached.is_file() else "not here; downloaded when a lesson asks for it (11 MB)"
     return Finding("MNIST", found, needed=False)

@@ -48,6 +48,9 @@ def checked_question(question, who: str):
         raise ValueError(
             f"{who} must yield All of numbers, got {', '.join(wrong)}. tf.cast, or pack_bits, makes numbers"
         )
+    if not all(one.shape[1:].is_fully_defined() for one in tensors):  # as of tf.numpy_function
+        shapes = ", ".join(str(one.shape) for one in tensors)
+        raise ValueError(f"{who} must yield All of known shapes but for the first number, got {shapes}: use set_shape")
     return All(tensors)
 
 

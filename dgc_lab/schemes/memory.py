@@ -36,7 +36,7 @@ def with_memory(scheme: Scheme) -> Scheme:
 def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
     """Momentum SGD on what all workers have in common after the exchange; every worker keeps the same velocity.
 
-    ``scheme`` has no momentum of its own; a ValueError unless ``momentum`` is at least 0 and below 1.
+    A ValueError where ``scheme`` has momentum already, and unless ``momentum`` is at least 0 and below 1.
 
     Example:
         >>> from dgc_lab.schemes import qsgd
@@ -47,6 +47,8 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9) -> Scheme:
     """
 
     check_number("momentum", momentum, "at least 0 and below 1")
+    if scheme.momentum:
+        raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.name}")
 
     def init(gradient):
         return tf.zeros_like(gradient), scheme.init(gradient)

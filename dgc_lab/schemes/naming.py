@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import numbers
+import sys
 import types
 
 import numpy as np
@@ -14,10 +15,10 @@ import tensorflow as tf
 from dgc_lab.common import check_number
 from dgc_lab.schemes.scheme import Scheme
 
-# What the numbers may be that schemes are made with; a tensor is looked at where it is used.
+# What the numbers may be that schemes are made with; a ratio that is a tensor is looked at where it is used.
 LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
 
-LIBRARIES = ("dgc_lab", "tensorflow", "keras", "numpy")  # whose code is no user's
+LIBRARIES = {"dgc_lab", "tensorflow", "keras", "numpy", *sys.stdlib_module_names}  # whose code is no user's
 
 
 def named(make):
@@ -48,41 +49,70 @@ def identity(scheme: Scheme) -> str:
         'qsgd:levels=1, with memory'
     """
     name = scheme.name or getattr(scheme.step, "__name__", "scheme")
-    own = list(own_texts([scheme.step, scheme.init]))
+    own = list(own_texts([scheme.step, scheme.init], own=False, seen=set()))
     return f"{name} {hashlib.sha256(''.join(own).encode()).hexdigest()[:8]}" if own else name
 
 
-def own_texts(value, own=False, seen=()):
-    """The code of a user's functions in a value, as texts, and of these what they have as defaults, hold and name.
+def own_texts(value, own: bool, seen: set):
+    """The code of a user's functions and classes in a value, as texts, and of these what they have, hold and name.
 
-    ``own`` says that a user's function has the value; what the lab's functions hold is in their schemes' names.
+    ``own`` says that a user's function has the value; what the lab's functions hold is in their schemes' names. Nothing
+    is told twice: ``seen`` are ids.
     """
     if isinstance(value, Scheme):
         value = [value.step, value.init]
     elif isinstance(value, functools.partial):
         value, own = [value.func, value.args, value.keywords], own or is_own(value.func)
+    elif isinstance(value, types.MethodType):
+        value, own = [value.__func__, value.__self__], own or is_own(value)
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, staticmethod | classmethod | tf.types.experimental.PolymorphicFunction):
+        value = value.__wrapped__
     if isinstance(value, dict):
         value = sorted(value.items(), key=repr)
+    elif isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
     if isinstance(value, list | tuple):
         for one in value:
             yield from own_texts(one, own, seen)
-    elif isinstance(value, types.FunctionType) and value not in seen:
+    elif isinstance(value, types.FunctionType) and id(value) not in seen:
+        seen.add(id(value))
         if own := is_own(value):
             yield code_of(value.__code__)
-        names = {name for code in codes_in(value.__code__) for name in code.co_names}
-        named = {name: value.__globals__[name] for name in names & value.__globals__.keys()}
         held = inspect.getclosurevars(value).nonlocals | {"defaults": [value.__defaults__, value.__kwdefaults__]}
-        yield from own_texts({**named, **held}, own, (*seen, value))
+        yield from own_texts({**named_in(value), **held}, own, seen)
     elif own and isinstance(value, numbers.Number | str | bytes):
         yield repr(value)
     elif own and isinstance(value, np.ndarray | tf.Tensor) and hasattr(value, "__array__"):
         value = np.asarray(value)
         yield f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    elif own and isinstance(value, type) and is_own(value) and id(value) not in seen:
+        seen.add(id(value))
+        for kind in filter(is_own, value.__mro__):
+            has = vars(kind).items()
+            yield from own_texts({name: one for name, one in has if name[:2] != "__" or callable(one)}, own, seen)
+    elif own and is_own(type(value)) and hasattr(value, "__dict__") and id(value) not in seen:
+        seen.add(id(value))
+        yield from own_texts([type(value), vars(value)], own, seen)
 
 
-def is_own(function) -> bool:
-    """Whether a function is a user's."""
-    return str(getattr(function, "__module__", "")).partition(".")[0] not in LIBRARIES
+def is_own(thing) -> bool:
+    """Whether a function, a class or a module is a user's."""
+    module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", "")
+    return str(module).partition(".")[0] not in LIBRARIES
+
+
+def named_in(function) -> dict:
+    """What a function's code names in its module, and in the user's modules that it names there, by name."""
+    names = {name for code in codes_in(function.__code__) for name in code.co_names}
+    spaces, named = [function.__globals__], {}
+    for number, space in enumerate(spaces):
+        for name in sorted(names & space.keys()):
+            named[name if number == 0 else f"{number}.{name}"] = value = space[name]
+            if isinstance(value, types.ModuleType) and is_own(value) and all(vars(value) is not one for one in spaces):
+                spaces.append(vars(value))
+    return named
 
 
 def codes_in(code: types.CodeType):

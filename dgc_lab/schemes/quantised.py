@@ -215,7 +215,7 @@ def qsgd(levels: int = 4):
         [3.0, -4.0]
     """
     check_whole("levels", levels, 1, 127)
-    bits = next(bits for bits in (1, 2, 4, 8) if 2 * levels + 1 <= 2**bits)
+    bits = next(bits for bits in (2, 4, 8) if 2 * levels + 1 <= 2**bits)
 
     def step(gradient, state, turn):
         norm = tf.norm(gradient)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dgc_lab.dgc.algorithm import State, local_step
 from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.dgc.thresholding import checked_ratio
 from dgc_lab.schemes.elements import in_places, largest, mean_of_entries
 from dgc_lab.schemes.memory import with_memory
 from dgc_lab.schemes.naming import named
@@ -76,8 +77,9 @@ def random_k(ratio: float = 0.01):
     def step(gradient, state, turn):
         flat = tf.reshape(gradient, [-1])
         size = flat.shape[0]
-        count = tf.cast(tf.round(tf.cast(ratio, tf.float64) * size), tf.int64)
-        count = tf.minimum(tf.maximum(count, tf.cast(ratio > 0, tf.int64)), size)  # at least one, as of the largest
+        share = checked_ratio(tf.cast(ratio, tf.float64))
+        count = tf.cast(tf.round(share * size), tf.int64)
+        count = tf.minimum(tf.maximum(count, tf.cast(share > 0, tf.int64)), size)  # at least one, as of the largest
         # One of each stretch of about size / count elements: a shuffle of all would take longer than the rest.
         edges = tf.range(count + 1) * size // tf.maximum(count, 1)
         drawn = tf.random.stateless_uniform([count], turn.seed, dtype=tf.float64)

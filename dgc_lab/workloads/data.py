@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, named_or_at_home
 from dgc_lab.workloads import given_data
 from dgc_lab.workloads.dataset import DataError, Dataset, given_place, scaled
 
@@ -92,10 +92,10 @@ def cached_or_downloaded() -> Path:
     """Path of MNIST in Keras's cache; downloads it there with a progress bar and a checksum when it is missing."""
     from keras.utils import get_file
 
-    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-    if not (home / "datasets" / "mnist.npz").exists():
-        print(f"MNIST is not on this machine: downloading 11 MB from {MNIST_URL}", flush=True)
     try:
+        home = named_or_at_home("KERAS_HOME", ".keras")
+        if not (home / "datasets" / "mnist.npz").exists():
+            print(f"MNIST is not on this machine: downloading 11 MB from {MNIST_URL}", flush=True)
         home.mkdir(parents=True, exist_ok=True)  # Keras would turn to /tmp where the folder is missing
         return Path(get_file("mnist.npz", MNIST_URL, file_hash=MNIST_SHA256, cache_dir=home))
     except Exception as error:  # urllib, ssl and Keras each raise their own; all mean that there is no MNIST

@@ -48,7 +48,8 @@ def fashion_mnist(path: str | os.PathLike | None = None) -> Dataset:
     x_train, y_train, x_test, y_test = map(read_idx, find("fashion_mnist", path))
     for images, labels in ((x_train, y_train), (x_test, y_test)):
         if images.shape[1:] != (28, 28) or labels.shape != (len(images),) or labels.max(initial=0) > 9:
-            raise DataError(f"fashion_mnist has images of {images.shape} and labels of {labels.shape}")
+            told = f"images of {images.shape} and labels of {labels.shape} up to {labels.max(initial=0)}"
+            raise DataError(f"fashion_mnist has {told}: each must be of 28 x 28 and have a label from 0 to 9")
     return Dataset("fashion_mnist", scaled(x_train), y_train.astype(np.int32), scaled(x_test), y_test.astype(np.int32))
 
 

@@ -9,7 +9,7 @@ import pytest
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, ef_sign, powersgd, qsgd, sign
+from dgc_lab.schemes import All, Mean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.terminal import show
 from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
 from dgc_lab.workloads import load
@@ -291,6 +291,8 @@ def test_a_scheme_without_its_ratio_has_the_gallerys(lab):
 def test_every_allreduce_of_a_step_has_to_begin():
     sent = message(powersgd(rank=1), "mnist_cnn")
     assert (sent.allreduces, sent.allgathers) == (2, 1)
+    halves = message(float16(), "mnist_cnn")
+    assert (halves.allreduces, halves.allgathers) == (2, 1), "vectors go whole, and an allreduce has one type"
     ms = "ms, 1024 workers"
     once, twice = exchange_table({"one": (8, 0), "two": sent._replace(reduced=8, gathered=0)}, 10, (1024,))[ms]
     assert twice == pytest.approx(2 * once, rel=0.01)

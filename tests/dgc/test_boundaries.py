@@ -2,6 +2,7 @@
 
 import functools
 import os
+import types
 
 import numpy as np
 import pytest
@@ -192,6 +193,14 @@ def test_finite_gradients_whose_sum_overflows_are_told_by_the_variables_name(fus
         compressor.train(gradients, 1e-38, 0.0)  # the velocity would be 3.8e38
     for variable, value in zip((*variables, *compressor.state), before, strict=True):
         np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.parametrize("missing", ["allgather", "reduce_within_host", "assert_same_on_all_ranks"])
+def test_a_communicator_without_all_that_a_step_calls_is_refused(missing):
+    needed = ("allreduce", "allgather", "reduce_within_host", "assert_same_on_all_ranks")
+    some = {name: getattr(OneWorker(), name) for name in needed if name != missing}
+    with pytest.raises(ValueError, match="communicator must be"):
+        Compressor(DGCConfig(), [tf.Variable([0.0])], types.SimpleNamespace(size=1, first=0, local=1, **some))
 
 
 @pytest.mark.parametrize("off", [1, -1])

@@ -105,6 +105,23 @@ def test_examples_metrics_and_files_are_each_ranks_own_where_hosts_are_the_worke
     assert callbacks == (1, *[0] * 7)
 
 
+def pooled_from_bfloat16():
+    import horovod.tensorflow as hvd
+
+    own = tf.constant([1.0 + hvd.rank() % 2 / 128], tf.bfloat16)
+    rows = tf.IndexedSlices(own[None], tf.constant([hvd.rank()]), tf.constant([RANKS, 1]))
+    communicator = HierarchicalCommunicator(f"host {hvd.rank() // 4}")
+    [[dense, rows]], _ = communicator.reduce_within_host([[own, rows]], [tf.zeros([1])], average=True)
+    return dense.numpy().tolist(), rows.values.numpy().ravel().tolist()
+
+
+def test_what_a_hosts_ranks_have_in_bfloat16_is_pooled_in_float32(ranks):
+    """Horovod gathers no bfloat16, and a mean that is rounded to it loses what the ranks differ in."""
+    for dense, rows in ranks.run(pooled_from_bfloat16):
+        assert dense == [1 + 1 / 256]
+        assert rows == [0.25, 0.25 + 1 / 512] * 2
+
+
 def test_hosts_of_different_sizes_are_refused(ranks):
     def uneven():
         import horovod.tensorflow as hvd

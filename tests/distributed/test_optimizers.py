@@ -16,7 +16,7 @@ from dgc_lab.distributed.callbacks import AverageMetrics, WriteCompression, on_f
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
-from dgc_lab.schemes import Mean, Scheme, qsgd, with_memory
+from dgc_lab.schemes import Mean, Scheme, qsgd, signum, with_memory
 
 v1 = tf.compat.v1.train
 SMALL = DGCConfig(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
@@ -38,16 +38,28 @@ def fit(model, **options):
 @pytest.mark.parametrize(
     ("inner", "config", "message"),
     [
-        (keras.optimizers.Adam(), DGCConfig(), r"must be keras.optimizers.SGD with a config, got Adam"),
+        (keras.optimizers.Adam(), DGCConfig(), r"must be keras.optimizers.SGD, got Adam: .* such as Deep G"),
+        (keras.optimizers.Adam(), signum(), r"got Adam: compression with momentum .* fine without such a config"),
         (keras.optimizers.SGD(0.1, momentum=0.9), DGCConfig(), r"momentum must be 0 in the inner SGD, got 0.9"),
-        (keras.optimizers.SGD(0.1, weight_decay=0.1), DGCConfig(), r"weight_decay must be given to the config"),
-        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), DGCConfig(), r"global_clipnorm must be given .* as clip_norm"),
+        (keras.optimizers.SGD(0.1, weight_decay=0.1), DGCConfig(), r"must be None .* the config has weight_decay"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=1.0), DGCConfig(), r"global_clipnorm must be None .* has clip_norm"),
+        (
+            keras.optimizers.SGD(0.1, clipvalue=1.0),
+            DGCConfig(),
+            r"has clip_norm, by the norm of all gradients together",
+        ),
         ("sgd", None, r"optimizer must be a Keras 3 optimizer, got 'sgd'"),
     ],
 )
 def test_keras_optimizers_that_do_not_go_with_it(inner, config, message):
     with pytest.raises(ValueError, match=message):
         DistributedOptimizer(inner, config)
+
+
+def test_switches_without_a_scheme_are_refused_at_once():
+    for config in (None, DGCConfig()):
+        with pytest.raises(ValueError, match="switches must be None: they go with a scheme, got DGCConfig"):
+            DistributedOptimizer(keras.optimizers.SGD(), config, switches=DGCConfig())
 
 
 def test_without_compression_it_is_the_inner_optimizer():

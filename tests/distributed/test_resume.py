@@ -135,7 +135,8 @@ class OneOfTwo:
 
 def restored(files) -> list[int]:
     """What all ranks take up, each told what all have."""
-    told = tf.constant([[each.steps()[0], each.steps()[-1]] for each in files])
+    steps = [each.steps() or [0] for each in files]
+    told = tf.constant([[own[0], own[-1]] for own in steps])
     for each in files:
         each.communicator.told = told
     return [each.restore() for each in files]
@@ -161,6 +162,21 @@ def test_what_one_rank_alone_had_saved_is_never_taken_for_a_part_of_another_run(
         files = start()
         assert restored(files) == [2, 2]
         assert [float(value) for value in values] == [102, 102]
+
+
+def test_a_first_save_of_one_rank_alone_is_no_dead_end(tmp_path):
+    """The next run begins anew, and may save an earlier step first, as after Ctrl-C."""
+    from dgc_lab.distributed.rank_files import RankFiles
+
+    def start():
+        return [RankFiles(tmp_path, OneOfTwo(rank), [tf.Variable(0.0)], {}) for rank in range(2)]
+
+    start()[0].save(37)
+    files = start()
+    assert restored(files) == [0, 0]
+    for each in files:
+        each.save(20)
+    assert restored(start()) == [20, 20]
 
 
 def test_every_rank_says_that_no_step_is_there_of_all(tmp_path):
@@ -207,12 +223,12 @@ def test_a_save_that_cannot_be_written_names_the_file_and_leaves_the_one_before(
     saves.restore(model)
     fit(model, saves, epochs=1)
     (tmp_path / "rank_0_step_2.npz").mkdir()
-    with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*the same call goes on"):
+    with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*run the same call again"):
         fit(model, saves, epochs=2, first=1)
     assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_1.npz", "rank_0_step_2.npz"}, "nothing half"
 
 
-def test_bfloat16_is_saved_without_pickle(tmp_path):
+def test_bfloat16_is_saved_without_pickle_and_taken_for_nothing_else(tmp_path):
     from dgc_lab.distributed.communicators import OneWorker
     from dgc_lab.distributed.rank_files import RankFiles
 
@@ -221,6 +237,9 @@ def test_bfloat16_is_saved_without_pickle(tmp_path):
     variable.assign([0.0, 0.0])
     assert RankFiles(tmp_path, OneWorker(), [variable], {}).restore() == 1
     assert variable.numpy().tolist() == [1.5, -2.0]
+    half = tf.Variable(tf.zeros([2], tf.float16), name="half")
+    with pytest.raises(LabError, match=r"was saved by a run with half:0 of another type \(now float16\)"):
+        RankFiles(tmp_path, OneWorker(), [half], {}).restore()
 
 
 def test_a_list_that_leaves_out_arrays_is_told_without_a_sha_256_too(tmp_path):

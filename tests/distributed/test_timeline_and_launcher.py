@@ -50,11 +50,16 @@ def test_a_file_that_horovod_is_still_writing_is_read(tmp_path):
         ("", r"this is no timeline of Horovod's"),
         ("step,loss\n1,2", r"this is no timeline of Horovod's"),
         ('{"ph": "B"}', r"must be a list of events"),
+        ("\xff\xfe\x00", r"this is no timeline of Horovod's"),
+        (
+            '[{"name": "process_name", "ph": "M", "pid": 0}]',
+            r"of Horovod's: KeyError\('args'\) in an event",
+        ),
         ('[{"name": "process_name", "ph": "M", "pid": 0, "args": {}}]', r"holds no phase: was anything exchanged"),
     ],
 )
 def test_files_that_are_no_timelines(tmp_path, text, message):
-    (tmp_path / "file").write_text(text)
+    (tmp_path / "file").write_text(text, encoding="latin-1")
     with pytest.raises(TimelineError, match=message):
         read(tmp_path / "file")
 

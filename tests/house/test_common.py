@@ -1,16 +1,18 @@
 """What every room shares: checks of arguments, and arrays in files."""
 
 import os
+import pwd
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from dgc_lab.aggregation import errors, exchange
-from dgc_lab.common import check_file, check_folder, check_number, load_arrays, save_arrays
+from dgc_lab.common import LabError, cache_folder, check_file, check_folder, check_number, load_arrays, save_arrays
 from dgc_lab.comparison import exchange_table
 from dgc_lab.ui import Prediction
-from dgc_lab.workloads import resnet20
+from dgc_lab.workloads import load, resnet20
+from dgc_lab.workloads.data import DataError
 
 
 def test_a_file_and_a_folder_can_be_there_already_or_be_made(tmp_path):
@@ -30,6 +32,19 @@ def test_a_place_where_nothing_can_be_made_is_refused(check, name, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet"):
         check("out", tmp_path / name)
+
+
+def test_without_a_home_a_folder_of_ones_own_is_asked_for(monkeypatch):
+    def nobody(user):
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for name in ("HOME", "DGC_LAB_CACHE", "KERAS_HOME", "DGC_LAB_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(LabError, match="there is no home folder: set DGC_LAB_CACHE to a folder of yours"):
+        cache_folder()
+    with pytest.raises(DataError, match=r"could not be downloaded \(there is no home folder.*set DGC_LAB_DATA"):
+        load("mnist")
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])

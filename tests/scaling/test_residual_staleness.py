@@ -234,6 +234,11 @@ def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
     assert f"error: {message}" in capsys.readouterr().err
 
 
+def test_an_option_of_three_tables_names_them_all(capsys):
+    assert main(["table", "schemes", "--steps", "5"]) == 1
+    assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
+
+
 def test_rows_of_a_table_are_not_counted_as_the_whole_table():
     table = tf.Variable(tf.zeros([1000, 4]))
     watched = WatchedCompressor(DGCConfig(dense_below=0), [table], OneWorker())

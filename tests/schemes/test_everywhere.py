@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -112,6 +113,33 @@ def test_whatever_a_scheme_of_ones_own_holds_is_part_of_it(monkeypatch):
     before = identity(Scheme(by_a_name_in_a_function_in_it))
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", (2.0,))
     assert identity(Scheme(by_a_name_in_a_function_in_it)) != before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Coder:\n    @staticmethod\n    def enc(x): return {} * x",
+        "class Coder:\n    @classmethod\n    def enc(cls, x): return {} * x",
+        "class Base:\n    by = {}\n    def enc(self, x): return self.by * x\nclass Coder(Base): pass\nCoder = Coder()",
+        "class Coder:\n    def enc(self, x): return self.by * x\nCoder = Coder()\nCoder.by = {}",
+        "Coder = types.ModuleType('coder')\nexec('def enc(x): return {} * x', vars(Coder))\nCoder.itself = Coder",
+        "Coder = types.SimpleNamespace(enc=lambda x: x)\nCHOSEN = {{{}}}",
+        "Coder = types.SimpleNamespace(enc=lambda x: x)\nCHOSEN = tf.function(lambda: {})",
+    ],
+)
+def test_a_scheme_is_known_by_all_of_its_users_code(text):
+    """In a class, an object, a module or a traced function of theirs, and by what is in a set."""
+    step = (
+        "\ndef step(g, s, t):\n    [CHOSEN, Coder.itself]\n    mean = yield Mean(Coder.enc(g))\n    return mean, g, s"
+    )
+
+    def made(factor):
+        space = {"__name__": "__main__", "Mean": Mean, "tf": tf, "types": types}
+        exec(text.format(factor) + step, space)
+        return identity(Scheme(space["step"], name="mine"))
+
+    assert made(2) == made(2)
+    assert made(2) != made(3)
 
 
 def test_a_scheme_is_known_by_its_code_in_every_process():

@@ -187,6 +187,12 @@ def test_a_ratio_in_a_variable_changes_without_a_new_trace():
     assert step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize("make", [lab.masking, lab.top_k, lab.random_k, lab.dgc])
+def test_a_ratio_in_a_variable_is_a_share_too(make):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ratio must be in"):
+        steps_of(make(tf.Variable(2.0)), steps=1)
+
+
 @pytest.mark.parametrize(("size", "ratio"), [(7, 0.5), (1000, 0.3), (32_768, 0.1), (5, 1.0), (5, 0.0), (0, 0.5)])
 def test_random_places_are_no_place_twice(size, ratio):
     for seed in range(20):
@@ -323,6 +329,15 @@ def test_a_wrong_scheme_is_told_what_is_wrong(scheme, message):
         compressor([[tf.constant([1.0, 2.0])]])
 
 
+def test_all_of_an_unknown_shape_is_refused_and_set_shape_is_named():
+    def step(gradient, state, turn):
+        yield All((tf.numpy_function(lambda one: one, [gradient], tf.float32),))
+
+    compressor = SchemeCompressor(Scheme(step, name="mine"), [tf.Variable([0.0])], OneWorker(), config=EVERY)
+    with pytest.raises(ValueError, match=r"mine, for .* but for the first number, got <unknown>: use set_shape"):
+        tf.function(compressor, autograph=False)([[tf.constant([1.0])]])
+
+
 def test_workers_that_ask_different_things_are_told():
     turns = itertools.count()
 
@@ -374,3 +389,8 @@ def test_momentum_around_a_scheme_is_below_one():
     for momentum in (1.5, -1.0):
         with pytest.raises(ValueError, match=f"momentum must be at least 0 and below 1, got {momentum}"):
             with_momentum(lab.dense(), momentum)
+
+
+def test_momentum_around_a_scheme_that_has_it_is_refused():
+    with pytest.raises(ValueError, match=r"scheme must have no momentum, .* twice, got dgc:ratio=0.01,momentum=0.9"):
+        with_momentum(lab.dgc())

@@ -141,7 +141,7 @@ def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
     words = r"file must be a file, or not be there yet, got .*folder\.jsonl': name another"
     with pytest.raises(ValueError, match=words):
         read_rows(folder, {})
-    with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*the same call goes on"):
+    with pytest.raises(LabError, match=r"folder\.jsonl cannot be .* \(Is a directory\).*run the same call again"):
         append_row(folder, {"ratio": 1})
 
 

@@ -64,6 +64,15 @@ def test_a_training_that_diverges_ends_with_a_line(capsys):
     assert re.fullmatch(told, line)
 
 
+def test_a_folder_that_has_horovod_in_its_name_is_no_dead_rank(tmp_path, capsys):
+    handler = signal.getsignal(signal.SIGINT)
+    (tmp_path / "horovod" / "rank_0_step_1.npz.unfinished").mkdir(parents=True)
+    command = ["train", "--steps", "1", "--save-every", "1", "--evaluations", "1"]
+    assert main([*command, "--checkpoint", str(tmp_path / "horovod")]) == 1
+    signal.signal(signal.SIGINT, handler)
+    assert "rank_0_step_1.npz cannot be written (Is a directory)" in capsys.readouterr().err
+
+
 def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     def trained(folder, *options):
         """The status of the command, in this process, and what it said."""

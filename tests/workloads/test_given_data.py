@@ -99,6 +99,9 @@ def test_images_and_labels_that_do_not_go_together(folder):
     write_idx(folder / "fashion-mnist" / FASHION_FILES[3], np.zeros(3, np.uint8))
     with pytest.raises(DataError, match=r"images of \(20, 28, 28\) and labels of \(3,\)"):
         load("fashion_mnist", folder)
+    write_idx(folder / "fashion-mnist" / FASHION_FILES[3], np.full(20, 10, np.uint8))
+    with pytest.raises(DataError, match=r"labels of \(20,\) up to 10: .* and have a label from 0 to 9"):
+        load("fashion_mnist", folder)
 
 
 def test_what_is_not_cifar10(folder):
