@@ -53,10 +53,10 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     """
     place, remarks, lost = Path(place), [], {}
     if not place.exists():
-        raise LabError(f"no submissions at {place}")
+        raise LabError(f"no hand-ins at {place}")
     if place.is_file():
         if not zipfile.is_zipfile(place):
-            raise LabError(f"submissions must be a folder or a zip, got the file {place}")
+            raise LabError(f"hand-ins must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
         remarks, lost = unzip.unpack(place, root)
         place = root
@@ -64,7 +64,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     files = sorted({*there, *lost})  # whoever handed in what cannot be unpacked has handed in
     files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
-        raise LabError("; ".join([f"no submissions in {place}", *remarks]))
+        raise LabError("; ".join([f"no hand-ins in {place}", *remarks]))
     place = _of_class(place, files, assignment)
     each: dict[str, list[Path]] = {}
     for name, people in _people(place, files, assignment).items():

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+import shutil
 import subprocess
 import types
 import zipfile
@@ -113,6 +114,24 @@ def test_feedback_goes_back_under_the_names_that_moodle_gave(graded, course):
         assert folder_of(name).split("_", 4)[:4] == [name, str(number), "assignsubmission", "file"]
 
 
+def test_a_page_that_cannot_be_made_keeps_nobody_elses_from_the_zip(graded, course, tmp_path):
+    folder = tmp_path / "grading"
+    shutil.copytree(graded.folder, folder)
+    shutil.rmtree(folder / "autograded" / "Kim-Late")
+    said = course("feedback", "--zip", "--folder", folder, expected=1)
+    assert f"nbgrader makes no feedback for Kim-Late, {FIRST}" in said
+    assert f"Kim-Late, {FIRST}: not in the zip" in said
+    with zipfile.ZipFile(folder / f"feedback-{FIRST}.zip") as packed:
+        assert len(packed.namelist()) == len(NAMES) - 1
+
+
+def test_a_platforms_file_is_not_written_over(graded, course):
+    original = graded.folder / "worksheet.csv"
+    original.write_bytes(HEAD.encode())
+    course("marks", FIRST, "--moodle", original, "--folder", graded.folder, expected=2)
+    assert original.read_bytes() == HEAD.encode()
+
+
 def test_a_page_of_feedback_has_one_total_and_no_picture_that_is_not_there(graded, course):
     course("feedback", "--folder", graded.folder)
     page = (graded.folder / "feedback" / "Kim-Late" / FIRST / f"{FIRST}.html").read_text()
@@ -158,7 +177,10 @@ def test_overrides_that_are_edited_by_hand_are_checked_with_their_line(graded, c
     assert mark_of(graded, course, "Jose-O-Neill") == before
     for row, words in (
         (f"Jose-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
-        (f"Jose-O-Neill,{FIRST},splitt,1,x,x,", "line 2: a machine marks no task 'splitt' of 04_masking; there are: "),
+        (
+            f"Jose-O-Neill,{FIRST},splitt,1,x,x,",
+            "line 2: 'splitt' is not a machine-marked task of 04_masking; there are: ",
+        ),
     ):
         file.write_text(f"{head}{row}\n")
         for command in (grade, ("marks", *folder), ("feedback", *folder)):
@@ -243,6 +265,8 @@ def test_a_gradebook_that_is_gone_is_made_again(tmp_path, course):
     course("marks", *folder, expected=2)
     course("grade", "09_two", tmp_path / "09_two", "--source", tmp_path / "source", *folder)
     assert "2 students in" in course("marks", *folder)
+    course("marks", "09_two", *folder)
+    assert set(rows_of(tmp_path / "grading" / "marks.csv")[0]) == {"student", "09_two", "09_two of", "remarks"}
 
 
 def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
@@ -302,11 +326,11 @@ def test_two_markers_share_what_a_person_reads_and_join_it(tmp_path, course):
         nbformat.write(answered(BY_HAND), handed / f"{student}.ipynb")
     course("grade", BY_HAND, handed, *folder, "--jobs", 2)
     enter = ("marks", *folder, "--by-hand", *sheets)
-    assert "0 answers have points" in course(*enter)
+    assert "0 answers with points" in course(*enter)
     assert [{row["student"] for row in rows_of(sheet)} for sheet in sheets] == [{"jane"}, {"john"}]
     for sheet in sheets:
         sheet.write_text(re.sub(r"(?m),(\d),,$", r",\1,\1,read", sheet.read_text()))
-    assert "10 answers have points" in course(*enter)
+    assert "10 answers with points" in course(*enter)
     assert [row[BY_HAND] for row in rows_of(tmp_path / "grading" / "marks.csv")] == ["40.0", "40.0"]
     both = sheets[0].read_text() + sheets[1].read_text().split("\n")[1].replace(",read", "").rsplit(",", 1)[0] + ",1,\n"
     sheets[0].write_text(both)  # two markers gave one answer different points
