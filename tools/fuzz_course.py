@@ -25,7 +25,7 @@ def notebooks() -> Decoder:
     release = with_variant(nbformat.read(path, as_version=4), 0)
 
     def decode(data: bytes, folder: Path):
-        return repair(read(written(folder, "x.ipynb", data), EXERCISE), release, EXERCISE)
+        return repair(read(written(folder, "x.ipynb", data)), release, EXERCISE)
 
     older = nbformat.v3.writes_json(nbformat.convert(nbformat.read(path, as_version=4), 3)).encode()
     return Decoder((path.read_bytes(), older), decode, (LabError,))

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 from dgc_lab.course.report import graded_rows
-from dgc_lab.course.sources import BADGES
+from dgc_lab.course.sources import BADGES, HIDDEN
 from dgc_lab.marking.nbgrader_api import course_api, reason
 
-HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 SHOWN = ("text/plain", "text/html", "image/png", "image/jpeg")  # kinds of output
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """<!DOCTYPE html>

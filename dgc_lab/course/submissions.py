@@ -230,7 +230,7 @@ def _choose(
 
     newest = max(map(newness, named))
     alike = [path for path in named if newness(path) == newest]
-    chosen = max(alike, key=lambda path: (_answered(path, assignment) if len(alike) > 1 else 0, path.name))
+    chosen = max(alike, key=lambda path: (_answered(path) if len(alike) > 1 else 0, path.name))
     if len(notebooks) > 1:
         why = f": of {len(alike)} with the same time the one with most answers" if len(alike) > 1 else ""
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken{why}")
@@ -242,11 +242,11 @@ def _choose(
     return Submission(student, chosen, tuple(remarks), **told(chosen))
 
 
-def _answered(path: Path, assignment: str) -> float:
+def _answered(path: Path) -> float:
     """How much of a file was answered: its answers, without those that are as they were released."""
     with contextlib.suppress(LabError, OSError):
         if path.stat().st_size <= unzip.MOST_BYTES:
-            cells = [cell for cell in read(path, assignment) if isinstance(cell.metadata, dict)]
+            cells = [cell for cell in read(path) if isinstance(cell.metadata, dict)]
             kinds = [cell.metadata.get("nbgrader") for cell in cells]
             answers = sum(isinstance(kind, dict) and kind.get("solution") is True for kind in kinds)
             return answers - 2 * sum(STUB in cell.source or TEXT_STUB in cell.source for cell in cells)

@@ -114,8 +114,8 @@ def fill(
         rows = next(iter(marks[name].values()))
         if most is not None and most != rows.most and not scale:
             raise LabError(
-                f"{file}: {heads[place]!r} has a maximum of {most:g} points, {name} of {rows.most:g}. Set {rows.most:g} as the "
-                "maximum on the platform and download the file again, or let marks be stretched: --scale"
+                f"{file}: {heads[place]!r} has a maximum of {most:g} points, {name} of {rows.most:g}. Set "
+                f"{rows.most:g} on the platform and download the file again, or let marks be stretched: --scale"
             )
         stretch = most / rows.most if most is not None and scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])

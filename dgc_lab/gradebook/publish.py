@@ -44,7 +44,7 @@ def publish(root: Path, target: Path, repo: str | None = None) -> list[str]:
     """Copy what git tracks in ``root`` to ``target``, as a repository with one commit; the names of the files.
 
     The commit has the tag of this version, ``v1.0.0``, which setup cells install. Badges and setup cells lead to
-    ``repo``, ``OWNER/NAME`` on GitHub, or where they do in ``root``. Where anything fails, nothing is left at ``target``.
+    ``repo``, ``OWNER/NAME`` on GitHub, or where they do in ``root``. Where anything fails, ``target`` is removed.
 
     Raises:
         LabError: the target is there and not empty, ``root`` is no copy with sources, lines of a solution would be

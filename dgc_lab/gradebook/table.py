@@ -9,7 +9,8 @@ from dgc_lab.gradebook.ledger import marks_of
 
 
 def marks(folder: Path, target: Path, roster: dict[str, str] | None = None, exercise: str | None = None) -> list[dict]:
-    """Write the table of marks: a row for each student, for each exercise or one the marks, what can be reached, and remarks.
+    """Write the table of marks: a row for each student, and for each exercise, or for one, the marks, what can
+    be reached, and remarks.
 
     Marks given by hand count (`dgc_lab.gradebook.by_hand`, or nbgrader's own pages), and who waits for them is among
     the remarks, as is who was late and what was decided in place of a test. Who has not handed in an exercise has an

@@ -65,7 +65,7 @@ def test_settings_of_git_keep_nobody_from_publishing_and_a_failure_leaves_nothin
     with pytest.raises(LabError, match=r"badges\.py .*repo must be OWNER/NAME, got 'ada'"):
         publish(ROOT, tmp_path / "again", "ada")
     monkeypatch.setenv("GIT_COMMITTER_DATE", "yesteryear")
-    with pytest.raises(LabError, match="^git commit in .*yesteryear"):
+    with pytest.raises(LabError, match=r"^git commit in .*yesteryear"):
         publish(ROOT, tmp_path / "again")
     assert [path.name for path in tmp_path.iterdir()] == ["lab"]
 
