@@ -13,7 +13,8 @@ from dgc_lab.course import sources
 ROOT = Path(__file__).resolve().parents[1]
 EXERCISES = ROOT / "notebooks" / "exercises"
 PYTHON = Path(os.environ.get("DGC_LAB_COURSE_PYTHON", ROOT / ".venv-course" / "bin" / "python"))
-needs_instructor = pytest.mark.skipif(not PYTHON.exists(), reason="no instructors' environment: make course")
+CAN_GRADE = PYTHON.exists() and (EXERCISES / "source").exists()  # a students' copy has no sources
+needs_instructor = pytest.mark.skipif(not CAN_GRADE, reason="no instructors' environment (make course), or no sources")
 
 
 class Instructor:

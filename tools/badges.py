@@ -19,7 +19,6 @@ from urllib.parse import quote
 import dgc_lab
 from dgc_lab.common import LabError
 
-PLACEHOLDER = "YOUR_NAME/YOUR_COPY"
 REPO, REF = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"), re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 ORIGIN = re.compile(r"(?:https://|git@|ssh://git@)github\.com[:/](?P<repo>[^/]+/[^/]+?)(?:\.git)?/?")
 NAMES = r"[^/\s\"\\]+/[^/\s\"\\@)]+"

@@ -94,7 +94,7 @@ def everything(folder: Path, browser: bool = True, course: bool = True):
     ``browser`` and ``course`` say whether JupyterLab and gradings are part of it, where the machine has them.
     """
     from browser import BROWSER, jupyterlab_on, one_cell_notebook
-    from instructor import PYTHON, Instructor, answered, write
+    from instructor import CAN_GRADE, Instructor, answered, write
 
     with contextlib.ExitStack() as stack:
         kernel = Kernel(folder / "kernel")
@@ -110,7 +110,7 @@ def everything(folder: Path, browser: bool = True, course: bool = True):
             address = stack.enter_context(jupyterlab_on([file], folder / "lab", {}))
             doing["lab"] = lambda: in_lab(address)
             [watched["lab MB"]] = set(psutil.Process().children()) - before
-        if course and PYTHON.exists():
+        if course and CAN_GRADE:
             write(answered(EXERCISE), folder / "handed_in" / "Ann" / f"{EXERCISE}.ipynb")
             instructor = Instructor()
             stack.callback(instructor.process.wait)

@@ -38,14 +38,14 @@ LEFT_OUT = ("dgc_lab/course", "dgc_lab/gradebook", "dgc_lab/marking")  # an envi
 SHOWN = ("python", "tensorflow", "keras", "numpy", "pandas", "ipython", "ipywidgets", "matplotlib")
 
 
-def versions_table(file=RESULTS):
+def versions_table():
     """A line for each lane, a DataFrame: its Python, versions that matter most, and how many tests passed and failed.
 
     pandas is imported here alone: whatever Python is at hand can run the lanes.
     """
     import pandas as pd
 
-    rows = json.loads(Path(file).read_text(encoding="utf-8"))
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))
     return pd.DataFrame([{"lane": row["lane"], **row["versions"], **row["tests"]} for row in rows])[
         ["lane", *SHOWN, "passed", "skipped", "failed"]
     ]

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 from dgc_lab.common import LabError
@@ -30,7 +31,9 @@ def parser() -> argparse.ArgumentParser:
         return found
 
     def sources(found):
-        found.add_argument("--source", type=Path, default=EXERCISES / "source", help="folder of the sources")
+        found.add_argument(
+            "--source", type=Path, default=EXERCISES / "source", help="folder of the sources; %(default)s"
+        )
 
     def secret(found):
         found.add_argument("--secret", type=Path, help="file with the course's secret; the release makes it")
@@ -39,18 +42,21 @@ def parser() -> argparse.ArgumentParser:
         found.add_argument("--roster", type=Path, help="file with the students' names, one a line, or a CSV")
 
     def graded(found):
-        found.add_argument("--folder", type=Path, default=Path("grading"), help="the grading folder")
+        found.add_argument("--folder", type=Path, default=Path("grading"), help="the grading folder; ./%(default)s")
 
-    command("new", "write the text of a new exercise", sources).add_argument("name", help="for example 08_my_idea")
+    command("new", "write the text of a new exercise", sources).add_argument(
+        "name", metavar="EXERCISE", help="for example 08_my_idea"
+    )
     found = command("release", "make the students' versions", sources, secret, names)
-    found.add_argument("names", nargs="*", help="exercises; all if none is named")
+    found.add_argument("names", nargs="*", metavar="EXERCISE", help="all if none is named")
     found.add_argument("--to", type=Path, help="where to; notebooks/exercises/release, with a roster ./variants")
-    found = command("grade", "grade a folder or zip of submissions", sources, secret, names, graded)
-    found.add_argument("assignment", help="for example 04_masking")
-    found.add_argument("submissions", type=Path, help="folder or zip as the learning platform hands it out")
-    found.add_argument("--minutes", type=above_zero, default=5, help="longest time of a submission")
-    found.add_argument("--cell-seconds", type=at_least_one, default=60, help="longest time of a cell")
-    found.add_argument("--memory", type=above_zero, default=3, help="most memory of a submission, in GB")
+    found = command("grade", "grade a folder or zip of hand-ins", sources, secret, names, graded)
+    found.add_argument("assignment", metavar="EXERCISE", help="for example 04_masking")
+    text = "folder or zip as the learning platform hands it out"
+    found.add_argument("submissions", type=Path, metavar="HAND-INS", help=text)
+    found.add_argument("--minutes", type=above_zero, default=5, help="longest time of a hand-in; %(default)s")
+    found.add_argument("--cell-seconds", type=at_least_one, default=60, help="longest time of a cell; %(default)s")
+    found.add_argument("--memory", type=above_zero, default=3, help="most memory of a process, in GB; %(default)s")
     found.add_argument("--jobs", type=at_least_one, default=1, metavar="N", help="how many to grade at a time")
     text = "grade where there can be no fence: what is handed in then runs with your rights and your network"
     found.add_argument("--unfenced", action="store_true", help=text)
@@ -59,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     text = "take these out of the report first, where a file is called otherwise now"
     found.add_argument("--forget", nargs="+", default=[], metavar="STUDENT", help=text)
     found = command("feedback", "write a page for each student", graded)
-    found.add_argument("assignment", nargs="?", help="all if none is named")
+    found.add_argument("assignment", nargs="?", metavar="EXERCISE", help="all if none is named")
     found.add_argument("--zip", action="store_true", help="pack them, too, under the names that the platform wants")
     after.add(command, sources, names, graded)
     return main
@@ -101,13 +107,17 @@ def release(options) -> int:
         secret = read_secret(options.secret, make=True)
         variants = {student: variant_number(secret, student) for student in read_roster(options.roster)}
     target = options.to or (Path("variants") if variants else EXERCISES / "release")
-    for path in release(options.source, target, options.names, variants):
-        print(path)
+    written = release(options.source, target, options.names, variants)
+    if variants:
+        for name, count in sorted(Counter(path.name for path in written).items()):
+            print(f"{name}: {after.many(count, 'student')} in {target}")
+    else:
+        print(*written, sep="\n")
     return 0
 
 
 def grade(options) -> int:
-    """Grade; 1 when somebody's submission could not be graded."""
+    """Grade; 1 when somebody's hand-in could not be graded."""
     from dgc_lab.course.grading import grade
     from dgc_lab.gradebook.journal import Journal
     from dgc_lab.gradebook.ledger import marks_of
@@ -133,7 +143,7 @@ def grade(options) -> int:
 
 
 def feedback(options) -> int:
-    """Pages of feedback."""
+    """Pages of feedback; 1 when somebody has none."""
     from dgc_lab.course.feedback import feedback
     from dgc_lab.gradebook.ledger import marks_of, note
     from dgc_lab.gradebook.pages import pack
@@ -143,10 +153,12 @@ def feedback(options) -> int:
         print(words)
     each = ((name, student, mark) for name, rows in marks.items() for student, mark in rows.items())
     notes = {(name, student): (mark.points, note(mark)) for name, student, mark in each}
-    print(f"{len(feedback(options.folder, options.assignment, notes))} pages in {options.folder / 'feedback'}")
-    for path in pack(options.folder, options.assignment) if options.zip else ():
-        print(path)
-    return 0
+    pages, failed = feedback(options.folder, options.assignment, notes)
+    print(f"{after.many(len(pages), 'page')} in {options.folder / 'feedback'}")
+    zips, missing = pack(options.folder, options.assignment) if options.zip else ([], [])
+    for line in (*zips, *failed, *missing):
+        print(line)
+    return int(bool(failed or missing))
 
 
 def new(options) -> int:

@@ -33,7 +33,7 @@ def read_entry(submission: Submission, assignment: str, secret: str | None, rost
     entry = Entry(submission, submission.student, remarks=list(submission.remarks))
     if submission.path is not None:
         with _told(entry):
-            cells = read(submission.path, assignment)
+            cells = read(submission.path)
             entry.student, entry.number = whose(cells, submission.student, secret, roster, entry.remarks)
             entry.cells, entry.own = cells, stated(cells) in (str(entry.number), "")
     return entry

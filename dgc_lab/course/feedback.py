@@ -6,12 +6,10 @@ import html
 import re
 from pathlib import Path
 
-from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows
-from dgc_lab.course.sources import BADGES
+from dgc_lab.course.sources import BADGES, HIDDEN
 from dgc_lab.marking.nbgrader_api import course_api, reason
 
-HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?", re.MULTILINE | re.DOTALL)
 SHOWN = ("text/plain", "text/html", "image/png", "image/jpeg")  # kinds of output
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """<!DOCTYPE html>
@@ -34,13 +32,13 @@ LINK = re.compile(r"(https?://|mailto:|#)", re.IGNORECASE)
 
 def feedback(
     folder: Path, assignment: str | None = None, notes: dict[tuple[str, str], tuple[float, str]] | None = None
-) -> list[Path]:
+) -> tuple[list[Path], list[str]]:
     """Write an HTML page for each student and exercise; hidden tests and where they stopped are left out of it.
 
     At the top of each stands what ``notes`` has for its exercise and student: the points that count, in place of those
     that nbgrader knows of, and words, as Markdown. They are
-    ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Where nbgrader makes no page of something, a
-    LabError says so in its words when all other pages are there.
+    ``feedback/STUDENT/NN_name/NN_name.html`` in the grading folder. Returns them, and nbgrader's words where it makes
+    no page of something; an older page of that is removed.
     """
     from nbgrader.preprocessors import GetGrades
 
@@ -54,19 +52,18 @@ def feedback(
                 result = api.generate_feedback(name, student)
                 if not result["success"]:
                     failed.append(f"nbgrader makes no feedback for {student}, {name}: {reason(result)}")
+                    page.unlink(missing_ok=True)
                     continue
                 safe = safe_page(page.read_text(encoding="utf-8"), f"{name}: {student}")
                 page.unlink()  # nbgrader makes its files read-only
             else:
                 page.parent.mkdir(parents=True, exist_ok=True)
                 reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
-                body = f"<h1>{html.escape(name)}</h1><p>This submission was not graded:</p><ul>{reasons}</ul>"
+                body = f"<h1>{html.escape(name)}</h1><p>This hand-in was not graded:</p><ul>{reasons}</ul>"
                 safe = safe_page(body, f"{name}: {student}")
             page.write_text(safe, encoding="utf-8")
             written.append(page)
-    if failed:
-        raise LabError("\n".join(failed))
-    return written
+    return written, failed
 
 
 def hide_tests():

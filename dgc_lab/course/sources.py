@@ -18,6 +18,8 @@ from dgc_lab.marking.repair import first_line, is_variant
 
 BADGE = r"\[!\[Open in [^\]]*\]\([^)]*\)\]\([^)]*\)"
 BADGES = re.compile(rf"{BADGE}(\s+{BADGE})*")
+HIDDEN = re.compile(r"(?ms)^[ \t]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*\n?")
+MARKERS = re.compile(r"(?m)^[ \t]*### (BEGIN|END) SOLUTION[^\n]*\n?")
 OWN = (
     "**This copy is yours:** its numbers are nobody else's. Open this file itself: in JupyterLab as it is, on Colab by "
     "*File*, *Upload notebook*."

@@ -55,10 +55,10 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     """
     place, remarks, lost = Path(place), [], {}
     if not place.exists():
-        raise LabError(f"no submissions at {place}")
+        raise LabError(f"no hand-ins at {place}")
     if place.is_file():
         if not zipfile.is_zipfile(place):
-            raise LabError(f"submissions must be a folder or a zip, got the file {place}")
+            raise LabError(f"hand-ins must be a folder or a zip, got the file {place}")
         root = Path(unpacked) / "all"
         remarks, lost = unzip.unpack(place, root)
         place = root
@@ -66,7 +66,7 @@ def find(place: Path, assignment: str, unpacked: Path) -> tuple[list[Submission]
     files = sorted({*there, *lost})  # whoever handed in what cannot be unpacked has handed in
     files = [path for path in files if not unzip.LEAVE_OUT.search(path.relative_to(place).as_posix())]
     if not files:
-        raise LabError("; ".join([f"no submissions in {place}", *remarks]))
+        raise LabError("; ".join([f"no hand-ins in {place}", *remarks]))
     place = _of_class(place, files, assignment)
     each: dict[str, list[Path]] = {}
     for name, people in _people(place, files, assignment).items():
@@ -251,7 +251,7 @@ def _choose(
 
     newest = max(map(newness, named))
     alike = [path for path in named if newness(path) == newest]
-    chosen = max(alike, key=lambda path: (_answered(path, assignment) if len(alike) > 1 else 0, path.name))
+    chosen = max(alike, key=lambda path: (_answered(path) if len(alike) > 1 else 0, path.name))
     if len(notebooks) > 1:
         why = f": of {len(alike)} with the same time the one with most answers" if len(alike) > 1 else ""
         remarks.append(f"{len(notebooks)} notebooks handed in, {chosen.name} was taken{why}")
@@ -263,11 +263,11 @@ def _choose(
     return Submission(student, chosen, tuple(remarks), **told(chosen))
 
 
-def _answered(path: Path, assignment: str) -> float:
+def _answered(path: Path) -> float:
     """How much of a file was answered: its answers, without those that are as they were released."""
     with contextlib.suppress(LabError, OSError):
         if path.stat().st_size <= unzip.MOST_BYTES:
-            cells = [cell for cell in read(path, assignment) if isinstance(cell.metadata, dict)]
+            cells = [cell for cell in read(path) if isinstance(cell.metadata, dict)]
             kinds = [cell.metadata.get("nbgrader") for cell in cells]
             answers = sum(isinstance(kind, dict) and kind.get("solution") is True for kind in kinds)
             return answers - 2 * sum(STUB in cell.source or TEXT_STUB in cell.source for cell in cells)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows, submitted
-
-MARKED = re.compile(r"(?ms)^[ \t]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)[^\n]*\n?")
+from dgc_lab.course.sources import MARKERS
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def tasks_of(folder: Path, exercise: str) -> list[Task]:
     for cell in source.cells:
         kind = cell.metadata.get("nbgrader", {})
         if kind.get("solution") and not kind.get("grade"):
-            waiting.append((kind["grade_id"], MARKED.sub("", cell.source)))
+            waiting.append((kind["grade_id"], MARKERS.sub("", cell.source)))
         elif kind.get("grade") and not kind.get("solution"):
             stubs = {name: given[name] for name, _ in waiting}
             tasks.append(Task(kind["grade_id"], kind["points"], stubs, dict(waiting)))

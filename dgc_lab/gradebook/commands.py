@@ -14,7 +14,7 @@ PLATFORMS = ("moodle", "canvas", "brightspace", "blackboard")  # as dgc_lab.grad
 def add(command, sources, names, graded) -> None:
     """Add the commands by ``command(name, text, *shared)``; the others are options that commands share."""
     found = command("marks", "write the marks: a table, or a platform's own file", names, graded)
-    found.add_argument("assignment", nargs="?", help="for a platform's file: only this exercise")
+    found.add_argument("assignment", nargs="?", metavar="EXERCISE", help="all if none is named")
     found.add_argument(
         "--to", type=Path, help="the file to write; in the grading folder marks.csv, or the platform's name"
     )
@@ -30,21 +30,26 @@ def add(command, sources, names, graded) -> None:
     )
     found.add_argument("--scale", action="store_true", help="stretch marks to the platform's maximum")
     found = command("override", "give points in place of a test, with a reason; kept when graded again", graded)
-    for name, text in (("student", "as in the report"), ("assignment", "for example 04_masking"), ("task", "its name")):
-        found.add_argument(name, help=text)
+    found.add_argument("student", help="as in the report")
+    found.add_argument("assignment", metavar="EXERCISE", help="for example 04_masking")
+    found.add_argument("task", help="its name")
     found.add_argument("points", type=points, help="points for the task, or none to take an override back")
     found.add_argument("--reason", default="", help="why; the student reads it, too")
     for name, text in (
         ("statistics", "how the class did, task by task, and the wrong answers given most"),
         ("similar", "list pairs of students with like answers that few others have"),
     ):
-        command(name, text, graded).add_argument("assignment", nargs="?", help="all if none is named")
+        command(name, text, graded).add_argument(
+            "assignment", nargs="?", metavar="EXERCISE", help="all if none is named"
+        )
     command("contest", "the table of exercise 8's contest, the best first", graded)
     found = command("solutions", "write notebooks with solutions and without hidden tests", sources)
-    found.add_argument("names", nargs="*", help="exercises; all if none is named")
+    found.add_argument("names", nargs="*", metavar="EXERCISE", help="all if none is named")
     found.add_argument("--to", type=Path, default=Path("solutions"), help="where to; ./solutions")
     found = command("publish", "copy the repository for students, without solutions and history")
     found.add_argument("to", type=Path, help="an empty folder, which becomes a repository with one commit")
+    text = "where it will be on GitHub: its badges and setup cells lead there; where yours do if not given"
+    found.add_argument("--repo", metavar="OWNER/NAME", help=text)
 
 
 def points(text: str) -> float | None:
@@ -57,6 +62,16 @@ def points(text: str) -> float | None:
     return None if text == "none" else float(text.replace(",", "."))
 
 
+def many(count: int, thing: str) -> str:
+    """So many things.
+
+    Example:
+        >>> many(1, "page"), many(2, "page")
+        ('1 page', '2 pages')
+    """
+    return f"{count} {thing if count == 1 else f'{thing}s'}"
+
+
 def marks(options) -> int:
     """The marks, with those that a person has given.
 
@@ -66,19 +81,24 @@ def marks(options) -> int:
     from dgc_lab.gradebook.by_hand import by_hand
     from dgc_lab.gradebook.table import marks
 
-    folder = options.folder
+    folder, platform = options.folder, next((name for name in PLATFORMS if getattr(options, name)), None)
+    if not platform and (options.column or options.scale):
+        raise LabError("--column and --scale are for a platform's own file: name it, as in --moodle FILE")
+    if platform and options.roster:
+        raise LabError(f"--roster is for the table of marks, and --{platform} fills a file that has its own names")
     for words in [*late.unmatched(folder), *overrides.unmatched(folder), *outdated(folder, options.assignment)]:
         print(words)
     if options.by_hand:
         entered, waiting = by_hand(options.folder, options.by_hand)
-        print(f"{entered} answers have points in {', '.join(map(str, options.by_hand))}, {waiting} wait for them")
-    platform = next((name for name in PLATFORMS if getattr(options, name)), None)
+        sheets = ", ".join(map(str, options.by_hand))
+        print(f"{many(entered, 'answer')} with points in {sheets}, {waiting} without")
     if platform:
         return fill(options, platform)
     roster = read_roster(options.roster) if options.roster else None
     target = options.to or options.folder / "marks.csv"
-    print(f"{len(marks(folder, target, roster))} students in {target}")
-    if roster and not any(roster.keys() & rows.keys() for rows in graded_rows(folder).values()):
+    print(f"{many(len(marks(folder, target, roster, options.assignment)), 'student')} in {target}")
+    rows = graded_rows(folder, options.assignment).values()
+    if roster and not any(roster.keys() & every.keys() for every in rows):
         column = f"names come from the first column of {options.roster}, as {next(iter(roster.values()))!r} does"
         print(f"0 of {len(roster)} names on the roster have handed in; {column}")
         return 1
@@ -94,11 +114,13 @@ def fill(options, platform: str) -> int:
     target = options.to or options.folder / file.name
     if not file.exists():
         raise LabError(f"no file {file}")
+    if target.exists() and target.samefile(file):
+        raise LabError(f"{target} is the file that is to be filled, and would be lost: name another one (--to)")
     filled = fill(marks_of(options.folder, options.assignment), file, platform, options.column, options.scale)
     target.write_bytes(filled.data)
     for line in filled.left:
         print(f"left as it was: {line}")
-    print(f"{filled.count} marks in {target}, nothing else in it has changed")
+    print(f"{many(filled.count, 'mark')} in {target}, nothing else in it has changed")
     return int(bool(filled.left))
 
 
@@ -135,7 +157,7 @@ def similar(options) -> int:
     path, rows = write_similar(options.folder, options.assignment)
     for row in rows[:20]:
         print(f"{row['exercise']} {row['first']} and {row['second']}, {row['bits']} bits: {row['answers']}")
-    print(f"{len(rows)} pairs in {path}: look at them; alike is not copied")
+    print(f"{many(len(rows), 'pair')} in {path}: look at them; alike is not copied")
     return 0
 
 
@@ -163,5 +185,7 @@ def publish(options) -> int:
     """The students' copy."""
     from dgc_lab.gradebook.publish import publish
 
-    print(f"{len(publish(Path(), options.to))} files in {options.to}: a repository of one commit, ready to be pushed")
+    print(f"{many(len(publish(Path(), options.to, options.repo)), 'file')} in {options.to}: a repository of one commit")
+    address = f"https://github.com/{options.repo}" if options.repo else "ADDRESS"
+    print(f"Push it with its tag, which setup cells install: git -C {options.to} push --tags {address} main")
     return 0

@@ -1,4 +1,4 @@
-"""What grading says, on the screen and in a log: a class of two hundred is graded over night."""
+"""What grading says, on the screen and in a log: a class of two hundred is graded overnight."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _whole_name(task: str, tasks: dict, exercise: str, place: str = "") -> str:
         if name in tasks:
             return name
     there = ", ".join(sorted(each.removeprefix("marks-") for each in tasks))
-    raise LabError(f"{place}a machine marks no task {task!r} of {exercise}; there are: {there}")
+    raise LabError(f"{place}{task!r} is not a machine-marked task of {exercise}; there are: {there}")
 
 
 def override(folder: Path, student: str, exercise: str, task: str, points: float | None, reason: str) -> list[dict]:

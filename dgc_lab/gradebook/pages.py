@@ -11,25 +11,25 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from dgc_lab.common import LabError
 from dgc_lab.course.report import graded_rows
 
 
-def pack(folder: Path, exercise: str | None = None) -> list[Path]:
+def pack(folder: Path, exercise: str | None = None) -> tuple[list[Path], list[str]]:
     """Pack the pages of feedback, one zip for each exercise: ``feedback-NN_name.zip`` in the grading folder.
 
-    Raises:
-        LabError: a page is not there yet (`dgc_lab.course.feedback.feedback`), or the folder was graded before names of
-            files were kept.
+    Returns the zips, and in words who is in none: there is no page of theirs (`dgc_lab.course.feedback.feedback`), or
+    they were graded before names of files were kept.
     """
-    folder, written = Path(folder).resolve(), []
+    folder, written, missing = Path(folder).resolve(), [], []
     for name, rows in sorted(graded_rows(folder, exercise).items()):
         target = folder / f"feedback-{name}.zip"
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        with zipfile.ZipFile(target.with_suffix(".new"), "w", zipfile.ZIP_DEFLATED) as packed:
             for student, row in sorted(rows.items()):
                 page = folder / "feedback" / student / name / f"{name}.html"
-                if not page.exists() or not row.get("handed_in"):
-                    raise LabError(f"no page or no file name of {student}, {name}: grade it again, then write feedback")
-                packed.write(page, str(PurePosixPath(row["handed_in"]).with_suffix(".html")))
+                if page.exists() and row.get("handed_in"):
+                    packed.write(page, str(PurePosixPath(row["handed_in"]).with_suffix(".html")))
+                else:
+                    missing.append(f"{student}, {name}: not in the zip; grade it again, then write feedback")
+        target.with_suffix(".new").replace(target)
         written.append(target)
-    return written
+    return written, missing

@@ -117,8 +117,8 @@ def fill(
         rows = next(iter(marks[name].values()))
         if most is not None and most != rows.most and not scale:
             raise LabError(
-                f"{file}: {heads[place]!r} goes to {most:g}, {name} to {rows.most:g} points. Set {rows.most:g} as the "
-                "maximum on the platform and download the file again, or let marks be stretched: --scale"
+                f"{file}: {heads[place]!r} has a maximum of {most:g} points, {name} of {rows.most:g}. Set "
+                f"{rows.most:g} on the platform and download the file again, or let marks be stretched: --scale"
             )
         stretch = most / rows.most if most is not None and scale else 1
         comma = _comma(table, [*texts, *(table.rows[line.place][place] for line in lines)], heads[place])
@@ -215,7 +215,7 @@ def _line_of(lines: list[Line], student: str, mark: Mark, platform: str) -> tupl
             return None, f"the file is from number {mark.number}, which is somebody else's"
         called = {_key(student).removesuffix(mark.number), _key(student), _key(_folder_name(mark))}
         if platform == "moodle" and not called & by_number[0].names:
-            return None, f"number {mark.number} is called otherwise here: is it a group's hand-in?"
+            return None, f"number {mark.number} has another name here: is it a group's hand-in?"
         return by_number[0], ""
     if len(by_name) == 1:
         return by_name[0], ""

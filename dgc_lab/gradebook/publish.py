@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
+import dgc_lab
 from dgc_lab.common import LabError
 
 # The sources with hidden tests, and the tests that need them, have wrong answers with what is wrong about them, or show
@@ -30,14 +33,22 @@ it: it looks your answer over at once and says what was expected. Hand in the no
 """
 TELLING = re.compile(r"(?ms)^[ \t]*### BEGIN (?:SOLUTION|HIDDEN TESTS)[^\n]*\n(.*?)^[ \t]*### END")
 LEAST_TELLING = 60  # characters of two lines that follow each other
+PROMISES = "tools/promises.csv"
+# Whoever publishes may sign what they commit, or have hooks: the copy is nobody's.
+NOBODYS = (
+    "user.name=DGC Lab,user.email=nobody@localhost,commit.gpgsign=false,tag.gpgsign=false,core.hooksPath=/dev/null"
+)
 
 
-def publish(root: Path, target: Path) -> list[str]:
+def publish(root: Path, target: Path, repo: str | None = None) -> list[str]:
     """Copy what git tracks in ``root`` to ``target``, as a repository with one commit; the names of the files.
 
+    The commit has the tag of this version, ``v1.0.0``, which setup cells install. Badges and setup cells lead to
+    ``repo``, ``OWNER/NAME`` on GitHub, or where they do in ``root``. Where anything fails, ``target`` is removed.
+
     Raises:
-        LabError: the target is there and not empty, ``root`` is no copy with sources, or lines of a solution would be
-            in the copy.
+        LabError: the target is there and not empty, ``root`` is no copy with sources, lines of a solution would be
+            in the copy, or git or a tool of the copy refuses something.
     """
     root, target = Path(root).resolve(), Path(target).resolve()
     if target.exists() and any(target.iterdir()):
@@ -46,29 +57,34 @@ def publish(root: Path, target: Path) -> list[str]:
         raise LabError(f"{root} has no notebooks/exercises/source: publish from the top of the instructors' copy")
     tracked = [name for name in _git(root, "ls-files", "-z").split("\0") if name and (root / name).exists()]
     names = [name for name in tracked if not name.startswith(LEFT_OUT)]
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, target / name, follow_symlinks=False)
+    try:
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target / name, follow_symlinks=False)
+        _for_students(root, target, names, repo)
+        _git(target, "init", "--quiet", "--initial-branch=main")
+        _git(target, "add", "--all")
+        _git(target, "commit", "--quiet", "-m", "The lab, for students")
+        _git(target, "tag", f"v{dgc_lab.__version__}")
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    return names
+
+
+def _for_students(root: Path, target: Path, names: list[str], repo: str | None) -> None:
+    """Change what is another's in the copy: the guide, promises whose tests are left out, and addresses."""
     released = sorted(path.stem for path in (target / "notebooks" / "exercises" / "release").glob("*/*.ipynb"))
     rows = "\n".join(f"- [{name}](release/{name}/{name}.ipynb)" for name in released)
     (target / GUIDE).write_text(FOR_STUDENTS.format(list=rows), encoding="utf-8")
     if given_away := told(root, [target / name for name in names]):
-        shutil.rmtree(target)
         raise LabError("lines of a solution or a hidden test are in:\n" + "\n".join(sorted(given_away)))
-    _git(target, "init", "--quiet", "--initial-branch=main")
-    _git(target, "add", "--all")
-    _git(
-        target,
-        "-c",
-        "user.name=DGC Lab",
-        "-c",
-        "user.email=nobody@localhost",
-        "commit",
-        "--quiet",
-        "-m",
-        "The lab, for students",
-    )
-    return names
+    lines = (target / PROMISES).read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not any(f",{left}" in line for left in LEFT_OUT)]
+    (target / PROMISES).write_text("".join(kept), encoding="utf-8")
+    _run([sys.executable, "-B", "tools/write_reliability_page.py"], target)
+    if repo:
+        _run([sys.executable, "-B", "tools/badges.py", "--repo", repo], target)
 
 
 def told(root: Path, files: list[Path]) -> set[str]:
@@ -100,8 +116,15 @@ def _pairs(text: str) -> set[tuple[str, str]]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What a git command says; its error as a LabError."""
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
+    """What a git command says."""
+    settings = [word for setting in NOBODYS.split(",") for word in ("-c", setting)]
+    return _run(["git", *settings, *arguments], folder, f"git {arguments[0]}")
+
+
+def _run(command: list[str], folder: Path, name: str = "") -> str:
+    """What a command says that runs in a folder, with the lab that is there; its error as a LabError."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise LabError(f"git {arguments[0]} in {folder}: {done.stderr.strip()}")
+        raise LabError(f"{name or ' '.join(command[2:])} in {folder}: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from dgc_lab.course.sources import assignments, notebook
+from dgc_lab.course.sources import HIDDEN, MARKERS, assignments, notebook
 
-HIDDEN = re.compile(r"(?ms)^[ \t]*### BEGIN HIDDEN TESTS.*?^[ \t]*### END HIDDEN TESTS[^\n]*\n?")
-MARKERS = re.compile(r"(?m)^[ \t]*### (BEGIN|END) SOLUTION[^\n]*\n?")
 NOTE = "These are the solutions. There are other right answers: the check below an answer says whether yours is one."
 
 

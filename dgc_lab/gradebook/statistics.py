@@ -55,7 +55,7 @@ def _text(answers: dict[str, str], task) -> str:
     return "\n\n".join(answers.get(answer, "") for answer in task.stubs)
 
 
-def most_common(answers: list[str], most: int = MOST_WRONG) -> list[tuple[str, int]]:
+def most_common(answers: list[str]) -> list[tuple[str, int]]:
     """The answers that are there most often, each as somebody has written it, with how often; once is no pattern.
 
     Example:
@@ -64,7 +64,7 @@ def most_common(answers: list[str], most: int = MOST_WRONG) -> list[tuple[str, i
     """
     forms = [normal_form(answer) for answer in answers]
     first = dict(zip(reversed(forms), reversed(answers), strict=True))
-    return [(first[form], count) for form, count in Counter(forms).most_common(most) if count > 1]
+    return [(first[form], count) for form, count in Counter(forms).most_common(MOST_WRONG) if count > 1]
 
 
 def write_statistics(folder: Path, exercise: str | None = None) -> tuple[Path, list[dict]]:

@@ -8,8 +8,9 @@ from dgc_lab.course.csv_text import write_rows
 from dgc_lab.gradebook.ledger import marks_of
 
 
-def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> list[dict]:
-    """Write the table of marks: a row for each student, for each exercise the marks, what can be reached, and remarks.
+def marks(folder: Path, target: Path, roster: dict[str, str] | None = None, exercise: str | None = None) -> list[dict]:
+    """Write the table of marks: a row for each student, and for each exercise, or for one, the marks, what can
+    be reached, and remarks.
 
     Marks given by hand count (`dgc_lab.gradebook.by_hand`, or nbgrader's own pages), and who waits for them is among
     the remarks, as is who was late and what was decided in place of a test. Who has not handed in an exercise has an
@@ -17,7 +18,7 @@ def marks(folder: Path, target: Path, roster: dict[str, str] | None = None) -> l
     (`dgc_lab.course.roster.read_roster`) there is a row for each name on it, in its order and as it is written there,
     and those who are not on it come last.
     """
-    known = marks_of(folder)
+    known = marks_of(folder, exercise)
     graded = {student for rows in known.values() for student in rows}
     table = []
     for student in [*(roster or ()), *sorted(graded - set(roster or ()))]:

@@ -22,8 +22,8 @@ SECONDS_TO_END = 5
 def parents(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Groups below which ours would be made: the one of this process, in a tree for each kind of limit.
 
-    In version 2, with one tree for all, it is the one above: a group that holds processes can hand no limits on to those
-    below it, but for the topmost.
+    In version 2, with one tree for all, it is the one above: a group that holds processes can hand no limits on, but for
+    the topmost.
     """
     try:
         mine = dict(re.findall(r"(?m)^\d+:([^:]*):/?(.*)$", own.read_text()))

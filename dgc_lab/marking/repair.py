@@ -36,7 +36,7 @@ def first_line(cell) -> str:
     return cell.source.strip().split("\n")[0].strip()
 
 
-def read(path, name: str):
+def read(path):
     """The cells of a submitted file; what a LabError says of one that is no notebook is for the instructor's report."""
     import nbformat
 

@@ -360,7 +360,10 @@ def test_the_release_is_what_is_committed(tmp_path, course):
 def test_each_students_copy_has_no_badge_and_says_once_whose_it_is(tmp_path, course):
     (tmp_path / "roster.csv").write_text("ann\nben\n")
     names = ("--secret", tmp_path / "secret", "--roster", tmp_path / "roster.csv")
-    course("release", *names, "--to", tmp_path / "variants")
+    said = course("release", *names, "--to", tmp_path / "variants")
+    assert said.startswith(
+        f"01_aggregation.ipynb: 2 students in {tmp_path / 'variants'}\n02_replicas.ipynb: 2 students"
+    )
     for name in sources.assignments(EXERCISES / "source"):
         for student in ("ann", "ben"):
             text = (tmp_path / "variants" / student / f"{name}.ipynb").read_text()
@@ -389,14 +392,14 @@ def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path, cou
     printed = course("grade", BY_HAND, handed, *folder)
     assert "jane: 20 of 40" in printed
     assert "to be marked by hand: bytes, conclusion, experiment, question, text-and-code" in printed
-    assert f"0 answers have points in {sheet}, 5 wait for them" in course(*enter)
+    assert f"0 answers with points in {sheet}, 5 without" in course(*enter)
     assert table(marks)[0][BY_HAND] == "20.0"
     empty = sheet.read_text()
     assert empty.count("jane,07_own_model,") == 5
 
     filled = empty.replace(",6,,", ",6,5,a *clear* plan").replace(",4,,", ",4,2.5,")
     sheet.write_text(filled.replace(".", ",").replace(",", ";").replace("2;5", "2,5"))  # as other countries' do
-    assert "4 answers have points" in course(*enter)
+    assert "4 answers with points" in course(*enter)
     [jane] = table(marks)
     assert jane[BY_HAND] == "32.5"
     assert jane["remarks"] == f"{BY_HAND}: to be marked by hand: text-and-code"
@@ -406,7 +409,7 @@ def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path, cou
     # What was marked is no longer there; where there never was an answer, nothing waits.
     write(answered(BY_HAND, {"question": "Another one."}, solved=False), handed / "jane.ipynb")
     course("grade", BY_HAND, handed, *folder)
-    assert f"0 answers have points in {sheet}, 4 wait for them" in course(*enter)
+    assert f"0 answers with points in {sheet}, 4 without" in course(*enter)
     [jane] = table(marks)
     assert jane[BY_HAND] == "12.5"
     assert jane["remarks"] == f"{BY_HAND}: to be marked by hand: bytes, conclusion, experiment, question"
@@ -418,5 +421,5 @@ def test_what_a_person_marks_goes_into_the_table_and_onto_the_page(tmp_path, cou
     before = sheet.read_text()
     (handed / "jane.ipynb").write_text("%PDF")
     course("grade", BY_HAND, handed, *folder, expected=1)
-    assert f"0 answers have points in {sheet}, 0 wait for them" in course(*enter)
+    assert f"0 answers with points in {sheet}, 0 without" in course(*enter)
     assert sheet.read_text() == before

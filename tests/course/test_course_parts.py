@@ -4,6 +4,7 @@ import copy
 import datetime as dt
 import json
 import os
+import re
 import zipfile
 
 import nbformat
@@ -43,7 +44,7 @@ def test_one_notebook_of_each_student(tmp_path):
     found, _ = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
     chosen = {each.student: each.path and each.path.name for each in found}
     assert chosen == {"jane": "04_masking.ipynb", "jim": None, "john": "john_1_3_x-1.ipynb"}
-    with pytest.raises(LabError, match=r"no submissions at .*nowhere"):
+    with pytest.raises(LabError, match=r"no hand-ins at .*nowhere"):
         submissions.find(tmp_path / "nowhere", "04_masking", tmp_path / "out")
 
 
@@ -312,6 +313,29 @@ def test_without_a_fence_nothing_is_graded_unless_that_is_said(tmp_path, monkeyp
         assert not (tmp_path / "grading").exists()
     finally:
         first_way.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--scale"], "--column and --scale are for a platform's own file"),
+        (["--column", "x"], "--column and --scale are for a platform's own file"),
+        (["--moodle", "x.csv", "--roster", "names"], "--roster is for the table of marks, and --moodle fills"),
+    ],
+)
+def test_an_option_of_marks_that_would_do_nothing_is_refused(tmp_path, capsys, options, words):
+    assert main(["marks", *options, "--folder", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_names_every_default_and_calls_things_as_the_guide_does(capsys):
+    for command, default in (("release", "notebooks/exercises/source"), ("grade", "./grading"), ("marks", "./grading")):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        said = capsys.readouterr().out
+        assert default in said
+        assert "EXERCISE" in said
+        assert not re.search("assignment|submission", said)
 
 
 @pytest.mark.parametrize("command", ["marks", "feedback", "statistics", "similar", "contest"])

@@ -148,7 +148,7 @@ def test_a_groups_number_is_no_students(tmp_path):
     [said] = left(
         tmp_path, {"Team-A": group}, MOODLE.replace("Kim Closed,kim@example.org", "Kim").replace(",No,-", ",Yes,-")
     )
-    assert "number 4714 is called otherwise here: is it a group's hand-in?" in said
+    assert "number 4714 has another name here: is it a group's hand-in?" in said
 
 
 def test_a_name_that_two_share_is_nobodys(tmp_path):
@@ -195,7 +195,7 @@ def test_several_exercises_find_their_columns_and_a_column_can_be_named(tmp_path
 def test_another_maximum_is_refused_or_stretched_to_when_that_is_said(tmp_path):
     (tmp_path / "file.csv").write_text(MOODLE.replace("18.00", "100.00"))
     marks = {EXERCISE: {"Jane-Doe-4711": mark(15.5, "4711")}}
-    with pytest.raises(LabError, match=r"'Grade' goes to 100, 04_masking to 18 points"):
+    with pytest.raises(LabError, match=r"'Grade' has a maximum of 100 points, 04_masking of 18\."):
         fill(marks, tmp_path / "file.csv", "moodle")
     assert b'grading - ",86.11,100.00' in fill(marks, tmp_path / "file.csv", "moodle", scale=True).data
 

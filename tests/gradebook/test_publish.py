@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dgc_lab
 from dgc_lab.common import LabError
 from dgc_lab.gradebook.publish import publish, told
 
@@ -22,7 +23,7 @@ def git(folder, *arguments):
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     target = tmp_path_factory.mktemp("published") / "lab"
-    publish(ROOT, target)
+    publish(ROOT, target, "ada/lab-for-students")
     return target
 
 
@@ -44,6 +45,29 @@ def test_no_solution_no_hidden_test_and_no_history_is_in_it(copy):
     guide = (copy / "notebooks/exercises/README.md").read_text()
     assert "release/04_masking/04_masking.ipynb" in guide
     assert "misconception" not in guide
+
+
+def test_what_its_setup_cells_install_is_its_own_commit(copy):
+    [address] = set(
+        re.findall(r"git\+https://github\.com/[^\s\"\\]+", (copy / "notebooks/08_other_compressors.ipynb").read_text())
+    )
+    assert address == f"git+https://github.com/ada/lab-for-students@v{dgc_lab.__version__}"
+    assert git(copy, "rev-parse", address.partition("@")[2]) == git(copy, "rev-parse", "HEAD")
+
+
+def test_settings_of_git_keep_nobody_from_publishing_and_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    settings = {"commit.gpgsign": "true", "tag.gpgsign": "true", "gpg.program": "/bin/false"}
+    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+    for number, (name, value) in enumerate(settings.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    publish(ROOT, tmp_path / "lab")
+    with pytest.raises(LabError, match=r"badges\.py .*repo must be OWNER/NAME, got 'ada'"):
+        publish(ROOT, tmp_path / "again", "ada")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "yesteryear")
+    with pytest.raises(LabError, match=r"^git commit in .*yesteryear"):
+        publish(ROOT, tmp_path / "again")
+    assert [path.name for path in tmp_path.iterdir()] == ["lab"]
 
 
 def test_a_solution_that_has_strayed_is_found(tmp_path):
@@ -68,6 +92,12 @@ def test_what_would_be_lost_or_is_no_copy_for_instructors_is_refused(tmp_path, c
 def test_its_own_tests_are_found_and_those_of_the_exercises_room_pass(copy):
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pytest_in = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    for what in (["--collect-only", "tests"], ["dgc_lab/exercises", "tests/lessons/test_names.py"]):
+    tools = [
+        "tests/tools/test_reliability_page.py",
+        "tests/tools/test_fuzz.py",
+        "-k",
+        "promise or page or report or moodle",
+    ]
+    for what in (["--collect-only", "tests"], ["dgc_lab/exercises", "tests/lessons/test_names.py"], tools):
         done = subprocess.run([*pytest_in, *what], cwd=copy, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:]

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+import shutil
 import subprocess
 import types
 import zipfile
@@ -113,6 +114,24 @@ def test_feedback_goes_back_under_the_names_that_moodle_gave(graded, course):
         assert folder_of(name).split("_", 4)[:4] == [name, str(number), "assignsubmission", "file"]
 
 
+def test_a_page_that_cannot_be_made_keeps_nobody_elses_from_the_zip(graded, course, tmp_path):
+    folder = tmp_path / "grading"
+    shutil.copytree(graded.folder, folder)
+    shutil.rmtree(folder / "autograded" / "Kim-Late")
+    said = course("feedback", "--zip", "--folder", folder, expected=1)
+    assert f"nbgrader makes no feedback for Kim-Late, {FIRST}" in said
+    assert f"Kim-Late, {FIRST}: not in the zip" in said
+    with zipfile.ZipFile(folder / f"feedback-{FIRST}.zip") as packed:
+        assert len(packed.namelist()) == len(NAMES) - 1
+
+
+def test_a_platforms_file_is_not_written_over(graded, course):
+    original = graded.folder / "worksheet.csv"
+    original.write_bytes(HEAD.encode())
+    course("marks", FIRST, "--moodle", original, "--folder", graded.folder, expected=2)
+    assert original.read_bytes() == HEAD.encode()
+
+
 def test_a_page_of_feedback_has_one_total_and_no_picture_that_is_not_there(graded, course):
     course("feedback", "--folder", graded.folder)
     page = (graded.folder / "feedback" / "Kim-Late" / FIRST / f"{FIRST}.html").read_text()
@@ -158,7 +177,10 @@ def test_overrides_that_are_edited_by_hand_are_checked_with_their_line(graded, c
     assert mark_of(graded, course, "Jose-O-Neill") == before
     for row, words in (
         (f"Jose-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
-        (f"Jose-O-Neill,{FIRST},splitt,1,x,x,", "line 2: a machine marks no task 'splitt' of 04_masking; there are: "),
+        (
+            f"Jose-O-Neill,{FIRST},splitt,1,x,x,",
+            "line 2: 'splitt' is not a machine-marked task of 04_masking; there are: ",
+        ),
     ):
         file.write_text(f"{head}{row}\n")
         for command in (grade, ("marks", *folder), ("feedback", *folder)):
@@ -270,6 +292,8 @@ def test_a_gradebook_that_is_gone_is_made_again(tmp_path, course):
     course("marks", *folder, expected=2)
     course("grade", "09_two", tmp_path / "09_two", "--source", tmp_path / "source", *folder)
     assert "2 students in" in course("marks", *folder)
+    course("marks", "09_two", *folder)
+    assert set(rows_of(tmp_path / "grading" / "marks.csv")[0]) == {"student", "09_two", "09_two of", "remarks"}
 
 
 def test_statistics_count_each_task_and_show_what_went_wrong(graded, course):
@@ -347,13 +371,13 @@ def test_points_for_the_wrong_one_are_taken_back_when_the_sheet_no_longer_has_th
     sheet.write_text(empty.replace(john, f"{john[:-1]}4,"))
     said = course(*enter)
     assert f"taken back, for {sheet} has none now: jane's 4 points for question of {BY_HAND}\n" in said
-    assert "1 answers have points" in said
-    assert "9 wait for them" in said
+    assert "1 answer with points" in said
+    assert ", 9 without" in said
     assert by_hand_marks(waiting) == [20, 24]
     course("feedback", "--folder", waiting)
     assert "well seen" not in (waiting / "feedback" / "jane" / BY_HAND / f"{BY_HAND}.html").read_text()
     sheet.write_text(empty)
-    assert "10 wait for them" in course(*enter)
+    assert ", 10 without" in course(*enter)
 
 
 def test_only_a_csv_becomes_a_sheet_for_points(tmp_path, waiting, course):
@@ -365,11 +389,11 @@ def test_only_a_csv_becomes_a_sheet_for_points(tmp_path, waiting, course):
 def test_two_markers_share_what_a_person_reads_and_join_it(tmp_path, waiting, course):
     sheets = [tmp_path / "ann.csv", tmp_path / "ben.csv"]
     enter = ("marks", "--folder", waiting, "--by-hand", *sheets)
-    assert "0 answers have points" in course(*enter)
+    assert "0 answers with points" in course(*enter)
     assert [{row["student"] for row in rows_of(sheet)} for sheet in sheets] == [{"jane"}, {"john"}]
     for sheet in sheets:
         sheet.write_text(re.sub(r"(?m),(\d),,$", r",\1,\1,read", sheet.read_text()))
-    assert "10 answers have points" in course(*enter)
+    assert "10 answers with points" in course(*enter)
     assert by_hand_marks(waiting) == [40, 40]
     both = sheets[0].read_text() + sheets[1].read_text().split("\n")[1].replace(",read", "").rsplit(",", 1)[0] + ",1,\n"
     sheets[0].write_text(both)  # two markers gave one answer different points

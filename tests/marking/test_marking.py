@@ -267,7 +267,7 @@ def test_metadata_of_any_kind_are_no_harm(tmp_path):
     written = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("last = 1")])
     del written.cells[-1]["cell_type"]
     (tmp_path / "x.ipynb").write_text(json.dumps(written))
-    read = repair.read(tmp_path / "x.ipynb", "04")
+    read = repair.read(tmp_path / "x.ipynb")
     assert [repair.is_variant(cell) for cell in read] == [False] * 3
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dgc_lab
-from badges import PLACEHOLDER, main, repo_of, stamp, stamp_all
+from badges import main, repo_of, stamp, stamp_all
 from dgc_lab.common import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
     wheels = json.loads((copy / "dgc_lab" / "install" / "horovod_wheels.json").read_text())
     assert wheels["address"].startswith("https://github.com/ada/gradients/releases/download/")
     assert stamp_all(copy, "ada/gradients", "term/2027") == []
-    stamp_all(copy, PLACEHOLDER)
+    stamp_all(copy, "YOUR_NAME/YOUR_COPY")
     assert texts(copy) == before
 
 
