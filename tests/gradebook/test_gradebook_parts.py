@@ -278,7 +278,9 @@ def test_a_page_is_packed_under_the_name_of_what_it_is_about(tmp_path, given, wa
 
 
 def test_who_has_no_page_is_named_and_a_break_leaves_the_zip_that_was_there(tmp_path):
-    rows = {name: {"status": "graded", "handed_in": f"{name}.ipynb"} for name in ("ann", "bo", "cy")} | {"dee": {}}
+    row = {"status": "graded", "remarks": [], "score": 1, "most": 1, "seconds": 1}
+    rows = {name: {**row, "student": name, "handed_in": f"{name}.ipynb"} for name in ("ann", "bo", "cy", "dee")}
+    del rows["dee"]["handed_in"]
     (tmp_path / "report.json").write_text(json.dumps({"04_masking": rows}))
     for name in ("ann", "bo"):
         (tmp_path / "feedback" / name / "04_masking").mkdir(parents=True)
