@@ -22,7 +22,7 @@ SECONDS_TO_END = 5
 def parents(groups: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Groups below which ours would be made: the one of this process, in a tree for each kind of limit.
 
-    In version 2, with one tree for all, it is the one above: a group that holds processes can hand no limits on, but for
+    In version 2, with one tree for all, it is the one above: a group that holds processes hands no limits on, but for
     the topmost.
     """
     try:
