@@ -26,9 +26,9 @@ COUNTED |= {"covered_branches": "branches_run"}
 ROOMS = tuple(sorted(folder.name for folder in (ROOT / "tests").iterdir() if list(folder.glob("test_*.py"))))
 
 
-def coverage_table() -> pd.DataFrame:
+def coverage_table(file: Path = RESULTS) -> pd.DataFrame:
     """A line for each room of the library and one for all: lines, branches, and the percentage of both that was run."""
-    table = pd.DataFrame(json.loads(RESULTS.read_text(encoding="utf-8"))["rooms"])
+    table = pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["rooms"])
     table = pd.concat([table, pd.DataFrame([{"room": "all", **table.sum(numeric_only=True)}])], ignore_index=True)
     run = (table.lines_run + table.branches_run) / (table.lines + table.branches)
     return table.assign(percent=(100 * run).round(1))

@@ -66,7 +66,7 @@ class Mutant(NamedTuple):
         return {"module": Path(self.module).name, "line": self.line, "old": self.old, "new": self.new}
 
 
-def mutants_table() -> pd.DataFrame:
+def mutants_table(file: Path = RESULTS) -> pd.DataFrame:
     """A line for each module and one for all: mutants tried, caught, known to change nothing, and survived.
 
     ``percent`` is the share that was caught of those that change something.
@@ -75,7 +75,7 @@ def mutants_table() -> pd.DataFrame:
         >>> list(mutants_table().columns)
         ['module', 'mutants', 'killed', 'equivalent', 'survived', 'percent']
     """
-    table = pd.DataFrame(json.loads(RESULTS.read_text(encoding="utf-8"))["modules"])
+    table = pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["modules"])
     table = pd.concat([table, pd.DataFrame([{"module": "all", **table.sum(numeric_only=True)}])], ignore_index=True)
     return table.assign(percent=(100 * table.killed / (table.mutants - table.equivalent)).round(1))
 
