@@ -44,9 +44,8 @@ class Processes:
         """Stop all, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
-        if self.dead():
-            time.sleep(0.2)  # the first that is gone may have died of the end of another, which takes longer
-            error = self.died(self.dead())
+        if dead := self.dead():
+            error = self.died(dead)
             self.terminate(str(error).split(";")[0])
             raise error
 

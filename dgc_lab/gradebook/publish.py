@@ -35,9 +35,8 @@ TELLING = re.compile(r"(?ms)^[ \t]*### BEGIN (?:SOLUTION|HIDDEN TESTS)[^\n]*\n(.
 LEAST_TELLING = 60  # characters of two lines that follow each other
 PROMISES = "tools/promises.csv"
 # Whoever publishes may sign what they commit, or have hooks: the copy is nobody's.
-NOBODYS = (
-    "user.name=DGC Lab,user.email=nobody@localhost,commit.gpgsign=false,tag.gpgsign=false,core.hooksPath=/dev/null"
-)
+NOBODYS = ("user.name=DGC Lab", "user.email=nobody@localhost", "commit.gpgsign=false", "tag.gpgsign=false")
+NOBODYS += ("core.hooksPath=/dev/null",)
 
 
 def publish(root: Path, target: Path, repo: str | None = None) -> list[str]:
@@ -117,7 +116,7 @@ def _pairs(text: str) -> set[tuple[str, str]]:
 
 def _git(folder: Path, *arguments: str) -> str:
     """What a git command says."""
-    settings = [word for setting in NOBODYS.split(",") for word in ("-c", setting)]
+    settings = [word for setting in NOBODYS for word in ("-c", setting)]
     return _run(["git", *settings, *arguments], folder, f"git {arguments[0]}")
 
 
