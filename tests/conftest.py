@@ -31,6 +31,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 gc.disable()  # an eighth of the time that TensorFlow's import takes; `pytest_collection_finish` enables it
 
+# What make hands on would make another make, called by a test, say and do other things.
+for name in ("GPU", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"):
+    os.environ.pop(name, None)
+
 # A shell starts what is to run in the background deaf to Ctrl-C, and tests that interrupt themselves would never end.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -57,7 +57,7 @@ class Call:
     def __init__(self, processes, names: list[str], grace: float):
         self.processes, self.names, self.grace = processes, names, grace
         self.outcomes: dict[int, CallResult] = {}  # by number, of those that have ended
-        self._stop_since = None
+        self._stopped = False
 
     def problems(self) -> dict[int, RemoteError]:
         """What was raised, by number of the process."""
@@ -65,13 +65,14 @@ class Call:
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
         """Yield the items until the function has ended everywhere; after the deadline, the processes are killed."""
-        failed_since, finished_since, last_signal, patience = None, None, time.monotonic(), self.grace
+        failed_since, stopped_since, finished_since = None, None, None
+        last_signal, patience = time.monotonic(), self.grace
         while True:
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
             for item in self._items():
                 given = time.monotonic()
                 yield item
-                if failed_since or self._stop_since:
+                if failed_since or stopped_since:
                     # What the reader takes is not the processes' time, up to a point: some yield without end.
                     patience += time.monotonic() - given
             patience = min(patience, (1 + GRACES_FOR_A_SLOW_READER) * self.grace)
@@ -94,10 +95,12 @@ class Call:
             if failed_since and now > failed_since + patience:
                 self.processes.terminate(f"one of {what} failed, the others did not come back and were killed")
                 return
-            if self._stop_since and now > self._stop_since + patience:
+            # From this look on: what had come before the stop may take the reader longer than all patience.
+            stopped_since = stopped_since or (now if self._stopped else None)
+            if stopped_since and now > stopped_since + patience:
                 self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
                 raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
-            if self._stop_since and now > last_signal + SECONDS_BETWEEN_STOPS:
+            if stopped_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
                 last_signal = now
             self._wait(SECONDS_BETWEEN_LOOKS)
@@ -105,7 +108,7 @@ class Call:
     def request_stop(self) -> None:
         """Ask the processes to stop; `follow` asks again and puts them down after the time of grace."""
         if not self.finished():
-            self._stop_since = self._stop_since or time.monotonic()
+            self._stopped = True
             self.processes.signal(STOP_SIGNAL)
 
     def stop(self) -> None:

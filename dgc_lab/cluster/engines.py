@@ -16,6 +16,7 @@ from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_BETWEEN_BATCHES = 0.04
+BATCHES_A_LOOK = 10
 
 
 class ForeignEngines(Processes):
@@ -114,8 +115,10 @@ class EngineCall(Call):
             client.purge_local_results([number for result in self._results for number in result.msg_ids])
 
     def _items(self):
-        # ipyparallel's own thread adds batches, this one takes them in turn.
-        while (batch := self._news[0]["data"].pop(f"batch {self._taken}", None)) is not None:
+        # ipyparallel's own thread adds batches, this one takes some in turn: they can come faster than they are read.
+        for _ in range(BATCHES_A_LOOK):
+            if (batch := self._news[0]["data"].pop(f"batch {self._taken}", None)) is None:
+                return
             self._taken += 1
             yield from cloudpickle.loads(batch)
 

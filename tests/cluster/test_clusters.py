@@ -17,7 +17,16 @@ import psutil
 import pytest
 
 import outside
-from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed, magic, private_network, stop_requested
+from dgc_lab.cluster import (
+    HorovodRanks,
+    RankDied,
+    RankFailed,
+    calls,
+    magic,
+    private_network,
+    process_group,
+    stop_requested,
+)
 from dgc_lab.cluster.calls import explain
 from dgc_lab.cluster.processes import interrupt_held_back, is_running
 from dgc_lab.cluster.rank import RemoteError
@@ -334,15 +343,20 @@ def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
 
 def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypatch):
     def flood():
+        yield b""
+        time.sleep(0.5)
+        yield from [b""] * 40  # one look finds them all, and reading them takes longer than all patience
         while not stop_requested():
-            yield bytes(20_000)  # what a connection holds is ten of them
+            yield bytes(10_000)  # what a connection holds is some twenty of them: longer than the grace
 
-    monkeypatch.setattr(two_ranks, "grace", 0.5)
+    monkeypatch.setattr(two_ranks, "grace", 1)
+    monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 2)
+    monkeypatch.setattr(process_group, "MESSAGES_A_LOOK", 20)  # and each look receives twice
     for number, _ in enumerate(two_ranks.stream(flood)):
-        time.sleep(0.1)
+        time.sleep(0.1 if number else 1)
         if number == 2:
             two_ranks.request_stop()
-    assert number > 5
+    assert number > 40
     assert two_ranks.ready
 
 
@@ -719,6 +733,23 @@ def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_trie
     with ranks:
         assert ranks.run(total) == [1.0]
     assert not Path(cluster.cluster_file).exists()
+
+
+def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horovod, tmp_path):
+    import ipyparallel
+
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+
+    def read_slowly():
+        for number, _ in enumerate(ranks.stream(stubborn)):
+            ranks.request_stop()
+            assert number < 200, "nobody looks"
+            time.sleep(0.2)
+
+    with HorovodRanks(1, cluster=cluster, grace=0.1, progress=None) as ranks:
+        with pytest.raises(RankFailed, match=r"did not stop within 0.1 s and were killed"):
+            read_slowly()
+        assert not ranks.ready
 
 
 def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
