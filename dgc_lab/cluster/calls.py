@@ -70,7 +70,7 @@ class Call:
         while True:
             finished = self.finished()  # before the look for the dead: a result can tell of a death first
             for item in self._items():
-                given = time.monotonic()
+                given, finished_since = time.monotonic(), None
                 yield item
                 if failed_since or stopped_since:
                     # What the reader takes is not the processes' time, up to a point: some yield without end.
@@ -81,7 +81,7 @@ class Call:
             if finished:
                 if not self._missing():
                     return
-                # A stream's items may travel apart from the results, and come after them.
+                # A stream's items may travel apart from the results, and come after them: time runs from the last.
                 finished_since = finished_since or now
                 if now > finished_since + SECONDS_FOR_LAST_ITEMS:
                     raise LabError(f"{self._missing()} batches of {self.names[0]}'s items were lost")

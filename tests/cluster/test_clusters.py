@@ -347,13 +347,14 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
         time.sleep(0.5)
         yield from [b""] * 40  # one look finds them all, and reading them takes longer than all patience
         while not stop_requested():
-            yield bytes(10_000)  # what a connection holds is some twenty of them: longer than the grace
+            yield bytes(10_000)
 
     monkeypatch.setattr(two_ranks, "grace", 1)
     monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 2)
     monkeypatch.setattr(process_group, "MESSAGES_A_LOOK", 20)  # and each look receives twice
     for number, _ in enumerate(two_ranks.stream(flood)):
-        time.sleep(0.1 if number else 1)
+        # Some forty can still come of what the connection holds: longer than the grace, shorter than all patience.
+        time.sleep(2.5 if number == 0 else 0.1 if number <= 40 else 0.04)
         if number == 2:
             two_ranks.request_stop()
     assert number > 40
@@ -604,7 +605,7 @@ def test_a_warning_tells_the_line_that_starts_the_ranks(horovod, way):
     ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=None)
     with pytest.warns(UserWarning, match="ranks share") as told, pytest.raises(LabError):
         getattr(ranks, way)()
-    assert told[0].filename == __file__
+    assert {one.filename for one in told if "ranks share" in str(one.message)} == {__file__}
 
 
 def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
@@ -692,6 +693,21 @@ def test_engines_that_run_already_join_and_are_left_running(own_cluster):
         HorovodRanks(3, client=own_cluster, progress=None).start()
 
 
+def test_what_engines_had_yielded_when_they_ended_comes_to_a_slow_reader(own_cluster, monkeypatch):
+    def paced():
+        for number in range(60):
+            time.sleep(0.05)
+            yield number
+
+    monkeypatch.setattr(calls, "SECONDS_FOR_LAST_ITEMS", 2)
+    with HorovodRanks(2, client=own_cluster, progress=None) as ranks:
+        read = []
+        for number in ranks.stream(paced):
+            time.sleep(0.1 if read else 5)
+            read.append(number)
+    assert read == list(range(60))
+
+
 def test_ranks_elsewhere_need_an_address(own_cluster):
     names = "import _socket; name = _socket.gethostname; _socket.gethostname = lambda: 'elsewhere'"
     own_cluster[:].execute(names, block=True)
@@ -743,8 +759,8 @@ def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horov
     def read_slowly():
         for number, _ in enumerate(ranks.stream(stubborn)):
             ranks.request_stop()
-            assert number < 200, "nobody looks"
-            time.sleep(0.2)
+            assert number < 2_000, "nobody looks"
+            time.sleep(0.05)
 
     with HorovodRanks(1, cluster=cluster, grace=0.1, progress=None) as ranks:
         with pytest.raises(RankFailed, match=r"did not stop within 0.1 s and were killed"):

@@ -861,8 +861,8 @@ def test_a_program_and_the_host_that_are_killed_at_once_leave_nothing(tmp_path):
     program = "from dgc_lab.cluster import ParameterServers\nParameterServers(1, 1, progress=None).start()"
     with subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
         this = psutil.Process(process.pid)
-        until(lambda: list(tmp_path.glob("dgc_lab-*/socket")) and len(family(this)) == 2)
+        until(lambda: list(tmp_path.glob("dgc_lab-*/socket")) and len(family(this)) == 2, 60)
         started, [host] = family(this), this.children()
         host.kill()
         process.kill()
-    until(lambda: os.listdir(tmp_path) == [] and not any(map(alive, started)))
+    until(lambda: os.listdir(tmp_path) == [] and not any(map(alive, started)), 30)

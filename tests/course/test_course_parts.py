@@ -328,7 +328,8 @@ def test_an_option_of_marks_that_would_do_nothing_is_refused(tmp_path, capsys, o
     assert words in capsys.readouterr().err
 
 
-def test_help_names_every_default_and_calls_things_as_the_guide_does(capsys):
+def test_help_names_every_default_and_calls_things_as_the_guide_does(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     for command, default in (("release", "notebooks/exercises/source"), ("grade", "./grading"), ("marks", "./grading")):
         with pytest.raises(SystemExit):
             main([command, "--help"])

@@ -165,7 +165,7 @@ def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
 KILL_ITS_TRACKER = """
 import psutil, time
 [launcher] = [parent for parent in psutil.Process().parents() if "--gloo" in parent.cmdline()]
-[tracker] = [child for child in launcher.children() if child.cmdline()[-1].startswith("from multiprocessing")]
+[tracker] = [child for child in launcher.children() if "".join(child.cmdline()[-1:]).startswith("from multiprocessing")]
 tracker.kill()
 time.sleep(2)
 print("killed")

@@ -57,8 +57,9 @@ def test_what_its_setup_cells_install_is_its_own_commit(copy):
 
 def test_settings_of_git_keep_nobody_from_publishing_and_a_failure_leaves_nothing(tmp_path, monkeypatch):
     settings = {"commit.gpgsign": "true", "tag.gpgsign": "true", "gpg.program": "/bin/false"}
-    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
-    for number, (name, value) in enumerate(settings.items()):
+    there = int(os.environ.get("GIT_CONFIG_COUNT", 0))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", str(there + len(settings)))
+    for number, (name, value) in enumerate(settings.items(), there):
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
         monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
     publish(ROOT, tmp_path / "lab")

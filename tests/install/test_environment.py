@@ -186,7 +186,7 @@ def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
         horovod_source.receive_first(tmp_path)
 
 
-def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(monkeypatch):
+def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(horovod, monkeypatch):
     """A link may be lost for some seconds as they start; Horovod alone gives up after 1.5 s."""
     from horovod.runner.http import http_server
 

@@ -105,6 +105,7 @@ def test_an_interrupt_between_two_events_ends_the_training(servers, monkeypatch)
     def interrupted(bar, number):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(servers, "grace", 60)  # the first steps are traced meanwhile
     # A notebook keeps the traceback, and with it whatever runs in its frames.
     monkeypatch.setattr("tqdm.auto.tqdm.update", interrupted)
     with pytest.raises(KeyboardInterrupt) as kept:
