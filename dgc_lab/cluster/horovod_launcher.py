@@ -81,12 +81,18 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
             shutil.rmtree(folder, ignore_errors=True)
     lines = said.replace("\r", "\n").splitlines()
     if process.returncode:
-        # What ranks say is marked; the frames of horovodrun's own traceback would hide their last words.
-        told = [line for line in lines if line.strip() and not line.startswith(("  ", "Traceback "))]
-        last = "\n".join(told[-LAST_LINES:])
-        told = f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last}"
+        told = f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last_words(lines)}"
         raise LabError(f"{told}\nThe same call starts it again; it goes on from what the command has kept, if anything")
     return lines
+
+
+def last_words(lines: list[str]) -> str:
+    """The last lines without horovodrun's own tracebacks, which would hide what ranks say; what ranks say is marked.
+
+    Of two that horovodrun prints at once the first words can stand in one line.
+    """
+    frames = ("  ", "Traceback ", "Exception in thread ")
+    return "\n".join([line for line in lines if line.strip() and not line.startswith(frames)][-LAST_LINES:])
 
 
 def patient_middleman(*arguments) -> None:
