@@ -96,18 +96,21 @@ def served(folder, port, *command):
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
         log.close()
 
 
 @contextlib.contextmanager
 def opened(address):
     """A page of a new browser; messages of the browser's console are kept in ``page.complaints``."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.set_default_timeout(120_000)
+        page.set_default_navigation_timeout(180_000)
+        expect.set_options(timeout=30_000)  # much that is expected comes from the kernel, on a machine with other work
         page.complaints = []
         page.on(
             "console",
@@ -255,6 +258,15 @@ def kernel_says(page, expression):
     return said["data"]["text/plain"]
 
 
+def end_animations(page):
+    """Bring what is still changing its looks to its end, but for what never ends."""
+    page.evaluate(
+        """() => document.getAnimations()
+            .filter(change => Number.isFinite(change.effect.getComputedTiming().endTime))
+            .forEach(change => change.finish())"""
+    )
+
+
 def axe_complaints(page, but=None, of=OURS):
     """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
 
@@ -264,10 +276,9 @@ def axe_complaints(page, but=None, of=OURS):
     from axe_playwright_python.base import AXE_SCRIPT
 
     page.evaluate(AXE_SCRIPT)
+    end_animations(page)
     return page.evaluate(
         """async ([parts, spared]) => {
-            const ends = change => Number.isFinite(change.effect.getComputedTiming().endTime);
-            document.getAnimations().filter(ends).forEach(change => change.finish());
             const found = await axe.run({include: parts.map(part => [part])}, {elementRef: true});
             const bad = found.violations.filter(rule => ["serious", "critical"].includes(rule.impact));
             return bad.flatMap(rule => rule.nodes

@@ -7,7 +7,7 @@ import ast
 import re
 import time
 
-from browser import control, kernel_says
+from browser import control, end_animations, kernel_says
 
 # By label, the value of every control in a widget, however deep it lies.
 VALUES = """(lambda walk, top: repr(walk(walk, top)))(
@@ -90,14 +90,15 @@ def change_all_by_keyboard(page, widget, name):
     stops = [stop for stop in widget.locator(TAB_STOPS).all() if stop.is_visible() and stop.is_enabled()]
     page.evaluate("() => document.activeElement.blur()")
     page.wait_for_timeout(300)  # the looks of what had the focus take their time to go
+    end_animations(page)
     looks = [stop.evaluate(LOOKS) for stop in stops]
     stops[0].focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Shift+Tab")  # now it was reached by key, and Chromium shows it
     for stop, unfocused in zip(stops, looks, strict=True):
         handle = stop.element_handle()
-        page.wait_for_function("stop => stop === document.activeElement", arg=handle, timeout=5000)
-        page.wait_for_function(f"([stop, looks]) => ({LOOKS})(stop) !== looks", arg=[handle, unfocused], timeout=5000)
+        page.wait_for_function("stop => stop === document.activeElement", arg=handle, timeout=30_000)
+        page.wait_for_function(f"([stop, looks]) => ({LOOKS})(stop) !== looks", arg=[handle, unfocused], timeout=30_000)
         if handle.evaluate(f"stop => stop.matches('{CHANGED}')"):
             label, before = stop.evaluate(LABEL), kernel_values(page, name)
             by_keys(page, stop)
@@ -109,7 +110,7 @@ def change_all_by_keyboard(page, widget, name):
 
 def wait_for_another(page, name, label, before):
     """Until the kernel's control of that label has another value than before."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (now := kernel_values(page, name))[label] == before[label]:
         assert time.monotonic() < end, f"{label} is still {now[label]!r} in the kernel"
         time.sleep(0.05)

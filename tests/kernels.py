@@ -22,7 +22,7 @@ class Kernel:
         self.manager.start_kernel(env={**os.environ, "TMPDIR": str(folder)})
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=180)
         self.seen, self.traceback = {}, ""
 
     def run(self, code, on_text=None):
@@ -41,7 +41,7 @@ class Kernel:
                 self.traceback = "\n".join(message["content"]["traceback"])
 
         # Without stop_on_error=False, ipykernel drops cells that come right after one that failed.
-        self.client.execute_interactive(code, output_hook=hook, timeout=120, stop_on_error=False)
+        self.client.execute_interactive(code, output_hook=hook, timeout=300, stop_on_error=False)
         self.note_family()
         return "".join(printed), errors[0] if errors else None
 
@@ -86,7 +86,7 @@ def there(pid):
         return False
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not come true in time"

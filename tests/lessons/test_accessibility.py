@@ -44,7 +44,7 @@ def test_every_lesson_as_it_is_stored(page):
         panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
         stored = [output for cell in nbformat.read(file, 4).cells for output in cell.get("outputs", [])]
         shown = [output["metadata"]["image/png"]["alt"] for output in stored if "image/png" in output.get("data", {})]
-        expect(panel.locator(".jp-RenderedImage")).to_have_count(len(shown), timeout=30_000)
+        expect(panel.locator(".jp-RenderedImage")).to_have_count(len(shown), timeout=180_000)
         assert all(shown)
         assert not axe_complaints(page, PNG_OF_JUPYTERLAB), file.name
 

@@ -59,7 +59,7 @@ def server(request, tmp_path_factory):
             time.sleep(0.2)
     yield copy / "notebooks", ask
     process.terminate()
-    process.wait(20)
+    process.wait(120)
 
 
 @pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE][: len(PAIRS)])

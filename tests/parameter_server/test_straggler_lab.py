@@ -49,7 +49,7 @@ def lab(warm_lab):
 
 def train_to_the_end(widget):
     press(widget, "run")
-    assert widget.wait(120)
+    assert widget.wait(300)
     assert "Done" in said(widget), said(widget)
 
 
@@ -154,8 +154,8 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     press(lab, "stop")
     press(lab, "stop")
     lab.stop()
-    assert lab.wait(20)
-    assert time.monotonic() - asked < 5
+    assert lab.wait(60)
+    assert time.monotonic() - asked < 30
     lab.image.unobserve_all()
     assert np.diff(times[:5]).min() >= 0.24, "at most four pictures a second"
     assert said(lab).startswith("Stopped: 2 workers, asynchronous: ")
@@ -205,7 +205,7 @@ def test_close_leaves_no_process():
     started = set(psutil.Process().children(recursive=True)) - before
     assert started
     lab.close()
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert not psutil.wait_procs(started, timeout=60)[1]
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_a_cell_that_is_run_again_leaves_one_set_of_servers():
         train_to_the_end(lab)
         now = set(psutil.Process().children(recursive=True)) - before - of_the_last
         assert now
-        assert not psutil.wait_procs(of_the_last, timeout=10)[1]
+        assert not psutil.wait_procs(of_the_last, timeout=60)[1]
         of_the_last = now
     first.close()
     second.close()

@@ -13,7 +13,7 @@ from dgc_lab.workloads.models import digits_cnn
 
 task = Classifier(digits_cnn, load("digits"))
 config = AsyncConfig(Schedule("asynchronous"), gradients=100_000, batch=32)
-servers = ParameterServers(2, 1).start()
+servers = ParameterServers(2, 1, grace=60).start()
 """
 LOOP = """
 for event in servers.stream(train, task, config):
@@ -28,9 +28,7 @@ def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):
     _, error = kernel.run(LOOP, kernel.interrupt_at("twenty"))
     assert error[0] == "KeyboardInterrupt"
     assert kernel.ok("print(servers.run(os.getpid))") == first, "the same coordinator, free for the next call"
-    begin = START.replace(
-        "ParameterServers(2, 1)", "ParameterServers(2, 1, progress=lambda text: print(text, flush=True))"
-    )
+    begin = START.replace("grace=60", "grace=60, progress=lambda text: print(text, flush=True)")
     while not (error := kernel.run("servers.stop()" + begin, kernel.interrupt_at("starting servers"))[1]):
         continue  # the start was over before the interrupt came
     assert error[0] == "KeyboardInterrupt"

@@ -134,6 +134,7 @@ def test_under_horovodrun_all_ranks_train(tmp_path):
     horovodrun = Path(sys.executable).with_name("horovodrun")
     assert horovodrun.exists() or shutil.which("horovodrun")
     environment = {**os.environ, "PATH": f"{horovodrun.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "200"  # a rank's imports may take longer than Horovod waits
     done = subprocess.run(
         ["horovodrun", "-np", "2", *TRAIN, "--steps", "20", "--checkpoint", str(tmp_path)],
         capture_output=True,
