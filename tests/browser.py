@@ -106,7 +106,7 @@ def opened(address):
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS, timeout=180_000)
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(120_000)
         page.set_default_navigation_timeout(180_000)

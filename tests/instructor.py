@@ -47,7 +47,7 @@ def course():
     instructor = Instructor()
     yield instructor
     instructor.process.stdin.close()
-    assert instructor.process.wait(20) == 0
+    assert instructor.process.wait(120) == 0
 
 
 def answered(name, answers=(), solved=True, variant=0):

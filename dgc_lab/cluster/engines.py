@@ -36,7 +36,8 @@ class ForeignEngines(Processes):
             say("starting the cluster")
             self._launched = True
             run_in_thread(lambda: self._cluster.start_cluster_sync(n=self._size))
-            self.client = run_in_thread(self._cluster.connect_client_sync)
+            left = max(10, deadline - time.monotonic())  # ipyparallel alone waits for ten seconds
+            self.client = run_in_thread(lambda: self._cluster.connect_client_sync(timeout=left))
         elif len(self._given.ids) < self._size:
             raise LabError(f"{self._size} ranks need as many engines, the client has {len(self._given.ids)}")
         else:

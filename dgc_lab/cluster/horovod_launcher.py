@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,10 +90,15 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
 def last_words(lines: list[str]) -> str:
     """The last lines without horovodrun's own tracebacks, which would hide what ranks say; what ranks say is marked.
 
-    Of two that horovodrun prints at once the first words can stand in one line.
+    Of what is printed at once the pieces can stand in one line.
     """
-    frames = ("  ", "Traceback ", "Exception in thread ")
-    return "\n".join([line for line in lines if line.strip() and not line.startswith(frames)][-LAST_LINES:])
+    told = []
+    for line in lines:
+        if marked := re.search(r"\[\d+\]<std(out|err)>:.*", line):
+            told.append(marked[0])
+        elif line.strip() and not re.search(r"^  |Traceback \(most recent call last\)|Exception in thread ", line):
+            told.append(line)
+    return "\n".join(told[-LAST_LINES:])
 
 
 def patient_middleman(*arguments) -> None:

@@ -42,9 +42,10 @@ class Processes:
 
     def look_for_dead(self) -> None:
         """Stop all, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
+        dead = self.dead()  # first: those of which another thread closes the cluster meanwhile have not died
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
-        if dead := self.dead():
+        if dead:
             error = self.died(dead)
             self.terminate(str(error).split(";")[0])
             raise error
@@ -80,9 +81,14 @@ def start_guarded(module: str, *arguments: str, private: bool, variables: Mappin
 
 def kill(leader: psutil.Process) -> None:
     """Kill a process that leads a group of its own, with its group and all its children, and wait for them."""
-    family = [leader]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family += leader.children(recursive=True)
+    family, new = [], [leader]
+    while new:  # what stands still starts nothing that this look does not find
+        family += new
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            new = [process for process in leader.children(recursive=True) if process not in family]
     # A group outlives its leader, and its number is not given away before it is empty.
     if leader.is_running() or not psutil.pid_exists(leader.pid):
         with contextlib.suppress(ProcessLookupError):

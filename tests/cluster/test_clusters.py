@@ -28,7 +28,7 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster.calls import explain
-from dgc_lab.cluster.processes import interrupt_held_back, is_running
+from dgc_lab.cluster.processes import interrupt_held_back, is_running, kill
 from dgc_lab.cluster.rank import RemoteError
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
@@ -350,11 +350,11 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
             yield bytes(10_000)
 
     monkeypatch.setattr(two_ranks, "grace", 1)
-    monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 2)
+    monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 4)
     monkeypatch.setattr(process_group, "MESSAGES_A_LOOK", 20)  # and each look receives twice
     for number, _ in enumerate(two_ranks.stream(flood)):
         # Some forty can still come of what the connection holds: longer than the grace, shorter than all patience.
-        time.sleep(2.5 if number == 0 else 0.1 if number <= 40 else 0.04)
+        time.sleep(2.5 if number == 0 else 0.15 if number <= 40 else 0.04)
         if number == 2:
             two_ranks.request_stop()
     assert number > 40
@@ -404,7 +404,7 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
     start = time.monotonic()
     with pytest.raises(RankDied, match=f"rank {victim} died"):
         list(steps)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     until(lambda: not any(there(pid) for pid in found))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
@@ -439,7 +439,8 @@ def test_a_program_that_an_import_runs_is_not_taken_for_a_rank(horovod, tmp_path
             threading.Thread(target=until, args=[seen], daemon=True).start()
 
     def seen():
-        children.extend(process.name() for process in family() if process.name() == "sleep")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children.extend(process for process in family() if process.name() == "sleep")
         return children
 
     with HorovodRanks(2, progress=look) as ranks:
@@ -661,6 +662,8 @@ def test_places_agree_with_horovods_own_plan(horovod):
 
 # The user's own engines
 
+PATIENT = ["--IPEngine.timeout=60"]  # seconds that an engine waits for its controller; without, 5
+
 
 @pytest.fixture(scope="module")
 def own_cluster(horovod, tmp_path_factory):
@@ -668,11 +671,13 @@ def own_cluster(horovod, tmp_path_factory):
     import ipyparallel
 
     folder = tmp_path_factory.mktemp("own")
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40, engine_args=PATIENT)
     try:  # its controller is there before its engines, which may not come
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            client = cluster.start_and_connect_sync()
+            cluster.start_cluster_sync()
+            client = cluster.connect_client_sync(timeout=60)
+            client.wait_for_engines(2, timeout=180)
         yield client
         client.close()
     finally:
@@ -723,7 +728,7 @@ def test_ranks_elsewhere_need_an_address(own_cluster):
 def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
     import ipyparallel
 
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40)
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
     with HorovodRanks(2, cluster=cluster, progress=None) as ranks:
         assert ranks.run(total) == [3.0, 3.0]
         found = pids(ranks)
@@ -734,11 +739,11 @@ def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
 def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_tries_again(horovod, tmp_path, monkeypatch):
     import ipyparallel
 
-    def unreachable():
+    def unreachable(**_):
         connect().close()
         raise TimeoutError("no answer from the controller")
 
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
     connect = cluster.connect_client_sync
     ranks = HorovodRanks(1, cluster=cluster, progress=None)
     with monkeypatch.context() as patch:
@@ -754,7 +759,7 @@ def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_trie
 def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horovod, tmp_path):
     import ipyparallel
 
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
 
     def read_slowly():
         for number, _ in enumerate(ranks.stream(stubborn)):
@@ -766,6 +771,23 @@ def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horov
         with pytest.raises(RankFailed, match=r"did not stop within 0.1 s and were killed"):
             read_slowly()
         assert not ranks.ready
+
+
+BREEDS = "import subprocess, sys\nwhile True: subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
+
+
+def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
+    """horovodrun's helpers start the ranks' shells, each in a session of its own, maybe at the moment of the kill."""
+    seconds, left = f"600.{os.getpid()}", []
+    for _ in range(8):  # one that is killed without a stop leaves some every third time
+        leader = psutil.Popen([sys.executable, "-c", BREEDS, seconds], start_new_session=True)
+        until(lambda leader=leader: len(leader.children()) > 20)
+        kill(leader)
+        leader.wait()
+        left += [process for process in psutil.process_iter(["cmdline"]) if seconds in (process.info["cmdline"] or [])]
+    for process in left:
+        process.kill()
+    assert not left
 
 
 def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):

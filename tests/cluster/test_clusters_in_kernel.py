@@ -150,8 +150,9 @@ def test_interrupt_of_a_call_stops_the_ranks_and_they_stay_usable(with_ranks):
 
 def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(with_ranks):
     pids = eval(with_ranks.ok("ranks.grace = 1\nprint(ranks.run(os.getpid))"))
-    loop = "for _ in ranks.stream(stubborn):\n    print('on', end=' ')"
-    _, error = with_ranks.run(loop, with_ranks.interrupt_at("on"))
+    # In the stream, not between two items: a generator that is forgotten cannot raise.
+    loop = "steps = ranks.stream(stubborn)\nnext(steps)\nprint('on', flush=True)\nlist(steps)"
+    _, error = with_ranks.run(loop, with_ranks.interrupt_at("on", 1))
     assert error[0] == "RankFailed"
     assert "did not stop within 1 s" in error[1]
     until(lambda: not any(is_running(with_ranks.seen[pid]) for pid in pids))

@@ -32,6 +32,7 @@ from dgc_lab.cluster.processes import is_running as alive
 from dgc_lab.cluster.watchdog import FOLDER
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores
+from kernels import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
 # A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow.
@@ -40,7 +41,7 @@ comes_back = pytest.mark.alone
 
 @pytest.fixture(scope="module")
 def warm_servers():
-    with ParameterServers(2, 1, progress=None) as servers:
+    with ParameterServers(2, 1, grace=60, progress=None) as servers:
         yield servers
 
 
@@ -76,8 +77,8 @@ def squares(number):
     import tensorflow as tf
 
     square = tf.function(lambda x: x * x)
-    results = [roles.coordinator().schedule(square, args=(tf.constant(n),)) for n in range(number)]
-    return [int(result.fetch()) for result in results]
+    # One after the other: `Dispatcher` says what TensorFlow does where workers begin at once.
+    return [int(roles.coordinator().schedule(square, args=(tf.constant(n),)).fetch()) for n in range(number)]
 
 
 def both_work(seconds=30):
@@ -87,8 +88,7 @@ def both_work(seconds=30):
     who = tf.function(lambda: tf.distribute.coordinator.experimental_get_current_worker_index())
     seen, end = set(), time.monotonic() + seconds
     while len(seen) < 2 and time.monotonic() < end:
-        results = [roles.coordinator().schedule(who) for _ in range(20)]
-        seen |= {int(result.fetch()) for result in results}
+        seen.add(int(roles.coordinator().schedule(who).fetch()))
     return seen == {0, 1}
 
 
@@ -178,13 +178,6 @@ def host():
     """The process that the newest cluster of this test session was forked from."""
     hosts = [p for p in psutil.Process().children() if alive(p) and "dgc_lab.cluster.host" in p.cmdline()]
     return max(hosts, key=lambda process: process.create_time())
-
-
-def until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager
@@ -336,8 +329,10 @@ def test_an_interrupt_in_a_large_message_loses_no_step(servers):
 
 
 def test_a_second_interrupt_puts_all_down(servers):
-    with pytest.raises(KeyboardInterrupt), interrupts(0.5, 1.0):
-        list(servers.stream(stubborn))
+    items = servers.stream(stubborn)
+    next(items)
+    with pytest.raises(KeyboardInterrupt), interrupts(0.5, 2.0):
+        list(items)
     assert not servers.ready
     with pytest.raises(LabError, match=r"interrupted twice and killed. restart\(\)"):
         servers.run(squares, 1)
@@ -481,7 +476,7 @@ def test_death_of_a_process_in_a_call(servers, name, function):
     began = time.monotonic()
     with pytest.raises(ProcessDied, match=f"{name} died"):
         list(items)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     until(lambda: not any(map(alive, family_of_host)))
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
@@ -521,7 +516,7 @@ def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
     stopped.suspend()
     try:
         killing.start()
-        killing.join(5)
+        killing.join(30)
         assert not killing.is_alive(), "it waits for the host, which may be busy or stopped"
         assert servers.run(roles.dead_workers) == [1], "a zombie is none that lives"
     finally:
@@ -622,7 +617,7 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
     began = time.monotonic()
     with pytest.raises(ProcessDied, match=r"worker 1 died; the others were stopped. restart\(\)"):
         list(items)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert workers.restart().run(lambda: next(reduce_for_ever())) == [2.0, 2.0]
 
 

@@ -53,7 +53,7 @@ def test_the_knob_writes_the_list(page):
 def test_runs_grow_rows_and_what_saves_them(page):
     fill(page, {"Schemes": "halved sign top_k:ratio=0.01", "Steps": "60", "Seeds": "0, 1"})
     press(page, "Run")
-    wait_for_message(page, "Done: 6 rows")
+    wait_for_message(page, "Done: 6 rows", 400)
     assert rows(page).count() == 6
     picture = widget(page).locator("img[alt^='Training loss']")
     assert "Right: test accuracy by kB a step and worker" in picture.get_attribute("alt")

@@ -43,6 +43,7 @@ LATER = "print('found', noted())\nprint(In)\n%history"
 
 
 pytestmark = [
+    pytest.mark.timeout(1800),
     needs_instructor,
     pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no fence"),
 ]
@@ -70,7 +71,7 @@ def attacked(tmp_path_factory, course):
     spy.cells.append(nbformat.v4.new_code_cell(LATER))
     write(spy, place / "in" / "spy.ipynb")
     folder = ("--folder", place / "grading")
-    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 2.5)
+    course("grade", NAME, place / "in", *folder, "--jobs", 2, "--cell-seconds", 20, "--minutes", 4)
     course("feedback", *folder)
     rows = json.loads((place / "grading" / "report.json").read_text())[NAME]
     files = {student: place / "grading" / "feedback" / student / NAME / f"{NAME}.html" for student in rows}

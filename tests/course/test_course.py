@@ -137,7 +137,7 @@ def stopped_in_the_middle(place, *arguments):
     assert family
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=60)
     return "".join(printed), alive
 
 
@@ -170,7 +170,7 @@ def graded(tmp_path_factory, course):
     )
     (handed / "essay_1_2_answers.docx").write_text("I could not open it")
     folder = ("--folder", place / "grading", "--jobs", 2)
-    options = (FIRST, handed, *folder, "--cell-seconds", 6)
+    options = (FIRST, handed, *folder, "--cell-seconds", 20)
     killed = stopped_in_the_middle(place, *options)
     before = rows(place, FIRST)
     first = course("grade", *options, expected=1)

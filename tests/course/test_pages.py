@@ -69,7 +69,7 @@ def hostile(address):
 @pytest.fixture(scope="module")
 def chromium():
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS, timeout=180_000)
         yield opened
         opened.close()
 
@@ -80,7 +80,7 @@ def looked_at(chromium, path):
     with chromium.new_page() as page:
         page.on("dialog", lambda dialog: (seen.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: seen.append(request.url) if not request.url.startswith("file:") else None)
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=180_000)
         for press in page.locator("a, button").all()[:60]:
             if "press" in (press.text_content() or "") or "press" in (press.get_attribute("id") or ""):
                 press.click(no_wait_after=True, force=True)

@@ -53,7 +53,7 @@ def test_the_table_of_the_contest(tmp_path, course):
         (tmp_path / "class" / student).mkdir(parents=True)
         nbformat.write(answered(EXERCISE, answers), tmp_path / "class" / student / f"{EXERCISE}.ipynb")
     folder = tmp_path / "grading"
-    course("grade", EXERCISE, tmp_path / "class", "--folder", folder, "--jobs", 2)
+    course("grade", EXERCISE, tmp_path / "class", "--folder", folder, "--jobs", 2, "--minutes", 15)
     said = course("contest", "--folder", folder)
     with (folder / "contest.csv").open(encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
