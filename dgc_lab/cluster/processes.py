@@ -87,6 +87,7 @@ def kill(leader: psutil.Process) -> None:
         for process in new:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
+        new = []
         with contextlib.suppress(psutil.NoSuchProcess):
             new = [process for process in leader.children(recursive=True) if process not in family]
     # A group outlives its leader, and its number is not given away before it is empty.

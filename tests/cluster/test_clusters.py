@@ -784,6 +784,7 @@ def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
         until(lambda leader=leader: len(leader.children()) > 20)
         kill(leader)
         leader.wait()
+        kill(leader)  # harmless when it has ended
         left += [process for process in psutil.process_iter(["cmdline"]) if seconds in (process.info["cmdline"] or [])]
     for process in left:
         process.kill()
