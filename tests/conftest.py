@@ -148,6 +148,15 @@ def horovod():
         pytest.skip("Horovod is not built here")
 
 
+@pytest.fixture(autouse=True)
+def handlers_of_signals():
+    """A command that a test calls in this process takes signals as in a process of its own, until the test is over."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="module")
 def warm_ranks(horovod):
     """Two Horovod ranks for a whole module; ask for `two_ranks`.

@@ -662,8 +662,6 @@ def test_places_agree_with_horovods_own_plan(horovod):
 
 # The user's own engines
 
-PATIENT = ["--IPEngine.timeout=60"]  # seconds that an engine waits for its controller; without, 5
-
 
 @pytest.fixture(scope="module")
 def own_cluster(horovod, tmp_path_factory):
@@ -671,7 +669,7 @@ def own_cluster(horovod, tmp_path_factory):
     import ipyparallel
 
     folder = tmp_path_factory.mktemp("own")
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40, engine_args=PATIENT)
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
     try:  # its controller is there before its engines, which may not come
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -728,7 +726,7 @@ def test_ranks_elsewhere_need_an_address(own_cluster):
 def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
     import ipyparallel
 
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
+    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40)
     with HorovodRanks(2, cluster=cluster, progress=None) as ranks:
         assert ranks.run(total) == [3.0, 3.0]
         found = pids(ranks)
@@ -743,7 +741,7 @@ def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_trie
         connect().close()
         raise TimeoutError("no answer from the controller")
 
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
     connect = cluster.connect_client_sync
     ranks = HorovodRanks(1, cluster=cluster, progress=None)
     with monkeypatch.context() as patch:
@@ -759,7 +757,7 @@ def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_trie
 def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horovod, tmp_path):
     import ipyparallel
 
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40, engine_args=PATIENT)
+    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
 
     def read_slowly():
         for number, _ in enumerate(ranks.stream(stubborn)):

@@ -49,12 +49,10 @@ def test_bad_options_are_named(options, message, capsys):
 
 def test_a_finished_training_keeps_its_last_two_saves(tmp_path):
     """Where a rank's last one is damaged and removed, as the lab says, all go on from the one before."""
-    handler = signal.getsignal(signal.SIGINT)
     command = ["train", "--steps", "40", "--save-every", "20", "--evaluations", "1", "--checkpoint", str(tmp_path)]
     for _ in range(2):  # the second time nothing is left to train
         assert main(command) == 0
         assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0_step_20.npz", "rank_0_step_40.npz"]
-    signal.signal(signal.SIGINT, handler)
 
 
 def test_a_training_that_diverges_ends_with_a_line(capsys):
@@ -65,20 +63,16 @@ def test_a_training_that_diverges_ends_with_a_line(capsys):
 
 
 def test_a_folder_that_has_horovod_in_its_name_is_no_dead_rank(tmp_path, capsys):
-    handler = signal.getsignal(signal.SIGINT)
     (tmp_path / "horovod" / "rank_0_step_1.npz.unfinished").mkdir(parents=True)
     command = ["train", "--steps", "1", "--save-every", "1", "--evaluations", "1"]
     assert main([*command, "--checkpoint", str(tmp_path / "horovod")]) == 1
-    signal.signal(signal.SIGINT, handler)
     assert "rank_0_step_1.npz cannot be written (Is a directory)" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     def trained(folder, *options):
         """The status of the command, in this process, and what it said."""
-        handler = signal.getsignal(signal.SIGINT)
         status = main(["train", "--evaluations", "1", "--checkpoint", str(tmp_path / folder), *options])
-        signal.signal(signal.SIGINT, handler)
         return status, "".join(capsys.readouterr())
 
     _, whole = trained("whole", "--steps", "600")
