@@ -82,21 +82,22 @@ def start_guarded(module: str, *arguments: str, private: bool, variables: Mappin
 def kill(leader: psutil.Process) -> None:
     """Kill a process that leads a group of its own, with its group and all its children, and wait for them."""
     family, new = [], [leader]
-    while new:  # what stands still starts nothing that this look does not find
-        family += new
-        for process in new:
+    with interrupt_held_back():  # what was stopped and not killed would stay
+        while new:  # what stands still starts nothing that this look does not find
+            family += new
+            for process in new:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            new = []
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.suspend()
-        new = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            new = [process for process in leader.children(recursive=True) if process not in family]
-    # A group outlives its leader, and its number is not given away before it is empty.
-    if leader.is_running() or not psutil.pid_exists(leader.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader.pid, signal.SIGKILL)
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+                new = [process for process in leader.children(recursive=True) if process not in family]
+        # A group outlives its leader, and its number is not given away before it is empty.
+        if leader.is_running() or not psutil.pid_exists(leader.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader.pid, signal.SIGKILL)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
     end = time.monotonic() + 5
     while any(map(is_running, family)) and time.monotonic() < end:
         time.sleep(0.01)
