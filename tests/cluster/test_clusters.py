@@ -404,7 +404,7 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
     start = time.monotonic()
     with pytest.raises(RankDied, match=f"rank {victim} died"):
         list(steps)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 10
     until(lambda: not any(there(pid) for pid in found))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 

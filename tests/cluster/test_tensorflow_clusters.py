@@ -476,7 +476,7 @@ def test_death_of_a_process_in_a_call(servers, name, function):
     began = time.monotonic()
     with pytest.raises(ProcessDied, match=f"{name} died"):
         list(items)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 10
     until(lambda: not any(map(alive, family_of_host)))
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
@@ -617,7 +617,7 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
     began = time.monotonic()
     with pytest.raises(ProcessDied, match=r"worker 1 died; the others were stopped. restart\(\)"):
         list(items)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 10
     assert workers.restart().run(lambda: next(reduce_for_ever())) == [2.0, 2.0]
 
 

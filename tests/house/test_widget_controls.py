@@ -29,7 +29,7 @@ WIDGETS = {  # room, name, and first values that make a run short
     "ScaleExplorer": ("scaling", {}),
 }
 CALLED = {"knob": "levels", **{f"value{place}": "values" for place in range(8)}}  # in messages
-LONGEST = 200  # seconds from a value to the answer
+LONGEST = 60  # seconds from a value to the answer
 
 
 def fields(widget):

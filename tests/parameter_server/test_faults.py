@@ -137,7 +137,7 @@ def test_training_that_waits_for_all_says_who_died(three, task, mode):
     began = time.monotonic()
     with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot go on without.*restart_work"):
         list(stream)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 5
     three.restart_worker(1)
     events = list(three.stream(train, task, settings(mode, gradients=60)))
     records, _ = check_whole(events, 60)
@@ -163,7 +163,7 @@ def test_a_worker_that_is_back_at_once_was_dead_all_the_same(three, task, mode):
     if mode in ("synchronous", "bounded staleness"):
         with pytest.raises(FunctionFailed, match=f"worker 1 died, and {mode} training cannot go on without"):
             train_and_lose_worker_1()
-        assert time.monotonic() - began < 120
+        assert time.monotonic() - began < 30
     else:
         train_and_lose_worker_1()
         check_whole(events, 240)
@@ -201,7 +201,7 @@ def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(th
     began = time.monotonic()
     with pytest.raises(ProcessDied, match="parameter server 1 died"):
         list(stream)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 10
     with np.load(file) as kept:
         updates, version = kept["updates"], int(kept["version"])
     known = set(np.flatnonzero(updates >= 0).tolist())

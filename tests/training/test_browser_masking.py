@@ -97,7 +97,7 @@ def test_stop_keeps_finished_rows_and_run_goes_on(page):
     asked = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped at step")
-    assert time.monotonic() - asked < 30
+    assert time.monotonic() - asked < 3
     assert rows(page).count() == 1
     widget(page).get_by_role("button", name="Run").press("Enter")
     wait_for_message(page, "Done: 1 row", 120)

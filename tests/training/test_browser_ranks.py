@@ -65,7 +65,7 @@ def test_stop_ends_all_ranks_soon_keeps_rows_and_run_goes_on(page):
     asked = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped at step")
-    assert time.monotonic() - asked < 30
+    assert time.monotonic() - asked < 5
     assert rows(page).count() == 2
     fill(page, {"Steps": "60"})
     widget(page).get_by_role("button", name="Run").press("Enter")

@@ -84,8 +84,8 @@ def test_stop_ends_all_ranks_keeps_rows_and_run_goes_on(lab):
     lab.stop_button.click()
     lab.stop_button.click()
     start = time.monotonic()
-    assert lab.wait(60)
-    assert time.monotonic() - start < 30
+    assert lab.wait(30)
+    assert time.monotonic() - start < 10
     assert "Stopped at step" in said(lab)
     assert lab.rows == [first]
     lab.steps.value = 60
