@@ -182,13 +182,13 @@ def run_train(options: argparse.Namespace) -> int:
         check_folder("--checkpoint", options.checkpoint)
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
     go_on = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
-    stopping = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: stopping.set())  # all ranks agree on the step to stop at
+    asked = []  # no event: a second Ctrl-C within the handler of the first would wait for its lock for ever
+    signal.signal(signal.SIGINT, lambda *_: asked.append(True))  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done
     kept = f"the same command goes on from {options.checkpoint}" if options.checkpoint else "nothing was kept"
     try:
         with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
-            for event in trainer.run(options.ratio, stopping.is_set, go_on, options.save_every):
+            for event in trainer.run(options.ratio, lambda: bool(asked), go_on, options.save_every):
                 if isinstance(event, DistributedStep):
                     step, sent = event.step, event.bytes_sent
                     bar.update()

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from dgc_lab.install.launch_env import rendezvous, thread_variables
 STOP_SIGNAL = signal.SIGUSR1
 OWN_FOLDER = os.path.dirname(__file__)
 
-_stop = threading.Event()
+# No `threading.Event`: a second signal within the handler of the first would wait for the event's lock for ever.
+_stop = False
 _kept = contextlib.ExitStack()  # what lives as long as the process
 
 
@@ -52,12 +52,13 @@ def stop_requested() -> bool:
         >>> stop_requested()
         False
     """
-    return _stop.is_set()
+    return _stop
 
 
 def request_stop(*_) -> None:
     """Make `stop_requested` true in this process; as a signal's handler too."""
-    _stop.set()
+    global _stop
+    _stop = True
 
 
 def listen_for_stop() -> None:
@@ -97,7 +98,8 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
 
     ``run`` gets the `CallResult` to fill, the function, its arguments and its keywords; it returns the value.
     """
-    _stop.clear()
+    global _stop
+    _stop = False
     free_memory()  # models and traces of earlier calls
     outcome = CallResult()
     try:

@@ -167,6 +167,28 @@ def test_leaving_the_loop_stops_the_ranks(two_ranks):
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
+ASKED_AGAIN = """
+import signal, sys
+from dgc_lab.cluster import rank
+
+def ask_again(*_):
+    signal.raise_signal(rank.STOP_SIGNAL)
+
+rank.listen_for_stop()
+sys.setprofile(ask_again)  # at every call and return within the first one's handler, too
+signal.raise_signal(rank.STOP_SIGNAL)
+rank.request_stop()
+sys.setprofile(None)
+print(rank.stop_requested())
+"""
+
+
+def test_a_stop_may_be_asked_for_while_one_is_taken():
+    """As a reader asks twice within milliseconds; a lock in the handler would be waited for by who holds it."""
+    done = subprocess.run([sys.executable, "-c", ASKED_AGAIN], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 def test_request_stop_from_another_thread(two_ranks, tmp_path):
     def run():
         return sum(1 for _ in train_until_stopped() if (tmp_path / "begun").touch() is None)
@@ -395,6 +417,7 @@ def test_death_of_an_idle_rank(two_ranks):
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("victim", [0, 1])
 def test_death_of_a_rank_in_a_call(two_ranks, victim):
     found = pids(two_ranks)

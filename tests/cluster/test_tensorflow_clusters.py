@@ -466,6 +466,7 @@ def test_death_of_an_idle_process(servers, name):
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
 @pytest.mark.parametrize("function", [keep_variable_busy, count_until_stopped])
 def test_death_of_a_process_in_a_call(servers, name, function):
@@ -609,6 +610,7 @@ def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
     assert servers.run(both_work)
 
 
+@pytest.mark.alone
 def test_death_of_a_mirrored_worker_in_a_collective(workers):
     found = workers.run(os.getpid)
     items = workers.stream(reduce_for_ever)

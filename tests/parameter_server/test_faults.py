@@ -128,6 +128,7 @@ def test_more_dead_workers_than_backups_are_an_error(three, task):
         train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 0", "worker 2"])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "bounded staleness"])
 def test_training_that_waits_for_all_says_who_died(three, task, mode):
     stream, taken = three.stream(train, task, settings(mode, stragglers=SLOW)), 0
@@ -189,6 +190,7 @@ def test_a_stop_that_comes_before_the_first_batch_hands_out_none(three, task):
 # A parameter server dies
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(three, task, mode, tmp_path):
     chosen, file = settings(mode, stragglers=SLOW), tmp_path / "checkpoint.npz"

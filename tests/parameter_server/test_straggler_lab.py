@@ -135,6 +135,7 @@ def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch)
 # Stop, and what can go wrong -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     lab.gradients.value, lab.mode.value = LONG, "asynchronous"
     times = []

@@ -73,6 +73,7 @@ def test_every_switch_reaches_the_training(lab, monkeypatch):
     assert [{name: getattr(given, name) for name in settings} for given in asked] == [settings], "on the ranks"
 
 
+@pytest.mark.alone
 def test_stop_ends_all_ranks_keeps_rows_and_run_goes_on(lab):
     lab.steps.value, lab.ratios.value = 60, "1"
     lab.start()
