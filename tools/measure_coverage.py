@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "coverage.json"
@@ -52,8 +53,15 @@ def measure(room: str) -> None:
     tests = [name for name in (f"tests/{room}", f"dgc_lab/{room}") if (ROOT / name).is_dir()]
     command = ["run", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", *tests]
     coverage(*command, data=parts / "data", check=False)  # a test that fails has run its lines
+    wait_for_the_last(parts / "data")
     coverage("combine", "--quiet", *map(str, parts.glob("data.*")), data=kept)
     shutil.rmtree(parts)
+
+
+def wait_for_the_last(data: Path) -> None:
+    """Wait for processes that end after the tests, such as a kernel: they still write and rename their files."""
+    others = [each for each in psutil.process_iter(["environ"]) if each.info["environ"]]
+    psutil.wait_procs([each for each in others if each.info["environ"].get("COVERAGE_FILE") == str(data)], timeout=60)
 
 
 def write() -> None:
