@@ -2,12 +2,15 @@
 
 import functools
 import re
+import shutil
 
 import numpy as np
 import pytest
 
+from dgc_lab.__main__ import main
+from dgc_lab.common import results_file
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
-from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
+from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.schemes import All, Mean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.terminal import show
@@ -183,6 +186,16 @@ def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path):
     [line] = scheme_table(rows).to_dict("records")
     assert (line["scheme"], line["seeds"]) == ("dense", 3)
     assert line["least"] <= line["accuracy"] <= line["greatest"]
+
+
+def test_the_table_command_makes_the_stored_rows(tmp_path, capsys):
+    """It goes on with them, so that it adds none while its settings are those that they were made with."""
+    stored, out = results_file("schemes.jsonl"), tmp_path / "rows.jsonl"
+    shutil.copy(stored, out)
+    assert main(["table", "schemes", "--out", str(out)]) == 0
+    assert out.read_bytes() == stored.read_bytes()
+    told = re.findall(r"^ *(\S+) +[\d.]+ +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(told) == sorted(SCHEMES["digits"])
 
 
 def test_rates_of_the_search():

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 
 import dgc_lab
 from dgc_lab.course import sources
+from dgc_lab.exercises.checking import NotYet, array_like
 from dgc_lab.marking.nbgrader_api import STUB, TEXT_STUB
 
 EXERCISES = Path(__file__).resolve().parents[2] / "notebooks" / "exercises"
@@ -229,8 +231,35 @@ def test_a_check_never_shows_an_error_of_the_answer_and_knows_its_tasks(capsys):
     assert not dgc_lab.check("my_variable", ("10", {}))
     assert not dgc_lab.check("may_start", lambda own, steps, bound: [True, False])
     assert "one True or False is asked for, got 2 of them" in capsys.readouterr().out
+    assert not dgc_lab.check("telling_addends", [[1], [1, 2]])
+    assert "of another kind than was asked for" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"task must be one of .*, got 'no_such'"):
         dgc_lab.check("no_such", None)
+
+
+def not_written_yet(*_):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("answer", [None, ..., not_written_yet, lambda *_: None])
+def test_what_was_not_attempted_is_not_called_wrong(capsys, answer):
+    assert not dgc_lab.check("ring_bytes", answer)
+    assert capsys.readouterr().out.startswith("ring_bytes: not attempted yet")
+
+
+@pytest.mark.parametrize(
+    ("result", "pattern", "message"),
+    [
+        ([[1], [1, 2]], np.ones(3), "an array is asked for, this is list"),
+        (np.ones(2), np.ones(3), r"the shape must be \(3,\), got \(2,\)"),
+        (np.ones(3), np.ones(3, bool), "an array of True and False is asked for, got float64"),
+        (np.ones(3, bool), np.ones(3), "an array of numbers is asked for, got bool"),
+        (["a", "b", "c"], np.ones(3), "an array of numbers is asked for, got <U1"),
+    ],
+)
+def test_an_array_of_another_kind_is_told_what_was_asked_for(result, pattern, message):
+    with pytest.raises(NotYet, match=f"^for three weights {message}"):
+        array_like(result, pattern, "for three weights")
 
 
 def test_a_rubric_says_what_is_given_for_each_answer_that_a_person_marks():
