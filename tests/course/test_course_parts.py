@@ -3,8 +3,10 @@
 import copy
 import datetime as dt
 import json
+import multiprocessing
 import os
 import re
+import signal
 import zipfile
 
 import nbformat
@@ -15,6 +17,8 @@ from dgc_lab.common import LabError
 from dgc_lab.course import entries, grading, roster, scaffold, sources, submissions, unzip
 from dgc_lab.course.__main__ import main
 from dgc_lab.course.report import outdated, without_control
+from dgc_lab.marking import supervision
+from kernels import until
 
 
 def test_zips_stay_in_their_folder_and_within_their_size(tmp_path, monkeypatch):
@@ -531,3 +535,27 @@ def test_a_report_that_is_damaged_is_said_to_be_so(tmp_path, report):
     (tmp_path / "report.json").write_text(json.dumps(report))
     with pytest.raises(LabError, match=r"report\.json is damaged .*: grade again into another folder"):
         outdated(tmp_path)
+
+
+def is_put_down(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_interrupted(*_):
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+
+
+PUT_DOWN = "a grading process was ended from outside.*; the same command goes on where it was, try fewer --jobs"
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"), [(is_put_down, LabError, PUT_DOWN), (is_interrupted, KeyboardInterrupt, None)]
+)
+def test_a_grading_process_that_ends_early_is_told_and_no_other_stays(monkeypatch, what, error, words):
+    """Two grade at the same time; one is killed, as by a system short of memory, or the instructor presses Ctrl-C."""
+    monkeypatch.setattr(grading, "_run", what)
+    found = [entries.Entry(submissions.Submission(name, None), name) for name in ("ada", "bob")]
+    with pytest.raises(error, match=words):
+        list(grading._each(found, ["ada's", "bob's"], supervision.Limits(), jobs=2))
+    until(lambda: not multiprocessing.active_children(), 60)
