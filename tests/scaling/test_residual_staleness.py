@@ -159,6 +159,7 @@ def test_counts():
         (lambda: Run(1, 2.0), r"ratio must be above 0 and at most 1, got 2"),
         (lambda: Run(1, 0), r"ratio must be above 0 and at most 1, got 0"),
         (lambda: train_runs([Run(1, 0.5)], steps=0), r"steps must be a whole number of at least 1, got 0"),
+        (lambda: clipping_of({"workers": 2}), r"row must have clip_norm, got \{'workers': 2\}"),
         (lambda: clipping_of({"clip_norm": 3.0, "workers": 2}), r"clip_norm must be None, 1 .*got 3.0"),
     ],
 )

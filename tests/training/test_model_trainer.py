@@ -1,12 +1,14 @@
 """ResNet-20, the small BERT, the text it learns from, and the loop that trains any Keras model."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab import schemes
 from dgc_lab.common import LabError
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import DGCConfig
@@ -94,8 +96,19 @@ def test_a_corpus_that_cannot_be(options, message):
 def test_numbers_outside_the_vocabulary(words):
     with pytest.raises(ValueError, match=rf"numbers must be from 0 to {len(words.vocabulary) - 1}, got -1"):
         words.vocabulary.decode([3, -1])
+    with pytest.raises(ValueError, match=r"targets must be words' numbers, from 0 to \d+, got"):
+        most_frequent([3, len(words.vocabulary)], words.vocabulary)
     with pytest.raises(ValueError, match=r"words must begin with \[UNK\], \[MASK\]"):
         Vocabulary(("a", "b"))
+
+
+@pytest.mark.parametrize("rows", [np.ones((2, 8), np.float32), np.ones(8, np.int32)])
+def test_words_that_are_no_rows_of_numbers(words, rows):
+    told = f"must be rows of .*, got {rows.dtype.name} of {re.escape(str(rows.shape))}"
+    with pytest.raises(ValueError, match=f"words {told}"):
+        mask_words(rows, len(words.vocabulary), seed=(0, 0))
+    with pytest.raises(ValueError, match=f"sequences {told}"):
+        masked_batches(rows, words.vocabulary, batch=1)
 
 
 # Masked words -------------------------------------------------------------------------------------------------------
@@ -482,6 +495,7 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
         ({"batches": [1, 2]}, r"batches must be a function, got \[1, 2\]"),
         ({"learning_rate": 0}, r"learning_rate must be above 0, or a schedule, got 0"),
         ({"seed": -1}, r"seed must be a whole number from 0 to 2147483647, got -1"),
+        ({"switches": DGCConfig()}, r"switches must be None: they go with a scheme, and .* has its own"),
     ],
 )
 def test_trainers_that_cannot_be(changes, message):
@@ -507,6 +521,16 @@ def test_bad_steps_and_ratios_are_named():
         next(trainer.run(steps=0))
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
         next(trainer.run(steps=1, ratio=2))
+    trainer = ModelTrainer(model, CROSS_ENTROPY, lambda turn: None, schemes.dense())
+    with pytest.raises(ValueError, match=r"ratio must be None with the scheme dense, got 0.5"):
+        next(trainer.run(steps=1, ratio=0.5))
+
+
+def test_runs_that_cannot_be_compared():
+    with pytest.raises(ValueError, match="runs must hold at least one run, got none"):
+        comparison({})
+    with pytest.raises(ValueError, match=r"runs must have been evaluated: pass evaluate= to run\(\) of 'mine'"):
+        comparison({"mine": [DistributedStep(1, 2.3, np.array([1.0]), 1.0, 0.1, 400, dense_bytes=400, ratio=1.0)]})
 
 
 def test_constraints_of_weights_hold_after_every_step():
