@@ -4,7 +4,8 @@ python tools/measure_coverage.py [ROOM...]        such as dgc; the rooms of test
 
 A room's measurement is kept in ``build/coverage`` until the room is named again or the folder is removed. What
 coverage.py does is in ``pyproject.toml``; ``save_often.py`` has it save what killed processes ran. Behind the fence
-around a student's code nothing can be saved: what is run there alone counts as not run.
+around a student's code nothing can be saved: what is run there alone counts as not run. So does what TensorFlow traces
+with AutoGraph, which runs a copy of its own.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def measured(module: str, function: str, words: str) -> list[str]:
 
 COVERAGE = (
     "Lines and branches that were run, in the processes of ranks, kernels and grading too; what runs behind the fence "
-    "alone counts as not run. Again: `make coverage`."
+    "alone, or as AutoGraph has rewritten it, counts as not run. Again: `make coverage`."
 )
 MUTANTS = (
     "Small faults put into `dgc_lab/dgc` one at a time (a sample of those that cosmic-ray makes): *killed* if a test "
