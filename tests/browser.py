@@ -185,34 +185,37 @@ def screenshot(page, name):
     page.screenshot(path=folder / f"{name}.png")
 
 
-def run_all(page, restart=False, seconds=300):
+def run_all(page, restart=False):
     """Menu Run > Run All Cells, then wait until all cells have run."""
     page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
     name = "Restart Kernel and Run All Cells" if restart else "Run All Cells"
     page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
     if restart:
         page.get_by_role("button", name="Confirm Kernel Restart").click()
-    wait_until_run(page, seconds)
+    wait_until_run(page)
 
 
-# Where a run has begun, what has not run yet has no number.
-ALL_HAVE_RUN = """() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
-    .every(cell => cell.cell_type !== "code" || !cell.source.length || cell.execution_count !== null)"""
+# The prompts do not tell: a cell far outside the window need not be in the page.
+CELLS = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
+    .filter(cell => cell.type === "code" && cell.sharedModel.source.length)
+    .map(cell => [cell.executionState, cell.executionCount])"""
 
 
-def wait_until_run(page, seconds=300):
-    """Wait until all cells that were told to run have done so."""
-    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment. The prompts
-    # alone do not tell: a cell far outside the window need not be in the page.
+def wait_until_run(page):
+    """Wait until all cells that were told to run have done so, as long as one ends in every five minutes."""
+    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment.
     idle = page.get_by_text("Python 3 (ipykernel) | Idle")
-    end, calm = time.monotonic() + seconds, 0
+    left, calm = None, 0
     while calm < 10:
-        assert time.monotonic() < end, "the lesson did not finish"
+        cells = page.evaluate(CELLS)
+        if (now := sum(state == "running" for state, _ in cells)) != left:
+            left, end = now, time.monotonic() + 300
+        assert time.monotonic() < end, f"the lesson stands still: {left} cells are left"
         time.sleep(0.2)
-        busy = page.locator(".jp-InputPrompt", has_text="[*]").count() or not idle.count()
-        calm = 0 if busy else calm + 1
-        if calm == 10 and not page.evaluate(ALL_HAVE_RUN):  # a slow machine takes its time between two cells
-            calm = 0
+        calm = 0 if left or not idle.count() else calm + 1
+    # JupyterLab runs nothing after an error that was not to be expected.
+    errors = ["\n".join(output["traceback"]) for kind, output in all_outputs(page) if kind == "error"]
+    assert all(count for _, count in cells), "not all cells have run:\n" + "\n".join(errors)
 
 
 def run_cell(page, words):

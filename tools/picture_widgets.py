@@ -24,7 +24,7 @@ from browser import jupyterlab_on, opened_notebook, wait_until_run
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 VIEW = "application/vnd.jupyter.widget-view+json"
 ALL_CELLS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # in the page, not those in the window alone
-LONGEST = 600  # seconds of a lesson, and of a widget's run
+LONGEST = 600  # seconds of a widget's run
 LINE = "*A picture of the widget{after}. To use it, run this lesson: with `make lab`, on Colab or on Binder.*"
 
 
@@ -78,7 +78,7 @@ def run_up_to(page, place: int) -> None:
         }""",
         place,
     )
-    wait_until_run(page, LONGEST)
+    wait_until_run(page)
     failed = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']")
     assert not failed.count(), failed.first.inner_text()
 

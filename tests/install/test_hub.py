@@ -199,7 +199,7 @@ def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(
             page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=120_000)
             together.wait()
             start = time.monotonic()
-            run_all(page, seconds=800)
+            run_all(page)
             seconds = time.monotonic() - start
             screenshot(page, f"hub_{name}")
             errors = [output["evalue"] for kind, output in all_outputs(page) if kind == "error"]
