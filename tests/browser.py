@@ -195,16 +195,16 @@ def run_all(page, restart=False):
     wait_until_run(page)
 
 
-# Where a run has begun, what has not run yet has no number. The prompts alone do not tell: a cell far outside the window
-# need not be in the page.
+# Where a run has begun, what has not run yet has no number. The prompts alone do not tell: a cell far outside the
+# window need not be in the page.
 CELLS_LEFT = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells].filter(
     cell => cell.type === "code" && cell.sharedModel.source.length && cell.executionCount === null).length"""
 
 
 def wait_until_run(page):
     """Wait until all cells that were told to run have done so, as long as one ends in every five minutes."""
-    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment, on a slow machine
-    # for several. Where it stays so, an error has ended the run.
+    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment, on a slow
+    # machine for several. Where it stays so, an error has ended the run.
     idle = page.get_by_text("Python 3 (ipykernel) | Idle")
     left, calm = None, 0
     while calm < (150 if left else 10):
