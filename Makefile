@@ -161,7 +161,7 @@ bench-gpu: $(INSTALLED) $(VENV)/.fused
 # All that a release needs, but for publishing it: a clean tree, every check, and packages that install and work.
 release: $(VENV)/.horovod
 	$(BIN)/python tools/release.py check
-	$(MAKE) test
+	$(MAKE) test-long
 	$(MAKE) site
 	$(MAKE) test-colab
 	$(MAKE) binder-replay

@@ -10,7 +10,7 @@ import pytest
 from dgc_lab.__main__ import main
 from dgc_lab.common import results_file
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
-from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, best_rates, rate_of, table_events
+from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
 from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.schemes import All, Mean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.terminal import show
@@ -170,7 +170,8 @@ def test_a_diverging_scheme_is_told_and_the_others_go_on(lab):
     assert [row["scheme"] for row in widget.rows] == ["dense"]
 
 
-def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path):
+def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setitem(STEPS, "digits", 30)
     out, data = tmp_path / "rows.jsonl", load("digits")
 
     def trainer_of(settings):

@@ -610,6 +610,7 @@ def test_nan_inside_horovod_is_told_on_all(two_ranks):
     assert all("gradient of kernel" in problem.message for problem in failure.value.problems.values())
 
 
+@pytest.mark.long
 def test_every_combination_of_switches_trains():
     switches = ("accumulate", "momentum_correction", "factor_masking", "nesterov", "dense_vectors")
     for choice in itertools.product([False, True], repeat=len(switches)):

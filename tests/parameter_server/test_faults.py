@@ -238,7 +238,7 @@ def train_in_parts(servers, task, settings, file, parts):
     return records, events
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.long), 0.9])
 def test_synchronous_training_in_parts_equals_training_in_one(three, task, tmp_path, momentum):
     chosen = settings("synchronous", momentum=momentum, learning_rate=0.01, stragglers=SLOW)
     _, whole = check_whole(list(three.stream(train, task, chosen)), 240)

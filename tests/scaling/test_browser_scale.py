@@ -73,6 +73,7 @@ def test_what_it_shows_is_accessible(page):
     assert not axe_complaints(page)
 
 
+@pytest.mark.long
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")

@@ -69,14 +69,14 @@ def test_every_kind_of_fault_is_found_by_its_number(tmp_path):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tmp_path}:{fuzz.ROOT}:{fuzz.ROOT / 'tools'}:{fuzz.ROOT / 'tests' / 'tools'}")
-        found = in_its_own_process("defective", 0, range(len(WORDS)), "defective_decoders", limit=120)
+        found = in_its_own_process("defective", 0, range(len(WORDS)), "defective_decoders", limit=30)
     words = {WORDS[number]: what for number, what in found["finds"]}
     assert set(words) == set(WORDS) - {"valid", "refuse"}
     assert (found["accepted"], found["refused"]) == (1, 1)
     for word, what in {
         **{"key": "KeyError", "hang": "TooLong", "memory": "MemoryError", "crash": "ended with 11"},
         **{"elsewhere": "it ran open of", "run": "subprocess.Popen", "code": "exec", "pickle": "pickle.find_class"},
-        **{"other": "another word", "sleep": "no end after 120 s"},
+        **{"other": "another word", "sleep": "no end after 30 s"},
     }.items():
         assert what in words[word]
 

@@ -1,8 +1,11 @@
 """docs/keras.md is what training says: every feature works, or is refused, or differs as the page says."""
 
+import pytest
+
 import write_keras_page
 
 
+@pytest.mark.long
 def test_the_page_is_what_running_it_makes():
     found = write_keras_page.page()
     assert write_keras_page.PAGE.read_text(encoding="utf-8") == found

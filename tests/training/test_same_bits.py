@@ -45,6 +45,8 @@ SWITCHES = {
     "first": {"scope": "first"},
     "no momentum": {"momentum": 0.0},
 }
+OFTEN = ("defaults", "nesterov", "paper's warm-up", "exact")  # on ranks, too: test_two_ranks.py has most of the others
+ON_RANKS = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in SWITCHES]
 
 
 def made_on() -> dict:
@@ -117,7 +119,7 @@ def test_two_simulated_workers_end_with_the_same_weights(name):
     assert (found["sha256"] == by_default()) == (recorded[name]["sha256"] == recorded["defaults"]["sha256"])
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", ON_RANKS)
 def test_two_ranks_end_with_the_same_weights(two_ranks, name):
     first, second = two_ranks.run(train_on_rank, SWITCHES[name])
     assert first["sha256"] == second["sha256"]
