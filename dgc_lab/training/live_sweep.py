@@ -67,7 +67,8 @@ class LiveSweep(LiveRun):
 
     def _new_curves(self):
         self._first, self._marks = None, {}
-        return Curves(max(1, self.steps.value), self.sent)
+        # Clear may be pressed whatever stands in the field.
+        return Curves(max(1, min(self.steps.value, 2**63 - 1)), self.sent)
 
     def close(self):
         """Stop the training and close the widget; of what it has made only the rows stay."""
