@@ -25,8 +25,10 @@ SWITCHES = {
     "no factor masking, run lengths, exact": {"factor_masking": False, "indices": "run_lengths", "rule": "exact"},
     "no momentum, vectors too, hierarchical": {"momentum": 0.0, "dense_vectors": False, "rule": "hierarchical"},
     "warm-up, global, sum": {
-        **{"warm_up": (1.0, 0.6, 0.25, 0.05), "warm_up_steps": 30},
-        **{"scope": "global", "reduction": "sum"},
+        "warm_up": (1.0, 0.6, 0.25, 0.05),
+        "warm_up_steps": 30,
+        "scope": "global",
+        "reduction": "sum",
     },
     "never dense": {"switch_to_dense": False, "ratio": 1.0},
     "some whole, first": {"dense_below": 200, "scope": "first"},
