@@ -15,24 +15,35 @@ from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 
 SHAPES = [(130, 90), (40,), (13, 7), (1, 1), (64, 5), (0, 5)]  # one large enough for a sample; ends of blocks; none
-# Each switch once, some together: tracing two trainings takes seconds, and a bit that differs shows in company too.
 SWITCHES = {
     "defaults": {},
-    "nothing sent": {"ratio": 0.0},
+    "nesterov": {"nesterov": True},
     "no accumulation": {"accumulate": False},
-    "nesterov, clipped, float16": {"nesterov": True, "clip_norm": 1.0, "values": "float16"},
-    "no momentum correction, weight decay": {"momentum_correction": False, "weight_decay": 1e-3},
-    "no factor masking, run lengths, exact": {"factor_masking": False, "indices": "run_lengths", "rule": "exact"},
-    "no momentum, vectors too, hierarchical": {"momentum": 0.0, "dense_vectors": False, "rule": "hierarchical"},
-    "warm-up, global, sum": {
-        "warm_up": (1.0, 0.6, 0.25, 0.05),
-        "warm_up_steps": 30,
-        "scope": "global",
-        "reduction": "sum",
-    },
+    "no momentum correction": {"momentum_correction": False},
+    "no factor masking": {"factor_masking": False},
+    "no momentum": {"momentum": 0.0},
+    "clipped": {"clip_norm": 1.0},
+    "weight decay": {"weight_decay": 1e-3},
+    "warm-up": {"warm_up": (1.0, 0.6, 0.25, 0.05), "warm_up_steps": 30},
+    "float16": {"values": "float16"},
+    "run lengths": {"indices": "run_lengths"},
     "never dense": {"switch_to_dense": False, "ratio": 1.0},
-    "some whole, first": {"dense_below": 200, "scope": "first"},
+    "vectors too": {"dense_vectors": False},
+    "some whole": {"dense_below": 200},
+    "exact": {"rule": "exact"},
+    "hierarchical": {"rule": "hierarchical"},
+    "global": {"scope": "global"},
+    "first": {"scope": "first"},
+    "sum": {"reduction": "sum"},
+    "nothing sent": {"ratio": 0.0},
 }
+# Tracing two trainings takes seconds, and a bit that differs shows in company too; each by itself is "long".
+TOGETHER = (
+    *("defaults", "no accumulation", "never dense", "nothing sent"),
+    *("nesterov + clipped + float16", "no momentum correction + weight decay", "some whole + first"),
+    *("no factor masking + run lengths + exact", "no momentum + vectors too + hierarchical", "warm-up + global + sum"),
+)
+BY_THEMSELVES = [pytest.param(name, marks=pytest.mark.long) for name in SWITCHES if name not in TOGETHER]
 
 # Where there is a compiler, what does not compile or load fails.
 pytestmark = pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler here")
@@ -86,9 +97,12 @@ class Pair:
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_200_steps_are_the_algorithms_to_the_bit(name):
-    config = DGCConfig(**{"ratio": 0.02, "dense_below": 0, **SWITCHES[name]})
+@pytest.mark.parametrize("names", [*TOGETHER, *BY_THEMSELVES])
+def test_200_steps_are_the_algorithms_to_the_bit(names):
+    options = {"ratio": 0.02, "dense_below": 0}
+    for name in names.split(" + "):
+        options |= SWITCHES[name]
+    config = DGCConfig(**options)
     pair = Pair(config)
     for first in range(0, 200, 20):
         pair.steps(first, [config.ratio_at(step) for step in range(first, first + 20)])
@@ -115,7 +129,15 @@ def test_eagerly_and_by_call_too():
     pair.assert_same()
 
 
-@pytest.mark.parametrize(("bad", "traced"), [(float("nan"), True), (float("inf"), False)])
+@pytest.mark.parametrize(
+    ("bad", "traced"),
+    [
+        (float("nan"), True),
+        (float("inf"), False),
+        pytest.param(float("nan"), False, marks=pytest.mark.long),
+        pytest.param(float("inf"), True, marks=pytest.mark.long),
+    ],
+)
 def test_a_gradient_that_is_not_finite_changes_nothing_on_any_worker(bad, traced):
     pair = Pair(DGCConfig(ratio=0.02, dense_below=0))
     pair.steps(0, [0.02] * 3)
