@@ -126,18 +126,24 @@ def read_metadata(metadata) -> Trace:
 def profiler_trace(function: Callable, *arguments) -> Trace:
     """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
 
-    The profiler sees the memory of TensorFlow's pooling allocators alone: on a GPU every tensor, with oneDNN (by itself
-    on newer x86 processors, or by ``TF_ENABLE_ONEDNN_OPTS=1``) those of 256 KiB or more, elsewhere none: ``peak_bytes``
-    is then 0. `session_trace` counts them all.
+    On the CPU: what a GPU runs stands elsewhere in a profile, and is not read. The profiler sees the memory of
+    TensorFlow's pooling allocators alone: with oneDNN (by itself on newer x86 processors, or by
+    ``TF_ENABLE_ONEDNN_OPTS=1``) tensors of 256 KiB or more, elsewhere none: ``peak_bytes`` is then 0. `session_trace`
+    counts them all.
 
     Raises:
-        TraceError: this TensorFlow's profiler cannot be read, ran no operation, or is at work already.
+        TraceError: TensorFlow sees a GPU, or its profiler cannot be read, ran no operation, or is at work already.
 
     Example:
         >>> addends = [tf.ones([4]) for _ in range(3)]
         >>> profiler_trace(tf.function(tf.add_n), addends).count("AddN")
         1
     """
+    if tf.config.get_visible_devices("GPU"):
+        raise TraceError(
+            "what a GPU runs is not read: in a new kernel, before anything else that uses TensorFlow, call "
+            'tf.config.set_visible_devices([], "GPU")'
+        )
     try:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
     except ImportError as error:

@@ -68,7 +68,7 @@ def start_devices(count: int = 4) -> list[str]:
     """
     check_whole("count", count, 2, MOST_REPLICAS)
     grow_gpu_memory()
-    if len(tf.config.list_physical_devices("GPU")) >= count:
+    if len(tf.config.get_visible_devices("GPU")) >= count:
         return [f"GPU:{place}" for place in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or [None]) < count:
