@@ -194,7 +194,7 @@ $(INSTALLED): requirements.txt requirements-gpu.txt pyproject.toml binder/overri
 	if ls $(VENV)/.installed* 2>/dev/null | grep -qv '^$(INSTALLED)$$'; then rm $(VENV)/.installed*; \
 		$(BIN)/python -m pip uninstall -qq --yes tensorflow-cpu $(shell sed -n 's/==.*//p' requirements-gpu.txt); fi
 	$(BIN)/python -m pip install --quiet --no-compile --requirement $(PINS)
-	$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib || true  # pip would do so on one core; templates are no Python
+	-$(BIN)/python -m compileall -qq --workers 0 $(VENV)/lib  # pip would do so on one core
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	mkdir -p $(VENV)/share/jupyter/lab/settings
 	cp binder/overrides.json $(VENV)/share/jupyter/lab/settings/overrides.json

@@ -5,8 +5,8 @@ python benchmarks/bench_gpu.py
 `make bench-gpu` runs it and writes this page anew; it is no part of `make bench`. The sweep
 trains on MNIST where `DGC_LAB_DATA` names it, else on digits, where a step is too small to keep a GPU busy. On a GPU
 the algorithm runs as it is written; on the CPU the fused step stands beside it. One large tensor is compressed faster
-on the GPU, and a model of many small ones (ResNet-50 has 161) more slowly: a tensor of a few elements takes as long
-there as one of a million.
+on the GPU, and a model of many small ones (ResNet-50 has 161) more slowly: the search in a million elements takes
+nearly as long there as in 25 million.
 """
 
 import math
