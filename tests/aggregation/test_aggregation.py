@@ -443,7 +443,7 @@ def test_two_profilers_at_once_are_told(tmp_path):
 
 
 def test_a_gpu_is_no_place_for_the_profiler(monkeypatch):
-    """Its operations stand elsewhere in the profile; seen on an H200: of 16 additions none was counted."""
+    """Its operations stand elsewhere in the profile; seen on an H200: no operation was found."""
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [f"a {kind}"])
     with pytest.raises(traces.TraceError, match=r"set_visible_devices\(\[\], .GPU.\)"):
         traces.profiler_trace(tf.function(tf.add_n), [tf.ones([4])])
