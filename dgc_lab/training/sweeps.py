@@ -150,7 +150,7 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
         "seconds": round(seconds, 3),
         **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
-        "device": "GPU" if tf.config.get_visible_devices("GPU") else "CPU",
+        "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
         "tensorflow": tf.__version__,
     }
 

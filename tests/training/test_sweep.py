@@ -64,17 +64,6 @@ def test_a_row_says_all_that_made_it(digits, tmp_path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["started"])
 
 
-@pytest.mark.parametrize(("seen", "named"), [(["a GPU"], "GPU"), ([], "CPU")])
-def test_a_row_names_the_gpu_unless_it_is_hidden(digits, monkeypatch, seen, named):
-    import tensorflow as tf
-
-    trainer = Trainer(SHORT, digits)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["a GPU"])
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: seen)
-    (row,) = rows_of(sweep(SHORT, [0.1], None, trainer=trainer))
-    assert row["device"] == named
-
-
 def test_finished_rows_are_taken_from_the_file(digits, tmp_path):
     file = tmp_path / "rows.jsonl"
     first = rows_of(sweep(SHORT, [1, 0.1], file, digits))
