@@ -139,7 +139,8 @@ class SaveRanks(keras.callbacks.Callback):
     Put it last in the list of callbacks, on every rank. What is saved is all that the model and its optimizer hold:
     weights, moving statistics, seeds of dropout, the learning rate, and this rank's residuals and velocities. Not
     saved is where ``fit`` has come in its shuffling: give it the examples in an order that depends on the epoch alone,
-    as with ``shuffle=False``, if not a bit may differ.
+    as with ``shuffle=False``, if not a bit may differ. A GPU adds in no fixed order, unless
+    ``tf.config.experimental.enable_op_determinism()`` was called before.
 
     Args:
         folder: for the files, ``rank_0_step_1200.npz`` and so on; each rank keeps two.
