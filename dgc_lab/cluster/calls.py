@@ -20,10 +20,14 @@ GRACES_FOR_A_SLOW_READER = 9
 
 
 class ProcessDied(LabError):
-    """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``."""
+    """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``.
 
-    def __init__(self, names: list[str]):
-        super().__init__(f"{', '.join(names)} died; the others were stopped. restart() brings all back")
+    ``how`` they ended is told too where it is known, as in "rank 1 died (Segmentation fault)".
+    """
+
+    def __init__(self, names: list[str], how: str = ""):
+        by = f" ({how})" if how else ""
+        super().__init__(f"{', '.join(names)} died{by}; the others were stopped. restart() brings all back")
         self.names = names
 
 

@@ -7,6 +7,7 @@ here. The notebook's side is `dgc_lab.cluster.process_group`.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import io
@@ -26,6 +27,7 @@ from dgc_lab.cluster.processes import is_running
 from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
 
 SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
+CRASH = ".crash"  # after the process's name: where Python says by what it crashed
 # Keras imports these where it finds them, for what a cluster does not do: a third of the time that all imports take.
 LEFT_OUT = ("matplotlib", "sklearn")
 
@@ -82,6 +84,7 @@ def live(name: str, variables: dict[str, str], prepare) -> None:
     """What a forked process does: get ready (``prepare``), tell the notebook, run its functions one after another."""
     os.environ.update(variables)
     sys.modules["__main__"] = types.ModuleType("__main__")  # where the notebook's cells run (`magic.run_cell`)
+    faulthandler.enable(open(Path(os.environ[watchdog.FOLDER], PIDS, name + CRASH), "w"))  # noqa: SIM115 - it stays open
     connection = call_notebook(name)
     channel = ResultChannel(connection)
     channel.tell("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), plainly))

@@ -23,7 +23,7 @@ import cloudpickle
 import psutil
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.host import PIDS, SOCKET
+from dgc_lab.cluster.host import CRASH, PIDS, SOCKET
 from dgc_lab.cluster.processes import Processes, interrupt_held_back, is_running, kill, start_guarded
 from dgc_lab.cluster.rank import CallResult, RemoteError
 from dgc_lab.common import LabError
@@ -113,6 +113,14 @@ class ProcessGroup(Processes):
         vital = {name: member.process for name, member in self.members.items() if member.vital}
         gone = [name for name, process in vital.items() if not is_running(process)]
         return gone or ([] if host else list(vital) or ["the host"])
+
+    def how_ended(self, names: list[str]) -> str:
+        errors = set()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another thread has stopped all meanwhile
+                first, _, _ = Path(f"{self._folder}/{PIDS}/{name}{CRASH}").read_text().partition("\n")
+                errors.add(first.removeprefix("Fatal Python error: "))
+        return ", ".join(sorted(filter(None, errors)))
 
     def signal(self, number: int) -> None:
         for member in self.members.values():

@@ -35,6 +35,10 @@ class Processes:
     died, failed = ProcessDied, FunctionFailed  # what tells of a death, and of a function that raised
     broken: str | None = None  # why all were stopped
 
+    def how_ended(self, names: list[str]) -> str:
+        """What those processes ended by, where they crashed and it is known."""
+        return ""
+
     def terminate(self, reason: str) -> None:
         """End all at once, and keep the reason."""
         self.broken = reason
@@ -46,7 +50,7 @@ class Processes:
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
         if dead:
-            error = self.died(dead)
+            error = self.died(dead, self.how_ended(dead))
             self.terminate(str(error).split(";")[0])
             raise error
 

@@ -16,7 +16,7 @@ from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster import tensorflow_roles as roles
 from dgc_lab.common import LabError
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
-from dgc_lab.parameter_server.server import ParameterServerModel
+from dgc_lab.parameter_server.server import REHEARSAL, ParameterServerModel
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_FOR_LAST_GRADIENTS = 8  # less than the grace of a stop
@@ -27,14 +27,19 @@ class Dispatcher:
 
     Batch n is cut from the arrays ``examples`` at ``places[n]``; ``left`` of ``batches``, the numbers to hand out, have
     not been worked off. A record is held back until the update is made that its gradient is in.
+
+    First each worker rehearses, and the others wait: where two meet a function at once, TensorFlow 2.21 can crash. One
+    thread lengthens the vector of functions known to workers while another uses a pointer into it, with no lock
+    (``EagerClusterFunctionLibraryRuntime::Run``).
     """
 
     def __init__(self, coordinator, model: ParameterServerModel, step, examples, places, batches):
         self._coordinator, self._model, self._step = coordinator, model, step
         self._examples, self._places = examples, places
         self.left, self._next = len(batches), iter(batches)
-        self._lock, self._stopping, self._begun = threading.Lock(), threading.Event(), 0
+        self._lock, self._stopping = threading.Lock(), threading.Event()
         self._results, self._threads = queue.Queue(), []
+        self._new = set(range(model.workers))  # those that have not done the step
         self._held = {}  # records by the number of their update
         self._processes = roles.worker_processes()
 
@@ -110,34 +115,40 @@ class Dispatcher:
 
     def _work(self):
         try:
+            with self._lock:
+                self._rehearse()
             while True:
                 with self._lock:  # so that batches go out in order
                     number = next(self._next, None)
                     if number is None or self._stopping.is_set():
                         return
-                    result, again = self._hand_out(number)
-                while True:
-                    try:
-                        worker, *times, version, update, loss = np.asarray(result.fetch()).tolist()
-                        break
-                    except (tf.errors.UnavailableError, tf.errors.AbortedError):
-                        # Its worker died when the batch was done and before it could tell. The servers take none twice.
-                        result = again()
+                    outcome = self._hand_out(number, self._places[number])
+                worker, *times, version, update, loss = outcome()
                 if update != NOT_YET:
                     self._results.put(GradientEvent(int(worker), int(number), *times, int(version), int(update), loss))
         except Exception as error:  # it is raised where the events are read
             self._results.put(error)
 
-    def _hand_out(self, number):
-        """Schedule a batch; returns what will be its result, and a function that schedules it again."""
-        first, self._begun = self._begun < len(self._threads), self._begun + 1
+    def _rehearse(self):
+        """One after the other, let each worker that lives do a step that counts for nothing."""
+        while self.left and self._new - set(roles.dead_workers()) and not self._stopping.is_set():
+            worker, *_ = self._hand_out(REHEARSAL, self._places[0])()
+            self._new.discard(int(worker))
+
+    def _hand_out(self, number, places):
+        """Schedule a batch; returns a function that waits for what the step gives."""
         # As tensors of this process: arrays would be made into tensors on the worker, one by one.
-        batch = [tf.constant(array[self._places[number]]) for array in self._examples]
-        arguments = (tf.constant([number, first], tf.int64), *batch)
-        again = functools.partial(self._coordinator.schedule, self._step, args=arguments)
+        batch = [tf.constant(array[places]) for array in self._examples]
+        again = functools.partial(self._coordinator.schedule, self._step, args=(tf.constant(number, tf.int64), *batch))
         result = again()
-        # One worker begins after the other: until it has, TensorFlow 2.21 lengthens a list that others may be reading,
-        # and ended the coordinator by it, once in a hundred starts on a busy machine.
-        while first and tf.reduce_sum(self._model.arrived) < min(self._begun, self._model.starters):
-            first = not self._stopping.wait(0.005)
-        return result, again
+
+        def outcome():
+            nonlocal result
+            while True:
+                try:
+                    return np.asarray(result.fetch()).tolist()
+                except (tf.errors.UnavailableError, tf.errors.AbortedError):
+                    # Its worker died when the batch was done and before it could tell. The servers take none twice.
+                    result = again()
+
+        return outcome

@@ -12,6 +12,7 @@ from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET
 
 POLL_SECONDS = 0.001
+REHEARSAL = -1  # number of a batch whose gradient counts for nothing
 
 
 def sleep(seconds) -> tf.Tensor:
@@ -39,7 +40,6 @@ class ParameterServerModel:
     def __init__(self, strategy, servers, workers, config: AsyncConfig, weights, velocities, updates, version):
         self.config, self.schedule, self.workers = config, config.schedule, workers
         self.needed = self.schedule.gradients_an_update(workers)
-        self.starters = min(workers, int(np.sum(np.asarray(updates) == NOT_YET)))
         self._shapes = [np.shape(weight) for weight in weights]
         # One long vector, cut into a part for each server: few messages, and large ones.
         flat = [np.concatenate([np.ravel(array) for array in arrays]) for arrays in (weights, velocities)]
@@ -58,32 +58,28 @@ class ParameterServerModel:
             self.updates = tf.Variable(updates, dtype=tf.int64)
             self.versions = tf.Variable(tf.zeros_like(updates), dtype=tf.int64)  # that each batch's gradient is of
             self.count = tf.Variable(0, dtype=tf.int64)  # gradients in the sums
-            self.arrived = tf.Variable(none)  # 1: has its first batch
             self.waiting = tf.Variable(none)  # 1: has a batch and waits for its turn
             self.submitted = tf.Variable(none)  # gradients so far
             self.contributed = tf.Variable(none - 1)  # the last version that it gave a gradient to
             self.stopped = tf.Variable(False)
             self.lock = tf.CriticalSection(name="parameter_server_model")
 
-    def wait_for_start(self, worker) -> tf.Tensor:
-        """Wait until every worker has its first batch: training begins for all at once."""
-        self.arrived.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
-        return self._wait_while(lambda: (tf.reduce_sum(self.arrived) < self.starters) & ~self.stopped)
-
     def wait_for_turn(self, worker, batch) -> tf.Tensor:
         """Wait until the schedule lets the worker read the weights for that batch."""
         if self.schedule.mode == "asynchronous":
             return tf.constant(0)
         self.waiting.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
-        with tf.control_dependencies([self._wait_while(lambda: self._blocked(worker, batch))]):
+        polls = [lambda _: self._blocked(worker, batch), lambda times: times + sleep(POLL_SECONDS), [tf.constant(0)]]
+        with tf.control_dependencies(tf.while_loop(*polls)):
             self.waiting.scatter_update(tf.IndexedSlices(tf.constant(0, tf.int64), worker))
             return tf.constant(0)
 
     def _blocked(self, worker, batch):
-        wait = self._not_its_turn(worker, batch)
-        # Nobody can end the wait when all batches that are left are held by those who wait.
-        left = tf.reduce_sum(tf.cast(tf.equal(self.updates, NOT_YET), tf.int64))
-        return wait & (tf.reduce_sum(self.waiting) < left) & ~self.stopped
+        with tf.device(self.version.device):  # where all that it looks at is
+            wait = self._not_its_turn(worker, batch)
+            # Nobody can end the wait when all batches that are left are held by those who wait.
+            left = tf.reduce_sum(tf.cast(tf.equal(self.updates, NOT_YET), tf.int64))
+            return wait & (tf.reduce_sum(self.waiting) < left) & ~self.stopped
 
     def _not_its_turn(self, worker, batch):
         if self.schedule.mode == "synchronous":
@@ -93,17 +89,6 @@ class ParameterServerModel:
         if self.schedule.mode == "bounded staleness":
             return self.submitted[worker] - tf.reduce_min(self.submitted) > self.schedule.bound
         return tf.constant(False)
-
-    def _wait_while(self, condition):
-        def body(times):
-            with tf.control_dependencies([sleep(POLL_SECONDS)]):
-                return times + 1
-
-        def on_server(_):
-            with tf.device(self.version.device):  # where all that it looks at is
-                return condition()
-
-        return tf.while_loop(on_server, body, [tf.constant(0)])[0]
 
     def read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """The version, and the weights of that version: nobody updates them meanwhile."""
@@ -115,9 +100,9 @@ class ParameterServerModel:
     def submit(self, worker, batch, version, gradients) -> tuple[tf.Tensor, tf.Tensor]:
         """Hand in the gradient of a batch: the number of its update, and the version that it is of, int64 scalars.
 
-        It is `NOT_YET` where it is refused, because the training was stopped while the worker waited for its turn. A
-        batch is not taken twice, and its first gradient is told of: a worker can die between the update and the word
-        of it.
+        It is `NOT_YET` where it is refused: the training was stopped while the worker waited for its turn, or it is a
+        `REHEARSAL`. A batch is not taken twice, and its first gradient is told of: a worker can die between the update
+        and the word of it.
         """
         sizes = [part.shape[0] for part in self.weights]
         parts = tf.split(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), sizes)
@@ -125,8 +110,9 @@ class ParameterServerModel:
             return self.lock.execute(lambda: self._take(worker, batch, version, parts))
 
     def _take(self, worker, batch, version, parts):
+        rehearsal, batch = tf.equal(batch, REHEARSAL), tf.maximum(batch, 0)
         current, before = self.version.read_value(), self.updates[batch]
-        known = tf.not_equal(before, NOT_YET)
+        known = rehearsal | tf.not_equal(before, NOT_YET)
         late = tf.not_equal(version, current) if self.schedule.mode == "backup workers" else tf.constant(False)
         if self.schedule.mode == "synchronous":
             refused = tf.not_equal(version, batch // self.needed)
@@ -168,7 +154,6 @@ class ParameterServerModel:
 
     def forget(self, worker: int) -> None:
         """Go on without a worker that died."""
-        self.arrived.scatter_update(tf.IndexedSlices(tf.constant(1, tf.int64), worker))
         self.waiting.scatter_update(tf.IndexedSlices(tf.constant(0, tf.int64), worker))
 
     @tf.function

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.parameter_server.schedule import Schedule, Straggler
-from dgc_lab.parameter_server.server import ParameterServerModel, sleep
+from dgc_lab.parameter_server.server import REHEARSAL, ParameterServerModel, sleep
 from dgc_lab.workloads.dataset import Task
 
 
@@ -19,21 +19,20 @@ def worker_step(model: ParameterServerModel, task: Task, seed: int):
     ``model`` is on the servers, ``task`` as in `dgc_lab.parameter_server.train`, ``seed`` the config's.
 
     Returns:
-        A function of an int64 tensor (2,), the batch's number and whether to wait for the start, and of the batch's
-        tensors. It gives float64 (8,): worker, the four times of a `GradientEvent` as seconds since 1970, version,
-        update, loss.
+        A function of the batch's number, an int64 scalar, and of the batch's tensors. It gives float64 (8,): worker,
+        the four times of a `GradientEvent` as seconds since 1970, version, update, loss. With `REHEARSAL` as number it
+        waits for nobody, and changes nothing.
 
     Example:
         >>> step = worker_step(model, task, seed=0)  # doctest: +SKIP
-        >>> result = coordinator.schedule(step, (tf.constant([7, 0], tf.int64), images, labels))  # doctest: +SKIP
+        >>> result = coordinator.schedule(step, (tf.constant(7, tf.int64), images, labels))  # doctest: +SKIP
     """
 
     @tf.function
-    def step(which, *batch):
-        number, first = which[0], which[1] > 0
+    def step(number, *batch):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         own_seed = tf.stack([seed, tf.cast(number, tf.int32)])
-        began = now(tf.cond(first, lambda: model.wait_for_start(worker), lambda: tf.constant(0)))
+        began = now()
         with tf.control_dependencies([began]):
             turn = model.wait_for_turn(worker, number)
         with tf.control_dependencies([turn]):
@@ -42,7 +41,8 @@ def worker_step(model: ParameterServerModel, task: Task, seed: int):
         with tf.control_dependencies([read]):
             weights = [tf.identity(weight) for weight in weights]
         loss, gradients = task.gradients(weights, own_seed, *batch)
-        computed = now(sleep(delay(model.schedule, model.workers, worker, own_seed, now(*gradients) - read)))
+        seconds = delay(model.schedule, model.workers, worker, own_seed, now(*gradients) - read)
+        computed = now(sleep(tf.where(tf.equal(number, REHEARSAL), tf.zeros_like(seconds), seconds)))
         with tf.control_dependencies([computed]):
             update, version = model.submit(worker, number, version, gradients)
         done = now(update)

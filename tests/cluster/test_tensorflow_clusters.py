@@ -487,6 +487,13 @@ def test_a_function_that_ends_the_coordinator(servers):
         servers.run(lambda: os._exit(3))
 
 
+def test_a_crash_is_told_with_its_cause(servers):
+    with pytest.raises(ProcessDied, match=r"^coordinator died \(Segmentation fault\); the others"):
+        servers.run(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    with pytest.raises(LabError, match=r"^coordinator died \(Segmentation fault\)\. restart\(\)"):
+        servers.run(squares, 1)
+
+
 def test_death_of_the_host(servers):
     items = servers.stream(count_until_stopped)
     next(items)
