@@ -191,7 +191,8 @@ class DistributedTrainer(ModelTrainer):
     def restore(self, folder, ratio: float) -> bool:
         """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
 
-        False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine).
+        False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine). On
+        a GPU the last bits may differ: `dgc_lab.distributed.SaveRanks` says when they do not.
         """
         self.ratio, self.files = ratio, self._files(folder, ratio)
         return self.files.restore() > 0
