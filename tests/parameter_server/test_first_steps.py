@@ -49,7 +49,7 @@ def pauses():
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_a_training_begins_where_threads_are_slow(slow_threads, digits, mode):
-    """The coordinator crashed in seven of ten starts; with no pauses, on a busy machine, in one of a hundred."""
+    """Before workers rehearsed, the coordinator crashed in seven of ten such starts; with no pauses, now and then."""
     config = AsyncConfig(Schedule(mode), gradients=8, batch=32)
     with ParameterServers(2, 1, progress=None) as servers:
         for _ in range(3):
