@@ -23,6 +23,7 @@ from dgc_lab.parameter_server.schedule import DROPPED, MODES, NOT_YET, GradientE
 from dgc_lab.parameter_server.simulation import StepCosts, simulate
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train, train_on
+from dgc_lab.parameter_server.worker import delay
 from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
@@ -217,11 +218,16 @@ def test_backup_workers_drop_what_comes_late(servers):
 
 
 @alone
-def test_a_heavy_tail_has_a_median_below_its_mean_and_long_delays(servers):
-    records, _, _ = trained(servers, "asynchronous", stragglers=(Straggler(1, delay=0.02, tail=1.5),), gradients=120)
-    delays = [record.computed - record.read for record in records if record.worker == 1]
-    assert np.median(delays) < 0.02
-    assert max(delays) > 3 * np.median(delays)
+def test_each_batch_of_a_heavy_tail_waits_what_its_number_draws(servers):
+    """Which batches the slow worker gets depends on the machine, and so do the median and the longest of its waits."""
+    slow = Schedule("asynchronous", stragglers=(Straggler(1, delay=0.02, tail=1.5),))
+    drawn = np.array([float(delay(slow, 2, 1, [SETTINGS.seed, batch], 0.0)) for batch in range(120)])
+    assert drawn.min() > 0.02 / 3
+    assert np.median(drawn) < 0.02 < max(drawn) / 3
+    records, _, _ = trained(servers, slow.mode, stragglers=slow.stragglers, gradients=120)
+    above = [one.computed - one.read - drawn[one.batch] for one in records if one.worker == 1]
+    assert min(above) > -0.001  # the clock may be set right meanwhile
+    assert np.median(above) < 0.05, "the rest is the time of a step"
 
 
 def moves_of_the_weights(staleness_aware):
