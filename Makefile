@@ -2,7 +2,7 @@
 # make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
 # make course makes the instructors' environment, for python -m dgc_lab.course; make hub makes JupyterHub's
 # make wheelhouse gathers what make lab needs, for rooms without a network: make lab takes it from there
-# make test-versions, make coverage and make mutants measure the tests themselves: CONTRIBUTING.md
+# make full-runs, make test-versions, make coverage and make mutants measure the tests themselves: CONTRIBUTING.md
 # make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 
@@ -51,8 +51,8 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab test-versions coverage mutants lint notebooks exercises \
-	docs site faults fuzz soak bench bench-gpu release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-long test-colab full-runs test-versions coverage mutants lint notebooks \
+	exercises docs site faults fuzz soak bench bench-gpu release binder-replay requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.fused
@@ -94,6 +94,11 @@ test test-long: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed lint
 test-colab: $(COLAB)/.installed
 	env -u PYTHONPATH COLAB_RELEASE_TAG=release-colab_test $(COLAB)/bin/python -m pytest -n 0 \
 		colab/test_setup_cells.py colab/test_classic.py notebooks
+
+# make test, RUNS times, each from a fresh clone of this commit; ends with the first run in which a test fails.
+RUNS ?= 1
+full-runs:
+	$(PYTHON) tools/full_runs.py $(RUNS)
 
 # The quick tests with the oldest and newest of every dependency, on each Python (needs uv); LANES="3.11-oldest" for some.
 test-versions:

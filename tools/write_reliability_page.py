@@ -104,6 +104,10 @@ MUTANTS = (
     "Small faults put into `dgc_lab/dgc` one at a time (a sample of those that cosmic-ray makes): *killed* if a test "
     "failed, *equivalent* if the fault changes nothing. Again: `make mutants`."
 )
+FULL_RUNS = (
+    "All tests, run after run, each in a fresh clone with an environment of its own; the cause of a failure is mended, "
+    "and the count begins again. Again: `make full-runs RUNS=10`."
+)
 VERSIONS = (
     "The quick tests with the oldest and the newest version allowed of every dependency. Again: `make test-versions`."
 )
@@ -116,6 +120,7 @@ MEASURED = {  # by section: files of results, and what is shown of each
         "fuzz.jsonl": lambda: measured("fuzz", "table", "Random and mutated inputs of decoders. Again: `make fuzz`."),
     },
     "tests": {
+        "full_runs.jsonl": lambda: measured("full_runs", "full_runs_table", FULL_RUNS),
         "coverage.json": lambda: measured("measure_coverage", "coverage_table", COVERAGE),
         "mutants.json": lambda: measured("mutants", "mutants_table", MUTANTS),
         "versions.json": lambda: measured("versions", "versions_table", VERSIONS),

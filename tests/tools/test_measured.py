@@ -13,6 +13,7 @@ from pathlib import Path
 import coverage
 import pytest
 
+import full_runs
 import measure_coverage
 import mutants
 import versions
@@ -186,11 +187,56 @@ def test_a_lane_counts_what_pytest_reports(tmp_path):
         def test_not_run(missing): pass
     """
     (tmp_path / "test_few.py").write_text(textwrap.dedent(tests))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=report.xml"]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300).stdout
     counts = versions.counts(tmp_path / "report.xml")
     assert counts.pop("names") == ["test_few.test_wrong", "test_few.test_not_run"]
     assert counts == {"passed": 1, "skipped": 1, "failed": 2}
+    assert full_runs.counts(output + output) == {"passed": 2, "skipped": 2, "failed": 4}, "the two parts of a run"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository whose tests are run by what is written to its `.ci/run`, for `full_runs`."""
+    root = tmp_path / "repository"
+    (root / ".ci").mkdir(parents=True)
+    (root / ".ci" / "run").touch(mode=0o755)
+    monkeypatch.setattr(full_runs, "ROOT", root)
+    monkeypatch.setattr(full_runs, "WORK", root / "build")
+    monkeypatch.setattr(full_runs, "RESULTS", root / "rows.jsonl")
+    return root
+
+
+def commit(repository, script):
+    """Write what tests it, and commit all."""
+    (repository / ".ci" / "run").write_text("#!/usr/bin/env bash\nset -e\n" + script)
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "Tests"]):
+        subprocess.run([*git, *words], cwd=repository, check=True)
+
+
+def test_full_runs_end_with_the_first_in_which_a_test_fails(tmp_path, repository):
+    (repository / "test_once.py").write_text(
+        f"from pathlib import Path\n\ndef test_once():\n    Path({str(tmp_path / 'been here')!r}).mkdir()\n"
+    )
+    commit(repository, f"{sys.executable} -m pytest -p no:cacheprovider\n")
+    assert full_runs.main(["3"]) == 1
+    table = full_runs.full_runs_table()
+    assert table[["passed", "failed"]].values.tolist() == [[1, 0], [0, 1]]
+    assert "FileExistsError" in max(full_runs.WORK.glob("*.log")).read_text()
+
+
+def test_a_full_run_that_does_not_come_to_its_end_has_no_row(repository):
+    commit(repository, "echo no network; exit 2\n")
+    with pytest.raises(SystemExit, match="the tests did not come to their end, see "):
+        full_runs.main(["1"])
+    assert not full_runs.RESULTS.exists()
+
+
+@pytest.mark.parametrize("wrong", [[], ["0"], ["-1"], ["ten"], ["1", "2"]])
+def test_the_number_of_full_runs_is_checked(wrong):
+    with pytest.raises(SystemExit, match="RUNS must be one whole number from 1, got "):
+        full_runs.main(wrong)
 
 
 def test_every_lane_is_run_every_night():
@@ -204,6 +250,7 @@ def test_every_lane_is_run_every_night():
 @pytest.mark.parametrize(
     ("tool", "table", "first"),
     [
+        (full_runs, "full_runs_table", "began"),
         (versions, "versions_table", "lane"),
         (mutants, "mutants_table", "module"),
         (measure_coverage, "coverage_table", "room"),
