@@ -106,7 +106,9 @@ MUTANTS = (
 )
 FULL_RUNS = (
     "All tests, run after run, each in a fresh clone with an environment of its own; the cause of a failure is mended, "
-    "and the count begins again. Again: `make full-runs RUNS=10`."
+    "and the count begins again. Left out are 28 examples in docstrings that only show a call, the test of a hub where "
+    "`make hub` was not run, and that of real MNIST where its file is not beside the clone. "
+    "Again: `make full-runs RUNS=10`."
 )
 VERSIONS = (
     "The quick tests with the oldest and the newest version allowed of every dependency. Again: `make test-versions`."
