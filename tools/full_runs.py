@@ -1,6 +1,6 @@
 """All tests, run after run, each in a fresh clone with an environment of its own: does none fail by chance?
 
-python tools/full_runs.py RUNS        such as 10; each takes one to two hours of two cores
+python tools/full_runs.py RUNS        such as 10; each takes 40 to 80 minutes on two cores
 
 What is tested is the commit that is checked out. A run's row is added to ``results/full_runs.jsonl`` as it ends, and
 its output stays under ``build/full_runs``. The first run in which a test fails is the last: the cause is to be mended.
@@ -48,9 +48,7 @@ def run() -> dict:
     clone, began = WORK / "clone", time.time()
     shutil.rmtree(clone, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=clone, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.strip()
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=clone, text=True).strip()
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(began))
     log = WORK / f"{stamp.replace(' ', '_')}.log"
     print(f"{stamp} {commit}, see {log}", flush=True)
