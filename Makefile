@@ -1,4 +1,4 @@
-# make lab    opens JupyterLab on the lessons          make test    runs the test suite; make test ROOM=dgc one room's
+# make lab    opens JupyterLab on the lessons          make test    runs the test suite; make test ROOM=compression one room's
 # make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
 # make course makes the instructors' environment, for python -m dgc_lab.course; make hub makes JupyterHub's
 # make wheelhouse gathers what make lab needs, for rooms without a network: make lab takes it from there
@@ -55,7 +55,7 @@ ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 	exercises docs site faults fuzz soak bench bench-gpu release binder-replay requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
-lab: $(VENV)/.horovod $(VENV)/.fused
+lab: $(VENV)/.horovod $(VENV)/.native
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 --KernelManager.transport_encryption=auto notebooks
 
 course: $(COURSE)/.installed
@@ -76,13 +76,13 @@ wheelhouse: $(VENV)/.horovod
 
 # In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
 # marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
-# With ROOM=dgc only what is in tests/dgc and dgc_lab/dgc, where a part may hold no tests (pytest's status 5).
+# With ROOM=compression only what is in tests/compression and dgc_lab/compression, where a part may hold no tests (pytest's status 5).
 # Tests that are marked "long" are left to test-long, which runs all.
 WORKERS ?= 2
 ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM)))
 FINE = $(if $(ROOM),0|5,0)
 test: SHORT = and not long
-test test-long: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed lint
+test test-long: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed lint
 	@[ -z "$(ROOM)" ] || [ -n "$(ROOM_TESTS)" ] || { echo "No room $(ROOM): see ls dgc_lab tests"; exit 1; }; \
 	trap 'exit 130' INT; failed=0; \
 	part() { $(BIN)/python -m pytest "$$@" $(ROOM_TESTS); case $$? in $(FINE)) ;; *) failed=1 ;; esac; }; \
@@ -104,12 +104,12 @@ full-runs:
 test-versions:
 	$(PYTHON) tools/versions.py $(LANES)
 
-# Which lines and branches the tests run, in all of their processes; goes on where it was stopped. ROOM=dgc for one room.
-coverage: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
+# Which lines and branches the tests run, in all of their processes; goes on where it was stopped. ROOM=compression for one room.
+coverage: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
 	$(BIN)/python tools/measure_coverage.py $(ROOM)
 
-# Small faults put into dgc_lab/dgc: do the tests notice? Goes on where it was stopped, and takes hours.
-mutants: $(MUTANTS)/.installed $(VENV)/.fused
+# Small faults put into dgc_lab/compression: do the tests notice? Goes on where it was stopped, and takes hours.
+mutants: $(MUTANTS)/.installed $(VENV)/.native
 	$(MUTANTS)/bin/python tools/mutants.py
 
 # Without ruff's cache: how an import is sorted depends on which files there are, and the cache does not know those.
@@ -119,7 +119,7 @@ lint: $(INSTALLED)
 
 # Run every lesson from its text pair and store its output; then use each widget in a browser and store its picture.
 # NAMES="04_dgc_masking" for some lessons alone.
-notebooks: $(VENV)/.horovod $(VENV)/.fused
+notebooks: $(VENV)/.horovod $(VENV)/.native
 	$(BIN)/python tools/store_lessons.py $(NAMES)
 	PYTHONPATH=tests $(BIN)/python tools/picture_widgets.py $(NAMES)
 
@@ -144,7 +144,7 @@ site: $(INSTALLED)
 
 # Do for hours what a class does, and write down memory, descriptors, threads, processes and files: results/soak.jsonl.
 HOURS ?= 2
-soak: $(VENV)/.horovod $(VENV)/.fused $(COURSE)/.installed
+soak: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
 	PYTHONPATH=tests $(BIN)/python tools/soak.py --hours $(HOURS)
 
 # Random and mutated inputs for every decoder, INPUTS of each in all: results/fuzz.jsonl has what was done, and goes on there.
@@ -154,12 +154,12 @@ fuzz: $(INSTALLED)
 	$(BIN)/python tools/fuzz.py --inputs $(INPUTS) --seed $(SEED)
 
 # Measure everything anew; benchmarks/README.md then shows it.
-bench: $(VENV)/.horovod $(VENV)/.fused
+bench: $(VENV)/.horovod $(VENV)/.native
 	for file in $(filter-out %/bench_gpu.py,$(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python benchmarks/write_page.py
 
 # The same on a GPU beside the CPU, in under eight minutes.
-bench-gpu: $(INSTALLED) $(VENV)/.fused
+bench-gpu: $(INSTALLED) $(VENV)/.native
 	$(BIN)/python benchmarks/bench_gpu.py
 	$(BIN)/python benchmarks/write_page.py
 
@@ -175,7 +175,7 @@ release: $(VENV)/.horovod
 # Strike real work with faults, N of them in all, and check what is promised; goes on from results/faults.jsonl. The
 # kinds that fill disks, cut links and take memory need root, and are left out without.
 FAULTS ?= 100
-faults: $(VENV)/.horovod $(VENV)/.fused
+faults: $(VENV)/.horovod $(VENV)/.native
 	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(FAULTS) --seed $(SEED)
 
 # Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
@@ -187,8 +187,8 @@ $(VENV)/.horovod: $(INSTALLED) dgc_lab/install/build_horovod.py dgc_lab/install/
 	touch $@
 
 # Kept outside of .venv, and compiled at first need where it is not there; a compiler is needed, or it is left out.
-$(VENV)/.fused: $(INSTALLED) dgc_lab/dgc/fused.cc
-	$(BIN)/python -m dgc_lab build-fused || true
+$(VENV)/.native: $(INSTALLED) dgc_lab/compression/native.cc
+	$(BIN)/python -m dgc_lab build-native || true
 	touch $@
 
 # TensorFlow with CUDA and the one without lie in the same folder: the one goes before the other comes.

@@ -1,15 +1,16 @@
-"""What sweep, selection and compression cost on a GPU, each beside the same machine's CPU: under eight minutes.
+"""Sweeps, selection and compression on a GPU, compared with the same machine's CPU: under eight minutes.
 
 python benchmarks/bench_gpu.py
 
-`make bench-gpu` runs it and writes this page anew; it is no part of `make bench`. The sweep
-trains on MNIST where `DGC_LAB_DATA` names it, else on digits, where a step is too small to keep a GPU busy. On a GPU
-the algorithm runs as it is written; on the CPU the fused step stands beside it. One large tensor is compressed faster
-on the GPU, and a model of many small ones (ResNet-50 has 161) more slowly: the search in a million elements takes
-nearly as long there as in 25 million.
+`make bench-gpu` runs it and updates this page; `make bench` leaves it out. The sweep trains on MNIST if `DGC_LAB_DATA`
+names it, else on digits, whose steps are too small to keep a GPU busy. The GPU runs TensorFlow's own operations; on the
+CPU the native step is measured, too, in a process that sees no GPU.
 """
 
+import json
 import math
+import os
+import subprocess
 import sys
 import time
 
@@ -22,30 +23,30 @@ RATIO, ROUNDS, SWEEP_STEPS = 0.001, 9, 200
 
 
 def selecting(size):
-    """The thresholds by each rule, the search for what passes, `tf.math.top_k` and `tf.where`, as functions."""
+    """Return the thresholds by each rule, the search for elements above one, `tf.math.top_k` and `tf.where`."""
     import tensorflow as tf
 
-    from dgc_lab.dgc.selection import elements_above
-    from dgc_lab.dgc.thresholding import RULES, elements_to_keep, exact_threshold
+    from dgc_lab.compression import RULES, elements_above, exact_threshold, thresholds
+    from dgc_lab.compression.thresholding import elements_to_keep
 
     x, share = tf.random.stateless_normal([size], (1, 2)), tf.constant(RATIO, tf.float64)
     limit = exact_threshold(x, RATIO)
-    functions = {"tf.math.top_k": compiled(largest, x, int(elements_to_keep(RATIO, x)))}
-    functions |= {f"{rule} threshold": compiled(find, x, share) for rule, find in RULES.items()}
-    functions |= {"tf.where": compiled(masked, x, limit), "passing": compiled(elements_above, x, limit)}
+    functions = {"tf.math.top_k": compiled(largest, x, int(elements_to_keep(RATIO, size)))}
+    functions |= {f"{rule} threshold": compiled(thresholds, [x], share, rule) for rule in RULES}
+    functions |= {"tf.where": compiled(masked, x, limit), "passing": compiled(elements_above, x, limit[None], (size,))}
     return functions | {"tf.add": addition(size)}
 
 
-def stepping(shapes, fused):
-    """A worker's whole step of compression and the change of the weights; with a fused one where there is one."""
-    functions = {"step": compression(shapes, "float32", "int32", "entries", fused=False)}
-    if fused:
-        functions["step, fused"] = compression(shapes, "float32", "int32", "entries")
+def stepping(shapes, native):
+    """Return a worker's whole step of compression and change of the weights, on CPUs with a native one beside it."""
+    functions = {"step": compression(shapes, "float32", "int32", "entries", native=False)}
+    if native:
+        functions["step, native"] = compression(shapes, "float32", "int32", "entries")
     return functions | {"tf.add": addition(sum(map(math.prod, shapes)))}
 
 
 def timed(device, make):
-    """Milliseconds of each function that ``make`` returns, with its tensors and its work on a device."""
+    """Return the milliseconds of each function that ``make`` returns, with its tensors and operations on a device."""
     import tensorflow as tf
 
     with tf.device(device):
@@ -53,7 +54,7 @@ def timed(device, make):
 
 
 def sweeping(device, data, rule):
-    """Steps a second of a sweep over four ratios, or of a run without masks; loading and tracing are left out."""
+    """Return steps per second of a sweep over four ratios, or of a run without masks; tracing is not counted."""
     import tensorflow as tf
 
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -70,41 +71,61 @@ def sweeping(device, data, rule):
         return len(ratios) * SWEEP_STEPS / (time.perf_counter() - start)
 
 
-def measure(gpu, sizes, models, data):
-    """Yield rows, a group at a time: each figure on the ``gpu`` and on the CPU, taken one after the other."""
+def figures_on(device, sizes, models, data, native):
+    """Yield groups of figures on one device: part, what was measured, unit, and the figures by name."""
     for size in sizes:
-        there, here = (timed(device, lambda size=size: selecting(size)) for device in (gpu, "/CPU:0"))
-        yield [row_of("selection", f"{size:,} elements", name, "ms", there[name], here[name]) for name in there]
+        yield "selection", f"{size:,} elements", "ms", timed(device, lambda size=size: selecting(size))
     for model, shapes in models.items():
-        there = timed(gpu, lambda shapes=shapes: stepping(shapes, fused=False))
-        here = timed("/CPU:0", lambda shapes=shapes: stepping(shapes, fused=True))
-        yield [row_of("step", model, name, "ms", there.get(name), here[name]) for name in here]
+        yield "step", model, "ms", timed(device, lambda shapes=shapes: stepping(shapes, native))
     for rule in ("off", "sampled", "exact"):
-        there, here = sweeping(gpu, data, rule), sweeping("/CPU:0", data, rule)
-        yield [row_of("sweep", data.name, f"rule {rule}", "steps/s", there, here)]
+        yield "sweep", data.name, "steps/s", {f"rule {rule}": sweeping(device, data, rule)}
+
+
+def figures_without_gpu():
+    """Yield the figures of the CPU from a process that sees no GPU: with one, the native operations do not run."""
+    environment, command = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}, [sys.executable, __file__, "cpu"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        print(file=child.stdin, flush=True)  # each line asks for a group, so that the two devices take turns
+        for line in child.stdout:
+            if line.startswith("["):
+                yield json.loads(line)
+                print(file=child.stdin, flush=True)
+
+
+def measure(gpu, sizes, models, data, cpu=None):
+    """Yield rows, a group at a time: each figure on the ``gpu`` and on the CPU, one after the other."""
+    cpu = cpu or figures_on("/CPU:0", sizes, models, data, native=True)
+    for (part, of, unit, there), (*_, here) in zip(
+        figures_on(gpu, sizes, models, data, native=False), cpu, strict=False
+    ):
+        yield [row_of(part, of, name, unit, there.get(name), here[name]) for name in here]
 
 
 def row_of(part, of, what, unit, gpu, cpu):
-    """A line of the table, with the times as fast that the GPU is."""
+    """Return a row of the table, with how many times as fast the GPU is."""
     times = None if gpu is None else cpu / gpu if unit == "ms" else gpu / cpu
     return {"part": part, "of": of, "what": what, "unit": unit, "GPU": gpu, "CPU": cpu, "GPU, times as fast": times}
 
 
 def main():
-    import os
-
     import tensorflow as tf
 
     from dgc_lab.scaling.named_shapes import SHAPES
     from dgc_lab.workloads.data import load
 
+    models = {model: SHAPES[model]() for model in ("mnist_cnn", "ResNet-50")} | {"one tensor of 25 M": [(25_000_000,)]}
+    data = load("mnist" if "DGC_LAB_DATA" in os.environ else "digits")
+    if sys.argv[1:] == ["cpu"]:
+        figures = figures_on("/CPU:0", SIZES, models, data, native=True)
+        for _, group in zip(sys.stdin, figures, strict=False):
+            print(json.dumps(group), flush=True)
+        return
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         sys.exit("TensorFlow sees no GPU here: nothing was measured. python -m dgc_lab doctor says why.")
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-    models = {model: SHAPES[model]() for model in ("mnist_cnn", "ResNet-50")} | {"one tensor of 25 M": [(25_000_000,)]}
     rows = []
-    for group in measure("/GPU:0", SIZES, models, load("mnist" if "DGC_LAB_DATA" in os.environ else "digits")):
+    for group in measure("/GPU:0", SIZES, models, data, figures_without_gpu()):
         rows += [{**row, "GPU's name": name} for row in group]
         report("gpu", rows, {})  # a lent machine may go before the end
 

@@ -1,7 +1,7 @@
-"""What each compression scheme costs: a step of compression and change of weights, mnist_cnn's shapes, one worker.
+"""The time of each compression scheme: a step of compression and change of weights, mnist_cnn's shapes, one worker.
 
-Beside the schemes, which TensorFlow runs, stand the lab's own compressor, fused and on TensorFlow's path, and how long
-the first step of `mnist_cnn` takes with each scheme, tracing included.
+For comparison: Deep Gradient Compression by its config, with the native step and in TensorFlow's own operations. *first
+step* is the time of the first step of `mnist_cnn` with each scheme, tracing included.
 
 python benchmarks/bench_schemes.py
 """
@@ -9,21 +9,22 @@ python benchmarks/bench_schemes.py
 import time
 
 from bench import report, side_by_side
+from bench_step import traced
 
 
-def compression(compressor, gradients):
-    """A function without arguments: one step of a compressor, weights included."""
+def compression(compressor, gradients, native):
+    """Return one traced step of a compressor, weights included, as a function without arguments."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
-    def step():
+    def step(gradients):
         return compressor.train([gradients], 0.001).allgather_bytes
 
-    return step
+    return traced(step, gradients, native)
 
 
 def seconds_to_trace(config):
-    """Of a ModelTrainer of mnist_cnn on one worker, until its first step is done."""
+    """Return the seconds until a ModelTrainer of mnist_cnn on one worker has made its first step."""
     import tensorflow as tf
 
     from dgc_lab.training.model_trainer import ModelTrainer
@@ -42,39 +43,35 @@ def main():
 
     import tensorflow as tf
 
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # every scheme is traced anew, which is what is timed
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # no warnings that every scheme is traced anew
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    from dgc_lab.dgc import Compressor, DGCConfig
+    from dgc_lab.compression import SCHEMES, Compressor, DGCConfig, parse_scheme
     from dgc_lab.distributed import OneWorker
     from dgc_lab.scaling import SHAPES
-    from dgc_lab.schemes import SCHEMES, SchemeCompressor, parse_scheme
 
     variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES["mnist_cnn"]()]
     gradients = [tf.random.stateless_normal(v.shape, (0, i)) ** 3 for i, v in enumerate(variables)]
-    knobs = dict.fromkeys(("masking", "top_k", "random_k", "dgc"), ":ratio=0.001") | {"threshold": ":limit=30"}
-    schemes = {text: parse_scheme(text) for text in (name + knobs.get(name, "") for name in SCHEMES)}
+    parameters = dict.fromkeys(("masking", "top_k", "random_k", "dgc"), ":ratio=0.001") | {"threshold": ":limit=30"}
+    schemes = {text: parse_scheme(text) for text in (name + parameters.get(name, "") for name in SCHEMES)}
     runs = {
-        f"the lab's compressor, momentum {momentum:g}": Compressor(DGCConfig(0.001, momentum), variables, OneWorker())
+        f"DGCConfig, momentum {momentum:g}{'' if native else ', in TensorFlow'}": (DGCConfig(0.001, momentum), native)
+        for native in (True, False)
         for momentum in (0.0, 0.9)
     }
-    for momentum in (0.0, 0.9):
-        slow = Compressor(DGCConfig(0.001, momentum), variables, OneWorker())
-        slow.fused = ()
-        runs[f"the same on TensorFlow's path, momentum {momentum:g}"] = slow
-    runs |= {name: SchemeCompressor(scheme, variables, OneWorker()) for name, scheme in schemes.items()}
-    times = side_by_side({name: compression(each, gradients) for name, each in runs.items()})
+    runs |= {name: (scheme, True) for name, scheme in schemes.items()}
+    steps = {
+        name: compression(Compressor(scheme, variables, OneWorker()), gradients, native)
+        for name, (scheme, native) in runs.items()
+    }
+    times = side_by_side(steps)
     traces = {name: seconds_to_trace(scheme) for name, scheme in schemes.items()}
     rows = [{"scheme": name, "ms": 1000 * times[name], "first step, s": traces.get(name)} for name in runs]
-    with_memory, plain, own = times["top_k:ratio=0.001"], *(times[name] for name in list(runs)[2:4])
+    alike = {"DGCConfig, momentum 0": "top_k:ratio=0.001", "DGCConfig, momentum 0.9": "dgc:ratio=0.001"}
     goals = {
-        "TensorFlow's path of the compressor, without momentum: its time over top_k's as a scheme": (
-            plain / with_memory,
-            1 / 1.5,
-        ),
-        "TensorFlow's path of the compressor: its time over that of DGC as a scheme": (
-            own / times["dgc:ratio=0.001"],
-            1 / 1.5,
-        ),
+        f"{config}: its time over that of {name}": (times[config] / times[name], 1 / 1.5)
+        for config, name in alike.items()
+    }
+    goals |= {
         "5 s over the slowest first step of mnist_cnn": (5 / max(traces.values()), 1),
     }
     report("schemes", rows, goals)

@@ -1,9 +1,9 @@
-"""How long it takes to choose the elements that are sent: thresholds by each rule, and finding what passes them.
+"""How long it takes to choose the elements to send: thresholds by each rule, and the search for elements above them.
 
 python benchmarks/bench_selection.py
 
-Beside them: `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where` for the elements, and one pass of
-`tf.add` over as many elements, which says what the machine's memory allows.
+For comparison: `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where` for the elements, and one pass of
+`tf.add` over as many elements, which shows the machine's memory bandwidth.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ RATIOS = (0.1, 0.01, 0.001, 0.0001)
 
 
 def compiled(find, *arguments):
-    """A graph of its own for a search, with nothing to hand over at each call and next to nothing to fetch."""
+    """Return a search as a graph of its own, which takes no arguments and returns few numbers."""
     import tensorflow as tf
 
     def first_of_each():
@@ -41,20 +41,22 @@ def masked(x, threshold):
 def main():
     import tensorflow as tf
 
-    from dgc_lab.dgc.selection import elements_above
-    from dgc_lab.dgc.thresholding import RULES, elements_to_keep, exact_threshold
+    from dgc_lab.compression import RULES, elements_above, exact_threshold, thresholds
+    from dgc_lab.compression.thresholding import elements_to_keep
 
     rows, goals = [], {}
     for size, rounds in ROUNDS.items():
         x, other = tf.random.stateless_normal([2, size], seed=(1, 2))
         values = x.numpy()
         for ratio in RATIOS:
-            k, share, limit = int(elements_to_keep(ratio, x)), tf.constant(ratio, tf.float64), exact_threshold(x, ratio)
+            k, share = int(elements_to_keep(ratio, size)), tf.constant(ratio, tf.float64)
+            limit = exact_threshold(x, ratio)
             functions = {"tf.math.top_k": compiled(largest, x, k)}
-            functions |= {rule: compiled(find, x, share) for rule, find in RULES.items()}
-            times = side_by_side(functions, rounds)  # among themselves: what else is timed would empty the cache
+            functions |= {rule: compiled(thresholds, [x], share, rule) for rule in RULES}
+            times = side_by_side(functions, rounds)  # apart from the others, which would empty the cache
             functions = {"np.partition": lambda k=k, values=values: np.partition(np.abs(values), -k)[-k]}
-            functions |= {"tf.where": compiled(masked, x, limit), "passing": compiled(elements_above, x, limit)}
+            functions |= {"tf.where": compiled(masked, x, limit)}
+            functions |= {"passing": compiled(elements_above, x, limit[None], (size,))}
             times |= side_by_side({**functions, "tf.add": compiled(tf.add, x, other)}, rounds)
             row = {"elements": size, "ratio": ratio, "k": k}
             row |= {f"{name} ms": 1e3 * taken for name, taken in times.items()}

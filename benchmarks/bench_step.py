@@ -1,44 +1,33 @@
-"""What a worker's compression costs on one thread: accumulate, select, pack and unpack, in passes of `tf.add`.
+"""How long a worker's compression takes on one thread: accumulate, select, pack and unpack, in passes of `tf.add`.
 
 python benchmarks/bench_step.py
 
-One pass adds two tensors of as many elements as the model has, into a third. The step is all that
-`dgc_lab.dgc.Compressor` does for one worker, from the gradients to the update, with the paper's config at 0.1 %.
+One pass adds two tensors of as many elements as the model has and writes a third. The step is all that
+`dgc_lab.compression.Compressor` does for one worker, from the gradients to the update, with the paper's config at
+0.1 %. Two columns add the change of the weights: from an update as long as the model, as optimizers do it, or from the
+entries received, as this lab's own training loops do it (`Compressor.train`).
 
-What helped: opening only the blocks of 64 elements whose largest magnitude passes, in place of a mask of all;
-clearing what was sent in the tensor's own memory; asking the blocks' maxima, which are there already, whether all is
-finite; taking the mean of the entries that came, before they stand among zeros. Changing the weights by the entries, in
-place of an update as long as the model, takes 12 ms in place of 18 at 25 M elements (2.2 in place of 3.3 for
-mnist_cnn); two columns have the whole step with the one and with the other.
+The notes below were measured when version 1 compressed tensor by tensor, with 25 M elements on one thread (one
+`tf.add`: 9 to 12 ms). They explain the design of `dgc_lab.compression.selection` and `native.cc`.
 
-What did not, of 25 M elements on one thread (one `tf.add`: 9 to 12 ms):
+What helped: opening only the blocks of 64 elements whose largest magnitude passes, instead of a mask over all elements;
+clearing the elements that were sent in the tensor's own memory; dividing the entries received, before they are placed
+among zeros; changing the weights by the entries (12 ms instead of 18).
 
-- XLA (`jit_compile`) on momentum and accumulation: 24 ms with the blocks' maxima in place of 28 to 31, but nothing
-  gained at mnist_cnn's 3.3 M (3.5 in place of 3.4), where the arrays nearly fit in the cache. With the maxima inside
-  XLA it is slower than without XLA (39 to 46 ms). It would compile anew for every model, and its sums differ in the
-  last bit. Left out.
-- One flat buffer for all tensors: a step of one tensor as long as mnist_cnn takes 9.8 ms in place of 10.5, of one as
-  long as ResNet-50 58.4 in place of 58.5; putting the gradients together takes 2.5 and 9.9 ms by itself.
-- Momentum, accumulation and maxima block by block in a `tf.while_loop`, so that the data stay in the cache: 59, 35 and
-  32 ms in blocks of 2**16, 2**18 and 2**20 elements, in place of 28 to 31.
-- A sum over segments in place of `tf.scatter_nd` (49 ms in place of 8), other allocators and huge pages (no
-  difference), other sizes of blocks, one tensor after another in place of all at once, gathering the sample in place of
-  a strided slice, other ways to clear (a dense mask, resource scatter).
-- Sparse operations on the variables themselves (`ResourceScatterNdSub`) were not built: from the first one on
-  TensorFlow copies the variable at every read, which costs the copy that they spare.
-- Momentum and accumulation in place (`ResourceApplyKerasMomentum`) would spare two of the passes; but then a gradient
-  with NaN on one worker would leave the others' state changed.
+What did not help:
 
-On a CPU the step is fused since (`dgc_lab.dgc.fused`): one pass in C++ that writes the new state to spare variables,
-which are swapped with the old once all workers have found their gradients finite. In processor time beside the
-algorithm as it is written, on one thread: 6.1 in place of 11.9 ms for mnist_cnn, 33 in place of 266 at 25 M, where half
-of the latter are page faults of new buffers. Stores past the cache made no difference there (21.1 in place of 21.0 ms
-for the pass over 25 M). In the algorithm opening blocks and clearing in place are still worth it: a plain `tf.where` of
-all magnitudes takes 1.25 to 1.3 times as long in all, a plain update that copies 1.2 (mnist_cnn) to 1.5 times.
+- XLA (`jit_compile`) for momentum and accumulation: 24 ms instead of 28 to 31 with the blocks' maxima, but no gain for
+  mnist_cnn's 3.3 M (3.5 instead of 3.4), whose arrays nearly fit in the cache. With the maxima inside XLA it was slower
+  than without (39 to 46 ms). XLA also compiles anew for every model, and its sums differ in the last bit.
+- Momentum, accumulation and maxima block by block in a `tf.while_loop`, to keep the data in the cache: 59, 35 and 32 ms
+  with blocks of 2**16, 2**18 and 2**20 elements, instead of 28 to 31.
+- A sum over segments instead of `tf.scatter_nd` (49 ms instead of 8); other allocators and huge pages (no difference);
+  other block sizes; gathering the sample instead of a strided slice; other ways to clear (a dense mask, a resource
+  scatter).
+- Sparse operations on the variables (`ResourceScatterNdSub`): after the first one, TensorFlow copies the variable at
+  every read, which costs the copy that they save.
 
-Where the time of the algorithm as it is written goes at 25 M: momentum and accumulation 2.3 passes, maxima 0.4 to 0.7,
-clearing 25 000 elements in residual and velocity 1.2 (their places are all over the memory), the update 0.9, threshold
-and search 0.5.
+On a CPU one native operation accumulates and selects for all tensors, and reads the gradients where they are.
 """
 
 import math
@@ -56,42 +45,51 @@ def shapes_by_model():
     return {**{model: shapes() for model, shapes in SHAPES.items()}, "one tensor of 25 M": [(25_000_000,)]}
 
 
-def compression(shapes, values, indices, weights=None, fused=True):
-    """A traced step of one worker's compressor, as a function without arguments.
+def traced(step, gradients, native):
+    """Return a traced step, with the native operations or with TensorFlow's own, as a function without arguments."""
+    from dgc_lab.compression import native as switch
 
-    ``weights`` says how they change: None, not at all; ``"update"``, the update is taken off them, as optimizers do it;
-    ``"entries"``, the entries that came are, as this lab's own loops do (`Compressor.train`). Not ``fused``, the
-    algorithm runs as it is written.
+    switch.enabled = native
+    try:
+        step.get_concrete_function(gradients)
+    finally:
+        switch.enabled = True
+    return lambda: step(gradients)
+
+
+def compression(shapes, values, indices, weights=None, native=True):
+    """Return a traced step of one worker's compressor, as a function without arguments.
+
+    ``weights`` says how they change: not at all (None), by an update as long as the model (``"update"``), or by the
+    entries received (``"entries"``, `Compressor.train`). If not ``native``, TensorFlow's own operations run.
     """
     import tensorflow as tf
 
-    from dgc_lab.dgc.compressor import Compressor
-    from dgc_lab.dgc.config import DGCConfig
+    from dgc_lab.compression import Compressor, DGCConfig
     from dgc_lab.distributed.communicators import OneWorker
 
     config = DGCConfig(ratio=0.001, values=values, indices=indices, dense_vectors=len(shapes) > 1)
     variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
     gradients = [tf.random.stateless_normal(shape, (1, i)) for i, shape in enumerate(shapes)]
     compressor = Compressor(config, variables, OneWorker())
-    if not fused:
-        compressor.fused = ()
 
     @tf.function(autograph=False)
     def step(gradients):
         if weights == "entries":
-            return compressor.train([gradients], 0.1).kept
+            return compressor.train([gradients], 0.1).num_sent
         updates, report = compressor([gradients])
         if weights == "update":
             for variable, update in zip(variables, updates, strict=True):
                 variable.assign_sub(0.1 * update)
-            return report.kept
-        return report.kept, updates
+            return report.num_sent
+        return report.num_sent, updates
 
-    return lambda: step(gradients) if weights else step(gradients)[0]
+    run = traced(step, gradients, native)
+    return run if weights else lambda: run()[0]
 
 
 def addition(elements):
-    """One pass of `tf.add`, as a function without arguments."""
+    """Return one pass of `tf.add`, as a function without arguments."""
     import tensorflow as tf
 
     one, other = tf.random.stateless_normal([2, elements], (3, 4))

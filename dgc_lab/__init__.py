@@ -2,7 +2,7 @@
 
 ``import dgc_lab`` is quick and starts no TensorFlow. What you need is in a room, and comes when you ask for it:
 
-    from dgc_lab.dgc import DGCConfig, thresholds
+    from dgc_lab.compression import DGCConfig, thresholds
     from dgc_lab.training import CompressionSweep
 
 ``ls dgc_lab`` shows the rooms, docs/library.md what lives in each. `check` is what the exercises call.

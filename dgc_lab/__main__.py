@@ -1,4 +1,4 @@
-"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod | build-fused``."""
+"""The lab in a terminal: ``python -m dgc_lab doctor | sweep | train | table | build-horovod | build-native``."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     horovod.add_argument("--force", action="store_true", help="build again, whatever the cache holds")
     horovod.set_defaults(command=run_build_horovod)
 
-    fused = commands.add_parser("build-fused", help="compile the fused step for the TensorFlow that is installed")
-    fused.set_defaults(command=run_build_fused)
+    native = commands.add_parser("build-native", help="compile the native step for the installed TensorFlow")
+    native.set_defaults(command=run_build_native)
 
     sweep = commands.add_parser("sweep", help="train once per ratio and print a table")
     add_training(sweep)
@@ -146,8 +146,8 @@ def run_build_horovod(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_build_fused(options: argparse.Namespace) -> int:
-    from dgc_lab.dgc.fused_build import build
+def run_build_native(options: argparse.Namespace) -> int:
+    from dgc_lab.compression.native import build
 
     print(build())
     return 0

@@ -45,7 +45,7 @@ def two_node(options: argparse.Namespace) -> int:
     with HorovodRanks(2) as ranks:
         for method, settings in zip(methods, every, strict=True):
             print(f"MNIST, 2 ranks, {settings.steps} steps each (published: {PUBLISHED_STEPS // 2}), {method}.")
-            trainer = TrainerOnRanks(ranks, settings, data, options.data)
+            trainer = TrainerOnRanks(settings, ranks, data, options.data)
             status = run_rows(settings, ratios, options, lambda rows: beside_published(rows, TWO_NODE), trainer)
             worst = max(worst, status)
             if status == 130:

@@ -80,7 +80,7 @@ LONGEST = (
     "test_model_trainer.py",
     "test_scheme_lab.py",
     "test_accessibility.py",
-    "test_fused.py",
+    "test_native.py",
     "test_on_ranks.py",
 )
 # Lesson 3 compares the speeds of runs that follow each other.

@@ -23,25 +23,22 @@ def wire() -> Decoder:
     import numpy as np
     import tensorflow as tf
 
-    from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES, Content, Layout, pack, unpack
+    from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout, Message, pack, unpack
 
-    layouts = [Layout(v, i, metadata=1, dense=3, rows=(2,)) for v in VALUE_TYPES for i in INDEX_TYPES]
+    tensors = ((tf.float32, (2,)), (tf.int32, ()))
+    layouts = [Layout(v, i, fixed=4, sparse=1, tensors=tensors) for v in VALUE_TYPES for i in INDEX_TYPES]
 
-    def message(layout: Layout, places: list[int]) -> bytes:
-        values = tf.cast(tf.range(1, len(places) + 1), layout.values)
-        rows = [(tf.ones([2, 2]), tf.constant([4, 7]))]
-        return (
-            pack(Content(tf.ones([1]), tf.ones([3]), rows, tf.constant(places, tf.int32), values), layout)
-            .numpy()
-            .tobytes()
-        )
+    def message(layout: Layout, positions: list[int]) -> bytes:
+        values = tf.cast(tf.range(1, len(positions) + 1), tf.float32)
+        entries, rows = [(tf.constant(positions, tf.int32), values)], [tf.ones([2, 2]), tf.constant([4, 7])]
+        return pack(Message(tf.ones([4]), entries, rows), layout).numpy().tobytes()
 
     def reader(layout: Layout):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8)])  # as in training, and four times as fast
         def read(message):
-            contents = unpack(message, layout, workers=2)
-            same = tf.concat([pack(own, layout) for own in contents], 0) if layout.indices == "int32" else message
-            return contents, same
+            messages = unpack(message, layout, workers=2)
+            same = tf.concat([pack(own, layout) for own in messages], 0) if layout.indices == "int32" else message
+            return messages, same
 
         return read
 
@@ -53,8 +50,8 @@ def wire() -> Decoder:
     def wrong(value, data: bytes) -> str | None:
         return None if value[1].numpy().tobytes() == data[1:] else "what was read is not what the bytes say"
 
-    places = ([], [0], [3, 4, 70_000], list(range(0, 400, 7)))
-    pairs = [(number, one, other) for number in range(4) for one in places for other in places[1:]]
+    positions = ([], [0], [3, 4, 70_000], list(range(0, 400, 7)))
+    pairs = [(number, one, other) for number in range(4) for one in positions for other in positions[1:]]
     examples = [bytes([n]) + message(layouts[n], one) + message(layouts[n], other) for n, one, other in pairs]
     return Decoder(tuple(examples), decode, (tf.errors.InvalidArgumentError,), wrong)
 
@@ -204,7 +201,7 @@ def channel() -> Decoder:
 
 def texts() -> Decoder:
     """Ratios and schemes that somebody types."""
-    from dgc_lab.schemes import parse_scheme
+    from dgc_lab.compression import parse_scheme
     from dgc_lab.training import parse_ratios
 
     def decode(data: bytes, folder: Path):

@@ -1,4 +1,4 @@
-"""Mutation testing of `dgc_lab.dgc`: a small fault at a time is put into its files, and some test should fail.
+"""Mutation testing of `dgc_lab.compression`: insert one small fault at a time, which some test should catch.
 
 python tools/mutants.py        goes on where it was stopped; mutants that survived are tried again
 

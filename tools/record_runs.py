@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from dgc_lab.dgc.config import MASKING
+from dgc_lab.compression.config import MASKING
 from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.training import SINGLE_NODE, DistributedConfig, DistributedStep, DistributedTrainer
 from dgc_lab.workloads import load

@@ -166,7 +166,7 @@ class Replay:
 
     def look(self) -> list[str]:
         """What is wrong with the finished image, one line each."""
-        scraps = (".cache/pip", ".cache/dgc_lab/horovod")  # the fused step beside the latter is meant to stay
+        scraps = (".cache/pip", ".cache/dgc_lab/horovod")  # the native step beside the latter must stay
         wrong = [f"left behind: {path}" for path in scraps if (self.home / path).exists()]
         done = subprocess.run([self.environment / "bin" / "pip", "check"], capture_output=True, text=True)
         complaints = done.stdout.splitlines() if done.returncode else []

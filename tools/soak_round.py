@@ -31,7 +31,7 @@ def ranks() -> None:
     from dgc_lab.training import DistributedConfig, TrainerOnRanks
 
     with HorovodRanks(2, progress=None) as two:
-        events = list(TrainerOnRanks(two, DistributedConfig(steps=40)).run(0.01))
+        events = list(TrainerOnRanks(DistributedConfig(steps=40), two).run(0.01))
     assert events[-1].step == 40
 
 

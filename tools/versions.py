@@ -24,10 +24,10 @@ RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}
 LANES = tuple(f"{python}-{end}" for python in ("3.11", "3.12", "3.13") for end in RESOLUTIONS)
 TESTS = (
     "dgc_lab",
-    "tests/dgc/test_boundaries.py",
-    "tests/dgc/test_one_gradients_way.py",
-    "tests/dgc/test_state.py",
-    "tests/schemes/test_everywhere.py",
+    "tests/compression/test_boundaries.py",
+    "tests/compression/test_everywhere.py",
+    "tests/compression/test_one_gradients_way.py",
+    "tests/compression/test_state.py",
     "tests/workloads",
     "tests/aggregation/test_aggregation.py",
     "tests/exercises",
@@ -80,7 +80,7 @@ def run(lane: str) -> dict:
     uv("pip", "install", "--quiet", "--python", str(binary), "--no-deps", "--editable", str(ROOT))
     # The lane's own modules, and the tree's; not those of the environment that this runs in.
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    subprocess.run([binary, "-m", "dgc_lab", "build-fused"], cwd=ROOT, env=clean)  # as `make lab` does
+    subprocess.run([binary, "-m", "dgc_lab", "build-native"], cwd=ROOT, env=clean)  # as `make lab` does
     report.unlink(missing_ok=True)
     ignored = [f"--ignore={folder}" for folder in LEFT_OUT]
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone and not long", f"--junitxml={report}"]

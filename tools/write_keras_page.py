@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError
-from dgc_lab.dgc import DGCConfig
+from dgc_lab.compression import DGCConfig
 from dgc_lab.distributed import DistributedOptimizer
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keras.md"

@@ -15,9 +15,9 @@ PAGE = ROOT / "docs" / "library.md"
 HEAD = """# The library, room by room
 
 `ls dgc_lab` shows the rooms. Each says here, in the words of its own `__init__.py`, what lives in it and which lesson
-it serves. *Public* is what a room hands on, as in `from dgc_lab.dgc import DGCConfig`. Who may import whom is held by
-[a test](../tests/house/test_house.py); how a gradient walks through the house, and where something new goes, is in
-[CONTRIBUTING.md](../CONTRIBUTING.md). This page is made by `make docs`.
+it serves. *Public* are the names that a subpackage exports, as in `from dgc_lab.compression import DGCConfig`.
+[A test](../tests/house/test_house.py) checks which subpackage imports which. [CONTRIBUTING.md](../CONTRIBUTING.md) says
+how a gradient travels through the library, and where new code belongs. `make docs` writes this page.
 """
 
 

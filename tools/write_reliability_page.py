@@ -101,7 +101,7 @@ COVERAGE = (
     "alone, or as AutoGraph has rewritten it, counts as not run. Again: `make coverage`."
 )
 MUTANTS = (
-    "Small faults put into `dgc_lab/dgc` one at a time (a sample of those that cosmic-ray makes): *killed* if a test "
+    "Small faults inserted into `dgc_lab/compression`, one at a time (a sample of cosmic-ray's): *killed* if a test "
     "failed, *equivalent* if the fault changes nothing. Again: `make mutants`."
 )
 FULL_RUNS = (

@@ -1,4 +1,4 @@
-"""Makes docs/schemes.md: every compression scheme in its own words, and the tables that were made of them.
+"""Write docs/schemes.md: every compression scheme in its own words, and the tables of their results.
 
 python tools/write_schemes_page.py
 """
@@ -11,53 +11,66 @@ from pathlib import Path
 
 from dgc_lab.comparison import bytes_and_accuracy, scheme_rows, scheme_table
 from dgc_lab.comparison.table import BATCH, RATES, SEARCH_SEED, STEPS, WORKERS
-from dgc_lab.schemes import SCHEMES
+from dgc_lab.compression import SCHEMES
 from dgc_lab.ui.charts import png
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "schemes.md"
 HEAD = """# Compression schemes
 
-A scheme says what one worker does with the gradient of one tensor: a generator that yields what it wants exchanged,
-and returns the update, what of its own gradient is in it, and the state for the next step. The same lines run on one
-worker, on simulated workers and on Horovod ranks, and the bytes of all are counted in one place. Lesson 8 begins with
-this:
+A scheme says how one worker compresses its gradient, all large tensors as one flat vector. It is a generator: it yields
+questions to the other workers, and returns the update, the worker's own contribution to it, and the state for the next
+step. The same lines run on one worker, on simulated workers and on Horovod ranks, and one driver counts the bytes of
+all schemes. Lesson 8 begins with this:
 
 ```python
 import tensorflow as tf
-from dgc_lab.schemes import Mean, Scheme, with_memory
+from dgc_lab.compression import AllReduceMean, Scheme, with_error_feedback
 
 
-def half(gradient, state, turn):
+def half(gradient, state, context):
     short = tf.cast(gradient, tf.float16)
-    mean = yield Mean(short)  # by allreduce; All((x, y)) gives every worker's (x, y), by allgather
+    mean = yield AllReduceMean(short)
     return tf.cast(mean, tf.float32), tf.cast(short, tf.float32), state
 
 
-scheme = with_memory(Scheme(half))
+scheme = with_error_feedback(Scheme(half))
 ```
 
-A scheme goes wherever Deep Gradient Compression does: `DistributedOptimizer(keras.optimizers.SGD(0.1), scheme)` for
-`model.fit`, `ModelTrainer(..., config=scheme)`, `SchemeLab(mine=scheme)`, and those below by name, as in
-`python -m dgc_lab train --scheme qsgd:levels=4`. `with_memory` gives any scheme error feedback, `with_momentum`
-momentum after the exchange, and `local` exchanges less often (`dense:every=8` by name). This page is made by
-`make docs`.
+A scheme can ask three questions:
+
+| question | answer | carried by |
+|---|---|---|
+| `AllReduceMean(tensor)` | the mean of a tensor over all workers | an allreduce |
+| `SparseMean(indices, values, size)` | the mean of vectors that are zero except at `indices` | an allgather |
+| `AllGather((tensor, ...))` | the tensors of every worker | an allgather |
+
+With its fourth argument, the expected `ratio`, a `SparseMean` travels by allreduce, with zeros between the entries,
+where that is cheaper.
+
+Wherever a `DGCConfig` is accepted, a scheme is, too: `DistributedOptimizer(keras.optimizers.SGD(0.1), scheme)` for
+`model.fit`, `ModelTrainer(..., config=scheme)`, `SchemeLab(mine=scheme)`. The schemes below can be given by name, as in
+`python -m dgc_lab train --scheme qsgd:levels=4`. `with_error_feedback` adds error feedback to any scheme,
+`with_momentum` adds momentum after the exchange, and `local_sgd` exchanges less often (`dense:every=8` by name).
+`make docs` writes this page.
 
 ## The gallery
 
-g is a worker's gradient, e its memory; sums and means are over the workers.
+g is a worker's gradient, e its residual; sums and means are over the workers.
 """
 
 
 def gallery() -> str:
-    """A line for each scheme: its name with its parameters, what it does, its equation, its source."""
+    """Return a table of all schemes: name and parameters, what it does, equation, source."""
     lines = ["| scheme | what | equation, and what carries it | source |", "|---|---|---|---|"]
     for name, make in SCHEMES.items():
         what, equation, *rest = (re.sub(r"\s+", " ", part) for part in inspect.getdoc(make).split("\n\n"))
-        source = next((part.removeprefix("Source: ") for part in rest if part.startswith("Source: ")), "")
+        what = re.sub("^Return (a scheme that )?", "", what)
+        what = what[:1].upper() + what[1:]
+        source = next((part.removeprefix("References: ") for part in rest if part.startswith("References: ")), "")
         source = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
-        knobs = ", ".join(str(p.replace(annotation=p.empty)) for p in inspect.signature(make).parameters.values())
-        cells = (f"`{name}({knobs})`", what, equation.replace("|", r"\|"), source)
+        parameters = ", ".join(str(p.replace(annotation=p.empty)) for p in inspect.signature(make).parameters.values())
+        cells = (f"`{name}({parameters})`", what, equation.replace("|", r"\|"), source)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """Compression schemes side by side: a table at the learning rate of each, errors, cost, and a widget that trains them.
 
-Lesson 8. The schemes themselves are in `dgc_lab.schemes`.
+Lesson 8. The schemes themselves are in `dgc_lab.compression`.
 """
 
 from dgc_lab.arguments import hand_on

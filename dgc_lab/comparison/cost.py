@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.compression.scheme import Scheme
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, allgather, ring
-from dgc_lab.schemes.scheme import Scheme
 
-TOLD = 8  # bytes that a worker gathers once a step: whether its gradient is finite
+METADATA = 4  # bytes with which a worker says once a step whether its gradient is finite
 
 
 class Message(NamedTuple):
@@ -40,18 +40,18 @@ def message(scheme: Scheme, model: str) -> Message:
     tensors at once hands over as much, and takes a gigabyte for a large model.
 
     Args:
-        scheme: a `dgc_lab.schemes.Scheme` that exchanges in every step.
+        scheme: a `dgc_lab.compression.Scheme` that exchanges in every step.
         model: one of `dgc_lab.scaling.SHAPES`, by name; a ValueError names them for another one.
 
     Example:
-        >>> from dgc_lab.schemes import dense, sign
+        >>> from dgc_lab.compression import dense, sign
         >>> message(dense(), "mnist_cnn")[0], message(sign(), "mnist_cnn")[1] < 0.04 * message(dense(), "mnist_cnn")[0]
-        (13098536, True)
+        (13098540, True)
     """
     import tensorflow as tf
 
+    from dgc_lab.compression import Compressor
     from dgc_lab.distributed import OneWorker
-    from dgc_lab.schemes import SchemeCompressor
 
     reduces, gathers = set(), set()  # their names, which tell rounds and types: all tensors travel in the same ones
 
@@ -64,12 +64,14 @@ def message(scheme: Scheme, model: str) -> Message:
             gathers.add(name)
             return super().allgather(tensors, name)
 
-    reduced, gathered = 0, TOLD
+    reduced = gathered = 0
     for shape, times in Counter(SHAPES[check_choice("model", model, SHAPES)]()).items():
-        compressor = SchemeCompressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], Counted())
+        compressor = Compressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], Counted())
         _, report = compressor([[tf.random.stateless_normal(shape, (0, 0)) ** 3]])
-        reduced += times * int(report.allreduce_bytes)
-        gathered += times * (int(report.allgather_bytes) - TOLD)
+        sent = [int(report.allreduce_bytes), int(report.allgather_bytes)]
+        sent[bool(sent[1])] -= METADATA  # they travel with the message, if there is one
+        reduced, gathered = reduced + times * sent[0], gathered + times * sent[1]
+    reduced, gathered = (reduced, gathered + METADATA) if gathered else (reduced + METADATA, 0)
     return Message(reduced, gathered, len(reduces), len(gathers))
 
 

@@ -10,14 +10,14 @@ from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_some, check_whole
 
 if TYPE_CHECKING:
-    from dgc_lab.schemes.scheme import Scheme
+    from dgc_lab.compression.scheme import Scheme
 
 
 def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 200) -> pd.DataFrame:
     """Bias and variance of what one worker's message stands for, over many draws of the same gradient.
 
     Args:
-        schemes: `dgc_lab.schemes.Scheme` objects by name, each beginning with its first state at every draw.
+        schemes: `dgc_lab.compression.Scheme` objects by name, each beginning with its first state at every draw.
         gradient: float32, of any shape.
         draws: number of them, at least 2.
 
@@ -34,7 +34,7 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
 
     Example:
         >>> import tensorflow as tf
-        >>> from dgc_lab.schemes import qsgd, sign
+        >>> from dgc_lab.compression import qsgd, sign
         >>> table = error_table({"qsgd": qsgd(1), "sign": sign()}, tf.constant([3.0, -0.1, 0.2, 0.1]))
         >>> (table["bias"] < 0.1).tolist()
         [True, False]
@@ -42,7 +42,7 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
     import numpy as np
     import tensorflow as tf
 
-    from dgc_lab.schemes import sent_alone
+    from dgc_lab.compression import sent_alone
 
     check_whole("draws", draws, 2, 100_000)
     check_some("gradient", tf.reshape(gradient, [-1]))

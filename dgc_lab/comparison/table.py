@@ -70,7 +70,7 @@ def trainers(dataset: str, data, path=None):
     from dgc_lab.cluster import HorovodRanks
 
     with HorovodRanks(WORKERS[dataset]) as ranks:
-        yield lambda settings: TrainerOnRanks(ranks, settings, data, path)
+        yield lambda settings: TrainerOnRanks(settings, ranks, data, path)
 
 
 def table_events(dataset: str, trainer_of, data, out: str | os.PathLike | None = None, schemes=None) -> Iterator:

@@ -34,7 +34,7 @@ class SchemeLab(LiveSweep):
     end.
 
     Args:
-        mine: a scheme of your own (`dgc_lab.schemes.Scheme`) or a list of them; they stand in the list by their names.
+        mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them, shown by name.
         ranks: started `dgc_lab.cluster.HorovodRanks` to train on; simulated workers in this process if None.
         out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
         settings: first values of the controls: dataset, schemes (text), seeds (text), workers, learning_rate (0 for
@@ -59,7 +59,7 @@ class SchemeLab(LiveSweep):
     beside_settings: ClassVar = (*LiveSweep.beside_settings, "scheme", "knob")
 
     def __init__(self, mine=None, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
-        from dgc_lab.schemes import SCHEMES
+        from dgc_lab.compression import SCHEMES
 
         self.ranks, self.mine = ranks, named_ones(mine)
         self.scheme = wide(Dropdown, "Scheme", options=[*self.mine, *SCHEMES])
@@ -82,7 +82,7 @@ class SchemeLab(LiveSweep):
 
     def _parameter(self):
         """The chosen scheme's first parameter, which the knob turns; None where it has none."""
-        from dgc_lab.schemes import SCHEMES
+        from dgc_lab.compression import SCHEMES
 
         make = SCHEMES.get(self.scheme.value)
         return next(iter(inspect.signature(make).parameters.values()), None) if make else None
@@ -121,7 +121,7 @@ class SchemeLab(LiveSweep):
 
     def _in_full(self, name: str) -> str:
         """A scheme's name with its ratio, where it has one: left out, it would be the run's, which is 1."""
-        from dgc_lab.schemes import SCHEMES, parse_scheme
+        from dgc_lab.compression import SCHEMES, parse_scheme
 
         base, _, given = name.partition(":")
         check_choice("schemes", base, self.scheme.options)
@@ -136,7 +136,7 @@ class SchemeLab(LiveSweep):
         from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
 
         if self.ranks is not None:
-            return TrainerOnRanks(self.ranks, settings, self._data)
+            return TrainerOnRanks(settings, self.ranks, self._data)
         return DistributedTrainer(settings, SimulatedWorkers(settings.workers), self._data)
 
     def _sent(self, row):
@@ -157,7 +157,7 @@ class SchemeLab(LiveSweep):
 
 def named_ones(mine) -> dict:
     """A user's schemes by their names; a ValueError where two have one."""
-    from dgc_lab.schemes import SCHEMES, Scheme
+    from dgc_lab.compression import SCHEMES, Scheme
 
     by_name = {}
     for scheme in mine if isinstance(mine, list) else [mine] * (mine is not None):

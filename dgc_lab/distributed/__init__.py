@@ -2,7 +2,7 @@
 
 Lessons 5 and 7. `communicators` has one worker, simulated workers and Horovod ranks with the same collectives,
 `hierarchical` makes hosts the workers. `keras_optimizer` and `compat_v1_optimizer` train through
-`dgc_lab.dgc.compressor`, `callbacks` and `batch_norm` are what goes with them, `timeline` reads what Horovod did.
+`dgc_lab.compression.compressor`, `callbacks` and `batch_norm` accompany them, `timeline` reads Horovod's timeline.
 """
 
 from dgc_lab.arguments import hand_on

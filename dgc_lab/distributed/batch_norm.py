@@ -10,7 +10,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from dgc_lab.dgc.wire_format import add_in_order
+from dgc_lab.compression.wire_format import add_in_order
 from dgc_lab.distributed.communicators import Communicator, default_communicator
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
-from dgc_lab.dgc.break_even import DENSE_ELEMENT
+from dgc_lab.compression.break_even import DENSE_ELEMENT
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
@@ -74,7 +74,7 @@ class WriteCompression(keras.callbacks.Callback):
 
     Example:
         >>> import pathlib, tempfile
-        >>> from dgc_lab.dgc import DGCConfig
+        >>> from dgc_lab.compression import DGCConfig
         >>> from dgc_lab.distributed import DistributedOptimizer
         >>> model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, use_bias=False)], name="net")
         >>> model.compile(DistributedOptimizer(keras.optimizers.SGD(), DGCConfig(ratio=0.25, dense_below=0)), "mse")
@@ -116,7 +116,7 @@ class WriteCompression(keras.callbacks.Callback):
 def compression_ratios(compressor) -> dict[str, float]:
     """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"`` with headers, against float32."""
     sizes = [variable.shape.num_elements() for variable in compressor.trained]
-    sent = [*compressor.kept.numpy(), compressor.bytes_sent.numpy().sum()]
+    sent = [*compressor.num_sent.numpy(), compressor.bytes_sent.numpy().sum()]
     shares = np.array(sent) / int(compressor.counted) / [*sizes, DENSE_ELEMENT * sum(sizes)]
     return dict(zip([*compressor.names, "bytes"], shares.tolist(), strict=True))
 

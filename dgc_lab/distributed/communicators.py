@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_whole
-from dgc_lab.dgc.wire_format import add_in_order
+from dgc_lab.compression.wire_format import add_in_order
 from dgc_lab.install.build_horovod import require_horovod
 
 

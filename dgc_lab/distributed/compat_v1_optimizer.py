@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError
-from dgc_lab.dgc.algorithm import sum_duplicate_rows
-from dgc_lab.dgc.break_even import dense_is_shorter
-from dgc_lab.dgc.compressor import Compressor, after
-from dgc_lab.dgc.config import DGCConfig
-from dgc_lab.dgc.exchange import check_finite
-from dgc_lab.dgc.wire_format import nbytes
+from dgc_lab.compression.break_even import dense_is_shorter
+from dgc_lab.compression.compressor import Compressor, Outcome
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.gradients import check_finite, flatten, sum_duplicate_rows
+from dgc_lab.compression.scheme import SparseVector
+from dgc_lab.compression.wire_format import nbytes
 from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, communicator_here, default_communicator
 
 v1 = tf.compat.v1.train
@@ -29,13 +29,13 @@ class GradientCompressionOptimizer(v1.Optimizer):
             of which the exchange is taken over, with the config's ``reduction`` and ``values`` in place of Horovod's
             ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
             ``MomentumOptimizer`` is accepted where the config's momentum is 0.
-        config: the switches (`dgc_lab.dgc.config.DGCConfig`); the paper's algorithm at 0.1 % if None.
+        config: the switches (`dgc_lab.compression.config.DGCConfig`); the paper's algorithm at 0.1 % if None.
         sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
             they stay rows, duplicates merged.
         communicator: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
 
     Attributes:
-        compressor: the `dgc_lab.dgc.compressor.Compressor`, from the first ``compute_gradients`` on.
+        compressor: the `dgc_lab.compression.compressor.Compressor`, from the first ``compute_gradients`` on.
 
     Raises:
         ValueError: optimizer is none of those, or has momentum while the config has (it would be applied twice).
@@ -67,7 +67,7 @@ class GradientCompressionOptimizer(v1.Optimizer):
         check_inner_optimizer(self.inner, self.config)
         self.communicator = communicator or (HorovodWorkers() if around_horovod else None)
         self.compressor = None
-        self._given_out = []
+        self._open_step = None
 
     def compute_gradients(self, loss, var_list=None, **options):
         """Pairs of gradient, compressed, and variable; where this optimizer exchanges, combined over all workers.
@@ -79,16 +79,18 @@ class GradientCompressionOptimizer(v1.Optimizer):
         if self.sparse_to_dense:
             gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
         if self.compressor is None:
-            kind = LocalCompressor if self.communicator is None else Compressor
             with tf.init_scope():
-                self.compressor = kind(self.config, variables, communicator_here(self.communicator))
+                self.compressor = Compressor(self.config, variables, communicator_here(self.communicator))
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
                 f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
                 f"{[variable.name for variable in variables]}. Use an optimizer for each list"
             )
-        updates, _ = self.compressor([list(gradients)])
-        self._given_out = updates if self.communicator is None else []
+        if self.communicator is None:
+            self._open_step = OpenStep(self.compressor, list(gradients))
+            updates = self._open_step.updates
+        else:
+            updates, _ = self.compressor([list(gradients)])
         return list(zip(updates, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -100,13 +102,15 @@ class GradientCompressionOptimizer(v1.Optimizer):
         """
         updates, variables = map(list, zip(*grads_and_vars, strict=True))
         if self.communicator is None:
-            ranks, pairs = default_communicator().size, zip(updates, self._given_out, strict=False)
+            if self._open_step is None:
+                raise LabError("compute_gradients must come before apply_gradients: it compresses them")
+            ranks, pairs = default_communicator().size, zip(updates, self._open_step.updates, strict=False)
             if ranks > 1 and any(update is not None and update is given for update, given in pairs):
                 raise LabError(
                     f"{ranks} ranks train, and nobody exchanged their gradients: put "
                     "horovod.tensorflow.DistributedOptimizer around this optimizer, or this optimizer around it"
                 )
-            updates = self.compressor.after_exchange(updates)
+            updates = self._open_step.finish(updates)
         return self.inner.apply_gradients(list(zip(updates, variables, strict=True)), global_step, name)
 
     def get_slot(self, var, name):
@@ -127,90 +131,96 @@ class GradientCompressionOptimizer(v1.Optimizer):
     def _own_slots(self):
         if self.compressor is None:
             return {}
-        return {"velocity": self.compressor.velocities[0], "residual": self.compressor.residuals[0]}
+        return {"velocity": self.compressor.velocities(), "residual": self.compressor.residuals()}
 
 
-class LocalCompressor(Compressor):
-    """A `Compressor` whose updates Horovod's optimizer exchanges; `after_exchange` makes updates of what comes back.
+class OpenStep:
+    """A compressor's step whose exchange Horovod's optimizer makes between its two halves.
 
-    A worker learns only then that another one's gradient was not finite: of its own, what it sent in that step is lost.
+    Attributes:
+        updates: this worker's own, one per variable, for Horovod to exchange; NaN where a gradient is not finite, which
+            tells all other workers. A compressed gradient is a flat ``tf.IndexedSlices``; from the break-even ratio on
+            it is a tensor with zeros, unless the ratio is a tensor: whether indices are sent must be known beforehand.
     """
 
-    def __call__(self, gradients, ratio=None, metadata=None):
-        """As the compressor's, but nothing is sent: this worker's own updates, NaN where a gradient is not finite.
-
-        From the break-even on, a gradient that is sent in part is a tensor with zeros, unless the ratio is a tensor:
-        whether indices come has to be known beforehand.
-        """
-        gradients, clipped, metadata = self.prepared(gradients)
-        ratio = self._ratio(ratio)
-        kinds = self.exchange_of(gradients[0], 1).kinds
-        entry = tf.as_dtype(self.config.values).size + tf.int32.size  # Horovod knows no run lengths
-        dense = not tf.is_tensor(ratio) and dense_is_shorter(ratio, self.communicator.size, entry)
-        masked = self.config.switch_to_dense and dense
-        own, state = self.local_step(0, gradients[0], clipped[0], metadata[0], kinds, ratio, masked)
-        updates, gathered, reduced = [None] * len(self.trained), [], [*own.dense]
-        for place, i in enumerate(kinds.sparse):
-            if masked:
-                updates[i] = own.selection.masked[place]
-                reduced.append(updates[i])
+    def __init__(self, compressor: Compressor, gradients: list):
+        self.compressor = compressor
+        [own], ratio = compressor.prepared([gradients]), compressor.ratio_of_step()
+        self.own, self.steps, self.updates = own, compressor.started(0, own, ratio), [None] * len(gradients)
+        asked, gathered, parts = [next(step) for step in self.steps], [], compressor.parts
+        entry_bytes = tf.as_dtype(compressor.config.values).size + tf.int32.size  # Horovod sends no run lengths
+        dense = not tf.is_tensor(ratio) and dense_is_shorter(ratio, compressor.communicator.size, entry_bytes)
+        dense &= compressor.config.switch_to_dense
+        reduced = [own.vector]
+        for question in asked:
+            vector = SparseVector([(question.indices, question.values)], question.size)
+            if dense:
+                reduced.append(tf.convert_to_tensor(vector))
+                found = dict(zip(own.compressed, tf.split(reduced[-1], own.sizes), strict=True))
             else:
-                values, indices = own.selection.values[place], own.selection.indices[place]
-                updates[i] = tf.IndexedSlices(values, indices, tf.constant([self.trained[i].shape.num_elements()]))
-                gathered += [values, indices]
-        for i, tensor in zip(kinds.dense, own.dense, strict=True):
-            updates[i] = tensor
-        for i, (values, rows) in zip(kinds.rows, own.rows, strict=True):
-            like = gradients[0][i]
-            values = tf.reshape(values, [-1, *self.trained[i].shape[1:]])
-            updates[i] = tf.IndexedSlices(values, tf.cast(rows, like.indices.dtype), like.dense_shape)
+                values = tf.cast(question.values, compressor.config.values)
+                found = dict(zip(own.compressed, slices_of(question.indices, values, own.sizes), strict=True))
+                gathered += [question.indices, values]
+            for i, update in found.items():
+                self.updates[i] = update
+        for i, tensor in parts.by_variable(own.vector, own.uncompressed).items():
+            self.updates[i] = tensor
+        for i, (values, rows) in zip(own.rows, own.slices, strict=True):
+            like = gradients[i]
+            values = tf.reshape(values, [-1, *compressor.trained[i].shape[1:]])
+            self.updates[i] = tf.IndexedSlices(values, tf.cast(rows, like.indices.dtype), like.dense_shape)
             gathered += [values, rows]
-        report = self.report([own], kinds, tf.stack([nbytes(reduced), nbytes(gathered)]), tf.zeros([1, 0]))
-        finite = own.metadata[0] < 0
-        changes = [(If(finite, holder), value) for holder, value in self.state_changes(kinds.sparse, [state])]
-        return self.commit([poison_with_nan(update, finite) for update in updates], changes, report), report
+        self.bytes_sent, self.num_sent = tf.stack([nbytes(reduced), nbytes(gathered)]), parts.num_sent(own, asked)
+        finite = parts.non_finite(own, asked) < 0
+        self.updates = [poison_with_nan(update, finite) for update in self.updates]
 
-    def after_exchange(self, updates):
-        """The rest of the step: back to the variables' shapes, and momentum where it is due."""
-        changes, done, corrects = [], [None] * len(updates), self.config.corrects_momentum
-        sparse = self._exchange.kinds.sparse
-        for i, (update, name) in enumerate(zip(updates, self.names, strict=True)):
-            if isinstance(update, tf.IndexedSlices) and i not in sparse:
-                rows = sum_duplicate_rows(update)
-                values = self.momentum_after(i, check_finite(rows.values, name), changes, rows.indices)
-                done[i] = tf.IndexedSlices(values, rows.indices, rows.dense_shape)
-            elif update is not None:
+    def finish(self, updates: list) -> list:
+        """Return the updates for plain SGD, from the ones that were exchanged; the state is stored with them."""
+        own, compressor, done = self.own, self.compressor, {}
+        for i, (update, name) in enumerate(zip(updates, compressor.names, strict=True)):
+            if i in own.rows:
+                width = compressor.parts.shapes[i][1:].num_elements()
                 if isinstance(update, tf.IndexedSlices):
-                    values = check_finite(tf.cast(update.values, tf.float32), name)
-                    update = tf.scatter_nd(update.indices[:, None], values, [self.trained[i].shape.num_elements()])
-                else:
-                    update = check_finite(update, name)
-                update = tf.reshape(update, self.trained[i].shape)
-                done[i] = update if corrects and i in sparse else self.momentum_after(i, update, changes)
-        assigned = [variable.assign(value) for variable, value in changes]
-        done = [cast_to(variable.dtype.base_dtype, update) for variable, update in zip(self.trained, done, strict=True)]
-        return after(done, [] if tf.executing_eagerly() else assigned)
+                    update = sum_duplicate_rows(update)
+                else:  # Horovod has made it dense
+                    update = tf.IndexedSlices(update, tf.range(compressor.trained[i].shape[0]))
+                values = tf.cast(check_finite(update.values, name), tf.float32)
+                done[i] = tf.reshape(values, [-1, width]), update.indices
+            elif isinstance(update, tf.IndexedSlices):
+                values = check_finite(tf.cast(update.values, tf.float32), name)
+                done[i] = tf.scatter_nd(update.indices[:, None], values, [compressor.parts.sizes[i]])
+            elif update is not None:
+                done[i] = check_finite(tf.cast(update, tf.float32), name)
+        results = []
+        for step in self.steps:
+            mean = flatten([done[i] for i in own.compressed])
+            try:
+                step.send(SparseVector([], mean.shape[0], mean))
+            except StopIteration as end:
+                results.append(end.value)
+        with tf.control_dependencies(tf.nest.flatten(done)):  # nothing is stored before everything is finite
+            checked = tf.identity([[-1.0]])
+        outcome = Outcome(
+            [update for update, _, _ in results],
+            flatten([done[i] for i in own.uncompressed]),
+            [done[i] for i in own.rows],
+            [[state for _, _, state in results]],
+            checked,
+            self.bytes_sent,
+            self.num_sent,
+        )
+        return compressor.commit(own, outcome, None, [])[0]
 
 
-class If:
-    """What keeps a value, and takes a new one only where something is so."""
-
-    def __init__(self, so, kept):
-        self.so, self.kept = so, kept
-
-    def assign(self, value):
-        def take():
-            with tf.control_dependencies([self.kept.assign(value)]):
-                return tf.constant(True)
-
-        return tf.cond(self.so, take, lambda: tf.constant(False))
-
-
-def cast_to(dtype, update):
-    """The update in the variable's own type; it is float32 on its way."""
-    if isinstance(update, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(update.values, dtype), update.indices, update.dense_shape)
-    return update if update is None else tf.cast(update, dtype)
+def slices_of(indices, values, sizes) -> list[tf.IndexedSlices]:
+    """Return the entries of a flat vector as those of each of its tensors."""
+    ends = tf.searchsorted(indices, np.cumsum(sizes).astype(np.int32))
+    counts, start, slices = ends - tf.concat([[0], ends[:-1]], 0), 0, []
+    pairs = zip(tf.split(indices, counts, num=len(sizes)), tf.split(values, counts, num=len(sizes)), strict=True)
+    for (own, numbers), size in zip(pairs, sizes, strict=True):
+        slices.append(tf.IndexedSlices(numbers, own - start, tf.constant([size])))
+        start += size
+    return slices
 
 
 def poison_with_nan(update, finite):

@@ -15,13 +15,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.gallery import parse_scheme
+from dgc_lab.compression.naming import identity
+from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 from dgc_lab.distributed.keras_refusals import check_for_momentum, check_optimizer
-from dgc_lab.schemes.compressor import compressor_of
-from dgc_lab.schemes.gallery import parse_scheme
-from dgc_lab.schemes.naming import identity
-from dgc_lab.schemes.scheme import Scheme
 
 UNCOMPRESSED = DGCConfig(
     ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
@@ -44,7 +44,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Args:
         optimizer: the Keras optimizer that applies the update. With a `DGCConfig`, or a scheme with momentum such as
             ``signum()``, SGD without momentum: the momentum is there. Else any.
-        config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes` such as
+        config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme of `dgc_lab.compression` such as
             ``powersgd(rank=2)``; None averages whole gradients.
         switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
         communicator: who takes part; Horovod's ranks if None, one worker where there are none.
@@ -99,9 +99,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while it traces, and the first step wants their values
-            self.compressor = compressor_of(
-                self.config or UNCOMPRESSED, weights, self.communicator, names, self.switches
-            )
+            self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names, self.switches)
             self.inner_optimizer.build(variables)
             super().build(variables)
 

@@ -6,7 +6,7 @@ import contextlib
 
 import tensorflow as tf
 
-from dgc_lab.dgc.wire_format import nbytes
+from dgc_lab.compression.wire_format import nbytes
 
 OPEN_COUNTS = []  # of `count_collective_bytes`
 

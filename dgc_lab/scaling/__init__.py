@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = hand_on(
         "figures": "age_histograms bandwidth_label errors_by_workers lines_and_marks",
         "named_shapes": "SHAPES resnet_50",
         "network": "COLLECTIVES GBIT Link",
-        "residual_staleness": "WatchedCompressor",
+        "residual_staleness": "sent_ages waiting_ages with_ages",
         "tables": "break_even_table errors_over_links fit_links gains_by_bandwidth link_rows measured_links "
         "steps_over_links times_over_links",
         "timing": "StepTimes measured selection_times times_of workload",

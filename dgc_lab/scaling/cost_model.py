@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from dgc_lab.common import check_choice, check_number, check_whole
-from dgc_lab.dgc.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
+from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import Link, allgather, ring
 
@@ -118,7 +118,7 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
         workers: N, at least 1.
         method: ``"no exchange"``; ``"dense"``, whole gradients in 4 bytes an element, or in 2 as ``"float16"``;
             ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
-            `dgc_lab.dgc.break_even.dense_is_shorter`, what this lab's compressor does.
+            `dgc_lab.compression.break_even.dense_is_shorter`, what this lab's compressor does.
         ratio: share of the elements that is sent, in [0, 1].
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from dgc_lab.common import check_number, check_some
-from dgc_lab.dgc.break_even import break_even_ratio
+from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
 from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
 

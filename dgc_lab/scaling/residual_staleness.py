@@ -1,9 +1,10 @@
 """Residual staleness: how many steps an element has waited in its residual when it is sent. Lesson 6.
 
-An element's age is the number of earlier steps whose gradients its residual still holds: 0 when it is sent in the very
-step in which its oldest gradient was computed. `WatchedCompressor` takes it from what a step does to the residuals.
+An element's age is the number of earlier steps whose gradients its residual still holds: 0 if it is sent in the step in
+which its oldest gradient was computed. `with_ages` wraps Deep Gradient Compression and counts these ages.
 
-Sources: arXiv:1712.01887, section 3.3 (staleness of the residual; momentum factor masking is against it).
+References:
+    arXiv:1712.01887, section 3.3 (staleness of the residual; momentum factor masking reduces it).
 """
 
 from __future__ import annotations
@@ -12,99 +13,75 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_whole
-from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import Collectives, DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.dgc_scheme import scheme_of
+from dgc_lab.compression.scheme import Scheme
 
 
-def was_sent(before, after, gradient, velocity=None):
-    """Which elements of a residual were sent in a step.
+def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
+    """Return the scheme of a config that keeps each element's age beside its residual.
 
-    Sending leaves zero behind, and zeros are never sent. So an element was sent where something was in it before the
-    step or came to it, from gradient or velocity, and nothing is left after it. (What comes could cancel to the last
-    bit what was there; that would be taken for sent.)
-    """
-    held = (before != 0) | (gradient != 0)
-    if velocity is not None:
-        held |= velocity != 0
-    return held & (after == 0)
+    Its state is that of the scheme, then int32 (n,), the age of each element, and int64 (longest + 1,), how many
+    elements were sent at each age so far; older ones count as ``longest``.
 
+    Args:
+        config: accumulates, and sends float32 values.
+        longest: highest age that is counted by itself, 0 to 1 000 000.
 
-class WatchedCompressor(Compressor):
-    """A `dgc_lab.dgc.compressor.Compressor` that keeps each element's age beside its residual.
-
-    ``config``, ``variables``, ``communicator`` and ``names`` are those of `Compressor`.
-
-    For each worker in this process ``ages`` has an int32 ``tf.Variable`` per residual, None where there is none;
-    ``sent_ages``, int64 (longest + 1,), is how many elements were sent at each age so far. Older ones than ``longest``
-    count as that old. A ValueError where the config keeps no residuals, or leaves rounding errors in them.
+    Raises:
+        ValueError: config keeps no residuals, rounds values or decays weights; longest is out of range.
 
     Example:
-        >>> from dgc_lab.dgc.algorithm import DGCConfig
         >>> from dgc_lab.distributed.communicators import OneWorker
         >>> config = DGCConfig(ratio=0.5, momentum=0.0, dense_below=0)
-        >>> worker = WatchedCompressor(config, [tf.Variable([[0.0, 0.0]])], OneWorker(), longest=3)
+        >>> worker = Compressor(with_ages(config, longest=3), [tf.Variable([[0.0, 0.0]])], OneWorker(), options=config)
         >>> for gradient in ([1.0, 3.0], [1.0, 1.0], [1.0, 2.5]):
         ...     _ = worker([[tf.constant([gradient])]])
-        >>> worker.sent_ages.numpy().tolist(), worker.waiting_ages().tolist()
+        >>> sent_ages(worker).tolist(), waiting_ages(worker).tolist()
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
+    if not config.accumulate:
+        raise ValueError("config must accumulate: elements that are dropped have no age")
+    if config.values != "float32":
+        raise ValueError(f"config must send float32 values, which leave no rounding error, got {config.values!r}")
+    if config.weight_decay:
+        raise ValueError(f"config must have weight_decay 0, which ages do not count, got {config.weight_decay}")
+    classes, scheme = check_whole("longest", longest, 0, 10**6) + 1, scheme_of(config)
 
-    def __init__(
-        self,
-        config: DGCConfig,
-        variables: list[tf.Variable],
-        communicator: Collectives,
-        names: list[str] | None = None,
-        longest: int = 1000,
-    ):
-        if not config.accumulate:
-            raise ValueError("config must accumulate: what is dropped has no age")
-        if config.values != "float32":
-            raise ValueError(f"config must send float32 values, which leave nothing behind, got {config.values!r}")
-        if config.weight_decay:
-            raise ValueError(f"config must have weight_decay 0: it is in no gradient, got {config.weight_decay}")
-        check_whole("longest", longest, 0, 10**6)
-        super().__init__(config, variables, communicator, names)
-        self.ages = [
-            [None if r is None else tf.Variable(tf.zeros(r.shape, tf.int32), trainable=False) for r in residuals]
-            for residuals in self.residuals
-        ]
-        self.sent_ages = tf.Variable(tf.zeros([longest + 1], tf.int64), trainable=False, name="sent_ages")
+    def init(gradient):
+        return scheme.init(gradient), tf.zeros_like(gradient, tf.int32), tf.zeros([classes], tf.int64)
 
-    @property
-    def state(self):
-        """As the compressor's, with the ages and what was counted."""
-        return [*super().state, *(age for age in tf.nest.flatten(self.ages) if age is not None), self.sent_ages]
+    def step(gradient, state, context):
+        inner, ages, counts = state
+        sending = scheme.step(gradient, inner, context)
+        question = next(sending)
+        answer = yield question
+        try:
+            sending.send(answer)
+        except StopIteration as end:
+            update, own, inner = end.value
+        sent = tf.boolean_mask(tf.gather(ages, question.indices), question.values != 0)  # at ratio 1 zeros are sent too
+        sent = tf.minimum(sent, classes - 1)
+        counts += tf.math.bincount(sent, minlength=classes, maxlength=classes, dtype=tf.int64)
+        residual = tf.nest.flatten(inner)[int(scheme.momentum > 0)]
+        return update, own, (inner, tf.where(residual == 0, 0, ages + 1), counts)
 
-    @tf.autograph.experimental.do_not_convert  # nothing here needs it, and converting takes long and warns
-    def _step(self, gradients, ratio, metadata, learning_rate=None):
-        """One step, as the compressor's."""
-        corrects, watched = self.config.corrects_momentum, []
-        for worker, own in enumerate(gradients):
-            for i, gradient in enumerate(own):
-                if self.ages[worker][i] is not None and isinstance(gradient, tf.Tensor):
-                    before = tf.identity(self.residuals[worker][i])
-                    velocity = tf.identity(self.velocities[worker][i]) if corrects else None
-                    watched.append((self.ages[worker][i], self.residuals[worker][i], before, gradient, velocity))
-        result = super()._step(gradients, ratio, metadata, learning_rate)
-        classes, counts = self.sent_ages.shape[0], []
-        for age, residual, before, gradient, velocity in watched:
-            after = tf.convert_to_tensor(residual)
-            sent = tf.minimum(tf.boolean_mask(age, was_sent(before, after, gradient, velocity)), classes - 1)
-            counts.append(tf.math.bincount(sent, minlength=classes, maxlength=classes, dtype=tf.int64))
-            age.assign(tf.where(after == 0, 0, age + 1))
-        self.sent_ages.assign_add(tf.add_n([tf.zeros_like(self.sent_ages), *counts]))
-        return result
+    return scheme._replace(step=step, init=init, name=f"{scheme.name}, with ages")
 
-    def waiting_ages(self) -> np.ndarray:
-        """How many elements wait in this process's residuals that would be sent at age 0, 1, ... in the next step.
 
-        An int64 array (longest + 1,).
-        """
-        every = [age.numpy().ravel() for age in tf.nest.flatten(self.ages) if age is not None]
-        every = np.concatenate([np.zeros(0, np.int32), *every])
-        classes = self.sent_ages.shape[0]
-        return np.bincount(np.minimum(every[every > 0], classes - 1), minlength=classes)
+def sent_ages(compressor: Compressor) -> np.ndarray:
+    """Return how many elements the workers here have sent at age 0, 1, ... with `with_ages`: int64 (longest + 1,)."""
+    counts = [tf.nest.flatten(state)[-1].numpy() for state in compressor.states if state]
+    return sum(counts) if counts else np.zeros(1, np.int64)  # no tensor is compressed
+
+
+def waiting_ages(compressor: Compressor) -> np.ndarray:
+    """Return how many elements wait in the residuals here and would be sent at age 0, 1, ...: int64 (longest + 1,)."""
+    every = [tf.nest.flatten(state)[-2].numpy() for state in compressor.states if state]
+    every = np.concatenate([np.zeros(0, np.int32), *every])
+    classes = len(sent_ages(compressor))
+    return np.bincount(np.minimum(every[every > 0], classes - 1), minlength=classes)
 
 
 def by_doubling(counts) -> list[tuple[int, int, int]]:

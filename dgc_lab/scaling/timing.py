@@ -113,8 +113,8 @@ def compression_step(ratio: float):
     """A function without arguments: one step of this lab's compressor on gradients of ``mnist_cnn``'s shapes."""
     import tensorflow as tf
 
-    from dgc_lab.dgc.compressor import Compressor
-    from dgc_lab.dgc.config import DGCConfig
+    from dgc_lab.compression.compressor import Compressor
+    from dgc_lab.compression.config import DGCConfig
     from dgc_lab.distributed.communicators import OneWorker
 
     variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES["mnist_cnn"]()]
@@ -133,16 +133,18 @@ def adding(entries: int):
     """A function without arguments: unpack one message of so many entries and add them up."""
     import tensorflow as tf
 
-    from dgc_lab.dgc.wire_format import Content, Layout, pack, scatter_add, unpack
+    from dgc_lab.compression.scheme import SparseVector
+    from dgc_lab.compression.wire_format import Layout, Message, pack, unpack
 
     sizes = [math.prod(shape) for shape in SHAPES["mnist_cnn"]() if len(shape) > 1]
     places = tf.sort(tf.random.stateless_uniform([entries], (0, 1), maxval=sum(sizes), dtype=tf.int32))
-    message = pack(Content(tf.zeros([0]), tf.zeros([0]), [], places, tf.ones([entries])), Layout())
+    layout = Layout(sparse=1)
+    message = pack(Message(tf.zeros([0]), [(places, tf.ones([entries]))], []), layout)
 
     @tf.function
     def step(message):
-        [content] = unpack(message, Layout(), workers=1)
-        return tf.add_n([tensor[0] for tensor in scatter_add([(content.indices, content.values)], sizes)])
+        [content] = unpack(message, layout, workers=1)
+        return tf.convert_to_tensor(SparseVector(content.entries, sum(sizes)))[0]
 
     return lambda: step(message).numpy()
 
@@ -165,7 +167,7 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
-    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.dgc.DGCConfig` does it.
+    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.compression.DGCConfig` does it.
 
     ``model`` is one of `SHAPES`, ``times`` those of a worker; ``values`` and ``indices`` are as in the config. A
     ValueError for another name.
@@ -175,8 +177,8 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
         >>> work.elements, work.whole, work.entry_bytes
         (25502912, 54120, 6)
     """
-    from dgc_lab.dgc.config import DGCConfig
-    from dgc_lab.dgc.wire_format import Layout
+    from dgc_lab.compression.config import DGCConfig
+    from dgc_lab.compression.wire_format import Layout
 
     check_choice("model", model, SHAPES)
     config = DGCConfig(values=values, indices=indices)
@@ -188,7 +190,7 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
 def selection_times(
     elements: int = 3_211_264, ratios: Sequence[float] = (0.01, 0.001), rounds: int = 9
 ) -> pd.DataFrame:
-    """Time every rule of `dgc_lab.dgc.thresholding` on one tensor of normal numbers, the rules taking turns.
+    """Time every rule of `dgc_lab.compression.thresholding` on one tensor of normal numbers, the rules taking turns.
 
     Args:
         elements: of the tensor; as many as the large dense layer of ``mnist_cnn`` has, if not given.
@@ -207,7 +209,7 @@ def selection_times(
     import pandas as pd
     import tensorflow as tf
 
-    from dgc_lab.dgc.thresholding import RULES, keep_mask
+    from dgc_lab.compression.thresholding import RULES, keep_mask, thresholds
 
     check_whole("elements", elements, 1, 2**30)
     check_whole("rounds", rounds, 3, 1000)
@@ -215,7 +217,7 @@ def selection_times(
         check_number("ratios", ratio, "above 0 and below 1")
     x, lines = tf.random.stateless_normal([elements], (0, 0)), []
     for ratio in ratios:
-        searches = {rule: tf.function(lambda s, find=find, r=ratio: find(x, r, seed=s)) for rule, find in RULES.items()}
+        searches = {rule: tf.function(lambda s, r=ratio, w=rule: thresholds([x], r, w, seed=s)[0]) for rule in RULES}
         seconds, kept = {rule: [] for rule in RULES}, {rule: [] for rule in RULES}
         for turn in range(-1, rounds):
             for rule, search in searches.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipywidgets import Dropdown, FloatText, SelectionSlider
 
-from dgc_lab.dgc.break_even import break_even_ratio
+from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.cost_model import METHODS, Estimate, break_even_bandwidth, step
 from dgc_lab.scaling.figures import bandwidth_label, scale_curves
 from dgc_lab.scaling.network import GBIT, Link
@@ -58,7 +58,7 @@ class ScaleExplorer(Explorer):
     def __init__(
         self, here: StepTimes | None = None, fit: Link | None = None, link_rows: Sequence[dict] = (), **settings
     ):
-        from dgc_lab.dgc.wire_format import INDEX_TYPES, VALUE_TYPES
+        from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES
         from dgc_lab.scaling.named_shapes import SHAPES
         from dgc_lab.scaling.timing import measured, times_of
 

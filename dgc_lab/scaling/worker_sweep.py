@@ -40,7 +40,7 @@ class Run:
         workers: N, a divisor of 128.
         ratio: share that a worker sends, above 0; 1 is training without compression, with momentum.
         clipping: of local gradients: ``"by workers"``, to `CLIP_NORM` times the root of N (as
-            `dgc_lab.dgc.algorithm.clip_locally` does it), ``"the same"``, to `CLIP_NORM` whatever N is, or ``"none"``.
+            `dgc_lab.compression.clip_locally` does it), ``"the same"``, to `CLIP_NORM` whatever N is, or ``"none"``.
         seed: for first weights and order of the examples.
 
     Raises:
@@ -131,29 +131,32 @@ def train_runs(runs: Sequence[Run], steps: int = STEPS, out: str | os.PathLike |
 def watched_trainer(settings: DistributedConfig, data: Dataset | None = None):
     """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept.
 
-    ``settings`` and ``data`` are the trainer's; a ValueError where `WatchedCompressor` cannot tell ages.
+    ``settings`` and ``data`` are the trainer's; a ValueError where `with_ages` cannot count ages.
 
     Example:
+        >>> from dgc_lab.scaling import sent_ages
         >>> trainer = watched_trainer(Run(workers=2, ratio=0.01).settings(steps=3, learning_rate=0.2))
         >>> events = list(trainer.run(ratio=0.01))
-        >>> int(trainer.compressor.sent_ages.numpy().sum())  # by both workers in 3 steps
+        >>> int(sent_ages(trainer.compressor).sum())  # by both workers in 3 steps
         2250
     """
+    from dgc_lab.compression.compressor import Compressor
     from dgc_lab.distributed.communicators import SimulatedWorkers
-    from dgc_lab.scaling.residual_staleness import WatchedCompressor
+    from dgc_lab.scaling.residual_staleness import with_ages
     from dgc_lab.training.distributed_trainer import DistributedTrainer
 
     trainer = DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
     own = trainer.compressor
-    trainer.compressor = WatchedCompressor(own.config, own.trained, own.communicator, own.names, settings.steps)
+    scheme = with_ages(own.config, settings.steps)
+    trainer.compressor = Compressor(scheme, own.trained, own.communicator, own.names, own.config)
     return trainer
 
 
 def ages_of(compressor) -> dict:
     """What a row says of the ages: of what was sent, and of what still waits after the last step, by doubling."""
-    from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age
+    from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age, sent_ages, waiting_ages
 
-    sent, waiting = compressor.sent_ages.numpy(), compressor.waiting_ages()
+    sent, waiting = sent_ages(compressor), waiting_ages(compressor)
     return {
         "mean age": round(mean_age(sent), 3),
         "median age": median_age(sent),

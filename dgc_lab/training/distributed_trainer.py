@@ -1,4 +1,4 @@
-"""Several workers train one of the lab's networks: settings with every switch of DGC, the trainer, and it on the ranks.
+"""Several workers train one of the lab's networks: settings with all options of DGC, the trainer, and it on ranks.
 
 Lesson 5. The loop itself is `dgc_lab.training.model_trainer.ModelTrainer`'s.
 """
@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
-from dgc_lab.dgc.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
-from dgc_lab.distributed.communicators import Communicator
+from dgc_lab.compression.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
+from dgc_lab.compression.gallery import parse_scheme
+from dgc_lab.compression.naming import identity
+from dgc_lab.compression.scheme import Scheme
+from dgc_lab.compression.wrappers import with_momentum
+from dgc_lab.distributed.communicators import Communicator, default_communicator
 from dgc_lab.distributed.rank_files import RankFiles
-from dgc_lab.schemes.gallery import parse_scheme
-from dgc_lab.schemes.memory import with_momentum
-from dgc_lab.schemes.naming import identity
-from dgc_lab.schemes.scheme import Scheme
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of
@@ -37,43 +37,43 @@ WARM_UPS = {
     "geometric": lambda ratio: geometric_warm_up(ratio) if 0 < ratio < 1 else (),
     "dense": lambda ratio: (1.0,) if ratio < 1 else (),
 }
-# The switches are DGCConfig's own, with its defaults. Its other fields come from elsewhere: a run has its ratio, the
-# warm-up goes by name, and MaskingConfig has momentum, rule, scope and seed. Rows on disk carry these names.
-SWITCHES = (
-    *("nesterov", "accumulate", "momentum_correction", "factor_masking", "clip_norm", "weight_decay"),
-    *("values", "indices", "switch_to_dense", "dense_vectors", "dense_below"),
-)
-Switches = dataclasses.make_dataclass(
-    "Switches",
-    [(field.name, field.type, field.default) for field in dataclasses.fields(DGCConfig) if field.name in SWITCHES],
-    frozen=True,
-)
 
 
 @dataclasses.dataclass(frozen=True)
-class DistributedConfig(Switches, MaskingConfig):
-    """Everything that fixes a run of several workers, but for the ratio: `MaskingConfig` and the switches of DGC.
+class DistributedConfig(MaskingConfig):
+    """Settings of a run on several workers, except for the ratio: `MaskingConfig` and the options of DGC.
 
     Attributes:
         dataset, steps, learning_rate, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
         batch: examples per update and worker.
-        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
-            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.dgc.DGCConfig`, with its defaults.
-        workers: number of them.
-        warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; other schemes than DGC have none.
+        workers: number of workers.
+        warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; only DGC has a warm-up.
         warm_up_steps: updates in each stage.
-        scheme: ``"dgc"``, with all these switches; or one of `dgc_lab.schemes`, by name such as ``"qsgd:levels=4"``
-            or as a `Scheme`. What it has of a ratio and does not name is the run's. Of the switches it has clipping,
-            weight decay, what goes whole, and momentum, after the exchange where it has none of its own.
+        scheme: ``"dgc"``, with all these options; or one of `dgc_lab.compression`, by name such as ``"qsgd:levels=4"``
+            or as a `Scheme`. It uses the run's ratio unless it names its own. Clipping, weight decay, the wire format
+            and exemptions apply to it, and momentum after the exchange if it has none of its own.
+        nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
+            switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.compression.DGCConfig`, with its defaults.
 
     Raises:
-        ValueError: a value is outside what is allowed; the message names it.
+        ValueError: a value is not allowed; the message names it.
 
     Example:
         >>> DistributedConfig(warm_up="paper", momentum_correction=False).config(ratio=0.01).warm_up
         (0.25, 0.0625, 0.015625)
     """
 
+    nesterov: bool = False
+    accumulate: bool = True
+    momentum_correction: bool = True
+    factor_masking: bool = True
+    clip_norm: float | None = None
+    weight_decay: float = 0.0
+    dense_vectors: bool = True
+    dense_below: int = 1024
+    values: str = "float32"
+    indices: str = "int32"
+    switch_to_dense: bool = True
     workers: int = 2
     warm_up: str = "none"
     warm_up_steps: int = 50
@@ -99,7 +99,7 @@ class DistributedConfig(Switches, MaskingConfig):
         return own if own.momentum or not self.momentum else with_momentum(own, self.momentum)
 
     def config(self, ratio: float) -> DGCConfig:
-        """The switches as a `dgc_lab.dgc.DGCConfig` at one ratio."""
+        """The switches as a `dgc_lab.compression.DGCConfig` at one ratio."""
         names = [field.name for field in dataclasses.fields(DGCConfig) if hasattr(self, field.name)]
         switches = {name: getattr(self, name) for name in names}
         stages = WARM_UPS[self.warm_up](ratio) if self.scheme == "dgc" else ()
@@ -111,8 +111,9 @@ class DistributedTrainer(ModelTrainer):
 
     Args:
         settings: what to train, the same on all ranks.
-        communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
-        data: the data set, when it is loaded already.
+        communicator: the participants (`dgc_lab.distributed.communicators`); Horovod's ranks if None, or one worker
+            where there are none.
+        data: the data set, if it is loaded already.
 
     Raises:
         ValueError: the communicator has another number of workers than the settings.
@@ -140,7 +141,7 @@ class DistributedTrainer(ModelTrainer):
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
             settings.compression(self.knob),
             settings.learning_rate,
-            communicator,
+            communicator or default_communicator(),
             settings.seed,
             None if settings.scheme == "dgc" else settings.config(1.0),
         )
@@ -208,8 +209,8 @@ class TrainerOnRanks:
     """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweeps` takes as a trainer.
 
     Args:
-        ranks: started `dgc_lab.cluster.HorovodRanks`.
         settings: what to train, with ``workers`` as many as there are ranks.
+        ranks: started `dgc_lab.cluster.HorovodRanks`.
         data: the data set, when it is loaded already; the ranks load their own.
         path: where it is (`dgc_lab.workloads.data.load`), here and on every rank.
 
@@ -218,15 +219,15 @@ class TrainerOnRanks:
 
     Example:
         >>> with HorovodRanks(2) as ranks:  # doctest: +SKIP
-        ...     events = list(TrainerOnRanks(ranks, DistributedConfig(steps=300)).run(ratio=0.001))
+        ...     events = list(TrainerOnRanks(DistributedConfig(steps=300), ranks).run(ratio=0.001))
         >>> events[-1].accuracy > 0.9  # doctest: +SKIP
         True
     """
 
     def __init__(
         self,
-        ranks: Cluster,
         settings: DistributedConfig,
+        ranks: Cluster,
         data: Dataset | None = None,
         path: str | os.PathLike | None = None,
     ):

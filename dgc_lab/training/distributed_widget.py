@@ -121,7 +121,7 @@ class DistributedSweep(RatioSweep):
             self.ranks = HorovodRanks(settings.workers, progress=self._say)
         if not self.ranks.ready:  # never started, or a rank has died
             self._start_alone(self.ranks) if self._own_ranks else self.ranks.restart()
-        return TrainerOnRanks(self.ranks, settings, self._data)
+        return TrainerOnRanks(settings, self.ranks, self._data)
 
     def close(self):
         """End the widget, and the ranks that it started."""

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number, check_whole
-from dgc_lab.dgc.exchange import check_finite
-from dgc_lab.dgc.thresholding import RULES, SCOPES, keep_masks
+from dgc_lab.compression.gradients import check_finite
+from dgc_lab.compression.thresholding import RULES, SCOPES, keep_masks
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
@@ -31,7 +31,7 @@ class MaskingConfig:
         learning_rate: above 0.
         momentum: in [0, 1); applied to what the mask lets through, as the published code does.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
-        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.dgc.thresholding.thresholds`).
+        scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.compression.thresholds`).
         seed: integer, 0 to 2 147 483 647, from which first weights, batches, dropout and samples are drawn.
         evaluations: how often the test set is measured, at even distances; the last time is after the last step.
 

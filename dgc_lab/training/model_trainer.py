@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_number, check_whole
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
 from dgc_lab.distributed.communicators import Communicator, OneWorker
-from dgc_lab.schemes.compressor import SchemeCompressor, compressor_of
-from dgc_lab.schemes.scheme import Scheme
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
 from dgc_lab.workloads.batches import pick_batch
@@ -70,7 +70,7 @@ class ModelTrainer:
         loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
         batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
             so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
-        config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme of `dgc_lab.schemes`.
+        config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme of `dgc_lab.compression`.
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         seed: integer, 0 to 2 147 483 647, from which dropout is drawn.
@@ -128,8 +128,11 @@ class ModelTrainer:
         self.statistics = statistics_of(model)
         others = {id(weight) for weight in model.non_trainable_weights}
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
-        self.compressor = compressor_of(config, self.weights, self.communicator, self.names, switches)
+        self.compressor = Compressor(config, self.weights, self.communicator, self.names, switches)
         self.config = self.compressor.config
+        self.has_scheme = isinstance(config, Scheme)
+        if self.has_scheme:  # which has its own ratio
+            self.config = dataclasses.replace(self.config, ratio=1.0, warm_up=())
         self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
         self.traces = 0
         self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
@@ -138,7 +141,7 @@ class ModelTrainer:
     @property
     def sent_whole(self) -> list[str]:
         """Names of the weights whose gradients go whole, at any ratio: those of one dimension, and small ones."""
-        return [name for name, whole in zip(self.names, self.compressor.dense, strict=True) if whole]
+        return [self.names[i] for i in self.compressor.parts.uncompressed]
 
     def run(
         self,
@@ -174,7 +177,7 @@ class ModelTrainer:
         """
         check_whole("steps", steps, 1)
         check_whole("evaluations", evaluations, 1)
-        if ratio is not None and isinstance(self.compressor, SchemeCompressor):
+        if ratio is not None and self.has_scheme:
             raise ValueError(f"ratio must be None with the scheme {self.compressor.scheme.name}, got {ratio!r}")
         config = self.config if ratio is None else dataclasses.replace(self.config, ratio=ratio)
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
@@ -269,7 +272,7 @@ class ModelTrainer:
         communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
         turns = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
-        drifts = getattr(self.compressor, "drifts", []) or [[]] * communicator.local
+        drifts = self.compressor.local.by_worker if self.compressor.local else [[]] * communicator.local
         drifts = [[tf.convert_to_tensor(drift) for drift in own] for own in drifts]
         every = [self._of_worker(turn, before, drift) for turn, drift in zip(turns, drifts, strict=True)]
         losses, gradients, moved = zip(*every, strict=True)
@@ -285,5 +288,5 @@ class ModelTrainer:
         losses, wishes = tf.unstack(report.metadata, axis=1)
         sent = report.allreduce_bytes + report.allgather_bytes
         with tf.control_dependencies([self.compressor.step.read_value()]):  # only a step that was made tells of itself
-            told = [tf.cast(part, tf.float64) for part in (losses, report.kept, sent[None])]
+            told = [tf.cast(part, tf.float64) for part in (losses, report.num_sent, sent[None])]
             return tf.concat(told, 0), tf.reduce_min(wishes)

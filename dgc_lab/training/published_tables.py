@@ -45,7 +45,7 @@ METHODS = ("masking", "masking_per_tensor", "dgc")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
-    """The published config; ``scope``, there the first tensor's, is as in `dgc_lab.dgc.thresholding.thresholds`."""
+    """The published config; ``scope``, there the first tensor's, is as in `dgc_lab.compression.thresholds`."""
     from dgc_lab.training.masking_trainer import MaskingConfig
 
     own = {"dataset": "mnist", "steps": steps, "batch": 100, "learning_rate": 0.001, "momentum": 0.9, "seed": seed}
@@ -59,7 +59,7 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     the complete algorithm: a threshold per tensor, small tensors and vectors whole, the paper's warm-up in the first
     16 % of the steps. ``"masking_per_tensor"`` has all of these, and drops.
     """
-    from dgc_lab.dgc.config import MASKING
+    from dgc_lab.compression.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
 
     check_choice("method", method, METHODS)

@@ -10,7 +10,7 @@ import pandas as pd
 import tensorflow as tf
 
 from dgc_lab.common import check_some, check_whole, free_memory
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.communicators import SimulatedWorkers
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.model_trainer import ModelTrainer, batches_of

@@ -23,10 +23,10 @@ from controls import (
 LESSON = "schemes.ipynb"
 CELL = """\
 from dgc_lab.comparison import SchemeLab
-from dgc_lab.schemes import Mean, Scheme
+from dgc_lab.compression import AllReduceMean, Scheme
 
-def halved(gradient, state, turn):
-    mean = yield Mean(gradient / 2)
+def halved(gradient, state, context):
+    mean = yield AllReduceMean(gradient / 2)
     return mean, gradient / 2, state
 
 lab = SchemeLab(mine=Scheme(halved), workers=2)

@@ -11,21 +11,21 @@ from dgc_lab.__main__ import main
 from dgc_lab.common import results_file
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
+from dgc_lab.compression import AllGather, AllReduceMean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.schemes import All, Mean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.terminal import show
 from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
 from dgc_lab.workloads import load
 from widgets import picture_of, press
 
 
-def whole(gradient, state, turn):
-    mean = yield Mean(gradient)
+def whole(gradient, state, context):
+    mean = yield AllReduceMean(gradient)
     return mean, gradient, state
 
 
-def gathered(gradient, state, turn):
-    everyone = yield All((gradient,))
+def gathered(gradient, state, context):
+    everyone = yield AllGather((gradient,))
     return sum(own for (own,) in everyone) / len(everyone), gradient, state
 
 
@@ -112,7 +112,7 @@ def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
 def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkeypatch):
     asked, stream = [], two_ranks.stream
     monkeypatch.setattr(two_ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
-    text = "def typed(gradient, state, turn):\n    mean = yield Mean(0.5 * gradient)\n    return mean, gradient, state"
+    text = "def typed(gradient, state, context):\n    mean = yield AllReduceMean(0.5 * gradient)\n    return mean, gradient, state"
     space = {"Mean": Mean, "__name__": "__main__"}
     exec(text, space)  # as a notebook's cell: the function is in no module that a rank could import
     widget = lab(mine=Scheme(space["typed"]), ranks=two_ranks)
@@ -159,8 +159,8 @@ def test_what_is_no_scheme_of_ones_own_is_named(mine, message):
 
 
 def test_a_diverging_scheme_is_told_and_the_others_go_on(lab):
-    def wild(gradient, state, turn):
-        mean = yield Mean(gradient * 1e30)
+    def wild(gradient, state, context):
+        mean = yield AllReduceMean(gradient * 1e30)
         return mean, gradient, state
 
     widget = lab(mine=Scheme(wild), schemes="wild dense")

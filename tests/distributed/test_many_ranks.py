@@ -11,7 +11,7 @@ import tensorflow as tf
 from test_two_ranks import CONFIGS, SHAPES, assert_bits, local_gradients
 
 from dgc_lab.cluster import HorovodRanks, RankFailed
-from dgc_lab.dgc.compressor import Compressor
+from dgc_lab.compression.compressor import Compressor
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.distributed.hierarchical import HierarchicalCommunicator
 

@@ -9,14 +9,14 @@ import tensorflow as tf
 from test_tensorboard import read
 
 from dgc_lab.common import LabError
-from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression import AllReduceMean, Scheme, qsgd, signum, with_error_feedback
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.batch_norm import average_statistics
 from dgc_lab.distributed.callbacks import AverageMetrics, WriteCompression, on_first_rank, shard
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
-from dgc_lab.schemes import Mean, Scheme, qsgd, signum, with_memory
 
 v1 = tf.compat.v1.train
 SMALL = DGCConfig(ratio=0.25, momentum=0.0, rule="exact", dense_below=0)
@@ -110,7 +110,7 @@ def test_a_model_is_saved_and_loaded_with_its_residuals(tmp_path):
     fit(model, epochs=2)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert np.any(loaded.optimizer.compressor.residuals[0][0])
+    assert np.any(loaded.optimizer.compressor.residuals()[0])
     for one, other in zip(model.optimizer.compressor.state, loaded.optimizer.compressor.state, strict=True):
         np.testing.assert_array_equal(one, other)
     fit(model, shuffle=False)
@@ -457,11 +457,11 @@ def test_nan_in_a_micro_batch_that_waits_spoils_one_exchange_and_no_more(graph):
 
 
 def test_a_scheme_of_ones_own_is_loaded_without_it_and_the_error_says_how(tmp_path):
-    def mine(gradient, state, turn):
-        mean = yield Mean(gradient)
+    def mine(gradient, state, context):
+        mean = yield AllReduceMean(gradient)
         return mean, gradient, state
 
-    for scheme in (Scheme(mine, name="mine"), with_memory(qsgd())):
+    for scheme in (Scheme(mine, name="mine"), with_error_feedback(qsgd())):
         model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), scheme))
         fit(model)
         model.save(tmp_path / "model.keras")

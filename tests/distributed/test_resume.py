@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed
 from dgc_lab.common import SEALED, LabError, load_arrays
-from dgc_lab.dgc import DGCConfig
+from dgc_lab.compression import DGCConfig
 from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
 
 CONFIG = DGCConfig(ratio=0.05, momentum=0.9, dense_below=0, dense_vectors=False, warm_up=(0.5,), warm_up_steps=8)
@@ -41,7 +41,7 @@ def fit_on_rank(folder, epochs, dies_after=None):
     model.fit(
         x, x.sum(1), batch_size=4, shuffle=False, epochs=epochs, initial_epoch=done, verbose=0, callbacks=callbacks
     )
-    residuals = [residual.numpy() for residual in model.optimizer.compressor.residuals[0]]
+    residuals = [residual.numpy() for residual in model.optimizer.compressor.residuals()]
     return [*model.get_weights(), *residuals], done
 
 

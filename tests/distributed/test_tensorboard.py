@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.callbacks import WriteCompression, compression_ratios
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from dgc_lab.cluster import RankFailed
 from dgc_lab.common import LabError
-from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import MASKING, DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import MASKING, DGCConfig
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training import RowEnded, RowFailed, sweep
 from dgc_lab.training.distributed_trainer import (
@@ -92,13 +92,13 @@ def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_p
     settings = DistributedConfig(dataset="mnist", steps=2, batch=4, evaluations=1)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (tmp_path, "~/mnist.npz"):
-        assert [e.step for e in TrainerOnRanks(two_ranks, settings, path=path).run(0.1)][-1] == 2
+        assert [e.step for e in TrainerOnRanks(settings, two_ranks, path=path).run(0.1)][-1] == 2
     with np.load(small_mnist[0]) as arrays:
         np.savez(tmp_path / "other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
-    here = TrainerOnRanks(two_ranks, settings, load("mnist", tmp_path / "other.npz"), small_mnist[0])
+    here = TrainerOnRanks(settings, two_ranks, load("mnist", tmp_path / "other.npz"), small_mnist[0])
     with pytest.raises(LabError, match=r"data must be what the ranks load from .*mnist.npz, and it is not"):
         list(here.run(0.1))
-    here = TrainerOnRanks(two_ranks, DistributedConfig(steps=2), load("mnist", tmp_path / "other.npz"))
+    here = TrainerOnRanks(DistributedConfig(steps=2), two_ranks, load("mnist", tmp_path / "other.npz"))
     with pytest.raises(LabError, match="data must be what the ranks load, and it is not: pass the path"):
         list(here.run(0.1))
 
@@ -211,7 +211,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path)
 
 def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp_path):
     settings = DistributedConfig(steps=40, evaluations=2)
-    trainer = TrainerOnRanks(two_ranks, settings, digits)
+    trainer = TrainerOnRanks(settings, two_ranks, digits)
     out = tmp_path / "rows.jsonl"
     events = sweep(settings, [1, 0.01], out, trainer=trainer)
     rows = []
@@ -232,7 +232,7 @@ def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp
 
 def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
     settings = DistributedConfig(steps=30, evaluations=1, learning_rate=1e30)
-    trainer = TrainerOnRanks(two_ranks, settings, digits)
+    trainer = TrainerOnRanks(settings, two_ranks, digits)
     failed = [event for event in sweep(settings, [1], trainer=trainer) if isinstance(event, RowFailed)]
     assert "holds NaN or infinity" in failed[0].reason
     with pytest.raises(TrainingDiverged):
@@ -242,7 +242,7 @@ def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
 
 def test_live_events_of_a_run_on_ranks(two_ranks, digits):
     settings = DistributedConfig(steps=10, evaluations=2, warm_up="dense", warm_up_steps=4)
-    events = list(TrainerOnRanks(two_ranks, settings, digits).run(0.01))
+    events = list(TrainerOnRanks(settings, two_ranks, digits).run(0.01))
     steps = [event for event in events if isinstance(event, DistributedStep)]
     assert [step.step for step in steps] == list(range(1, 11))
     assert [step.ratio for step in steps] == [1.0] * 4 + [0.01] * 6
@@ -252,7 +252,7 @@ def test_live_events_of_a_run_on_ranks(two_ranks, digits):
 
 def test_workers_must_match_the_ranks(two_ranks, digits):
     with pytest.raises(ValueError, match="workers must be 2, as many as there are ranks, got 3"):
-        TrainerOnRanks(two_ranks, DistributedConfig(workers=3), digits)
+        TrainerOnRanks(DistributedConfig(workers=3), two_ranks, digits)
 
 
 # Keras 3 ------------------------------------------------------------------------------------------------------------

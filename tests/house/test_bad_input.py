@@ -38,7 +38,7 @@ EXAMPLES = {
     "replicas.AssignmentResult": "AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5)",
     "scaling.Estimate": 'Estimate("dense", 2, 1.0, 1e6, 0.1, 10.0, 20.0, 1.0)',
     "scaling.Workload": "Workload(1000, compute=0.1)",
-    "training.TrainerOnRanks": "TrainerOnRanks(HorovodRanks(2), DistributedConfig(workers=2))",
+    "training.TrainerOnRanks": "TrainerOnRanks(DistributedConfig(workers=2), HorovodRanks(2))",
     "training.accuracy_by_rate": 'accuracy_by_rate({"one": (1, 0.1)}, examples=64, seeds=[0])',
     "training.run_with_progress": "run_with_progress(iter([]), steps=4)",
     "workloads.Dataset": 'Dataset("x", *[np.zeros((2, 8, 8, 1), np.float32), np.zeros(2, np.int32)] * 2)',

@@ -118,13 +118,13 @@ def run_post_build(checkout, folder, fails):
 def test_post_build_installs_builds_and_warms(checkout, tmp_path):
     status, asked = run_post_build(checkout, tmp_path, fails="nothing")
     assert status == 0
-    steps = ["pip install", "sys.prefix", "dgc_lab build-horovod", "dgc_lab build-fused", "compileall", "font_manager"]
+    steps = ["pip install", "sys.prefix", "dgc_lab build-horovod", "dgc_lab build-native", "compileall", "font_manager"]
     assert [word for line in asked for word in steps if word in line] == steps
     settings = tmp_path / "prefix" / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
     assert settings.read_text() == (ROOT / "binder" / "overrides.json").read_text()
 
 
-@pytest.mark.parametrize("step", ["pip install", "build-horovod", "build-fused", "compileall"])
+@pytest.mark.parametrize("step", ["pip install", "build-horovod", "build-native", "compileall"])
 def test_post_build_ends_at_the_first_failure(checkout, tmp_path, step):
     status, asked = run_post_build(checkout, tmp_path, fails=step)
     assert status == 1

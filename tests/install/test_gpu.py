@@ -36,7 +36,7 @@ def steps(tmp_path):
         for name in ("Makefile", "requirements.txt", "requirements-gpu.txt", "pyproject.toml"):
             shutil.copy(ROOT / name, folder)
         horovod = ("dgc_lab/install/build_horovod.py", "dgc_lab/install/horovod_source.py")
-        for name in ("binder/overrides.json", *horovod, "dgc_lab/dgc/fused.cc"):
+        for name in ("binder/overrides.json", *horovod, "dgc_lab/compression/native.cc"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
         for stamp in stamps:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dgc_lab.aggregation import allreduce_topologies as links
-from dgc_lab.dgc.break_even import BYTES_OF_A_HOP, break_even_ratio
+from dgc_lab.compression.break_even import BYTES_OF_A_HOP, break_even_ratio
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import (
     ELEMENTS,

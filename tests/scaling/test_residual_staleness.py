@@ -1,4 +1,4 @@
-"""Ages of what residuals hold, against schedules worked out by hand, and the runs of several workers that use them."""
+"""Ages of residual elements, against schedules worked out by hand, and the table of runs that uses them."""
 
 import json
 import re
@@ -8,15 +8,11 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.__main__ import main
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression import native
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
-from dgc_lab.scaling.residual_staleness import (
-    WatchedCompressor,
-    by_doubling,
-    mean_age,
-    median_age,
-    was_sent,
-)
+from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age, sent_ages, waiting_ages, with_ages
 from dgc_lab.scaling.worker_sweep import Run, clipping_of, table, table_runs, train_runs, watched_trainer
 from dgc_lab.training import RowEnded, RowStarted, read_rows
 from dgc_lab.training.events import Step
@@ -31,110 +27,138 @@ SCHEDULE = [[4.0, 1.0, 0.0, 2.0], [1.0, 1.0, 0.0, 2.0], [1.0, 1.0, 9.0, 0.0], [1
 SENT_AT = [0, 1, 0, 3]
 
 
-def watched(communicator, longest=9, **switches):
-    return WatchedCompressor(
-        DGCConfig(**{**ONE_IN_FOUR, **switches}), [tf.Variable([0.0] * 4)], communicator, longest=longest
-    )
+def with_counted_ages(communicator, longest=9, variables=None, **switches):
+    config = DGCConfig(**{**ONE_IN_FOUR, **switches})
+    variables = variables or [tf.Variable([0.0] * 4)]
+    return Compressor(with_ages(config, longest), variables, communicator, options=config)
 
 
-def test_a_schedule_worked_out_by_hand():
-    worker = watched(OneWorker())
+def ages(compressor, worker=0):
+    """Return the age of each element in a worker's residual, as a list."""
+    _, ages, _ = compressor.states[worker][0]
+    return ages.numpy().tolist()
+
+
+@pytest.mark.parametrize("native_on", [True, False])
+def test_ages_follow_a_schedule_worked_out_by_hand(native_on, monkeypatch):
+    monkeypatch.setattr(native, "enabled", native_on)
+    worker = with_counted_ages(OneWorker())
     for gradient, age in zip(SCHEDULE, SENT_AT, strict=True):
-        before = worker.sent_ages.numpy()
+        before = sent_ages(worker)
         worker([[tf.constant(gradient)]])
-        assert np.flatnonzero(worker.sent_ages.numpy() - before).tolist() == [age]
-    assert worker.ages[0][0].numpy().tolist() == [3, 0, 0, 0], "element 0 has waited since step 2"
-    assert worker.waiting_ages().tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+        assert np.flatnonzero(sent_ages(worker) - before).tolist() == [age]
+    assert ages(worker) == [3, 0, 0, 0], "element 0 has waited since step 2"
+    assert waiting_ages(worker).tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("ratio", [0.25, "tensor"])
-def test_workers_have_ages_of_their_own_in_a_graph_and_by_either_way(ratio):
+def test_each_worker_has_its_own_ages_with_either_collective(ratio):
     """With four workers at 25 % the compressor switches to allreduce; the ages are the same."""
-    ages, ratio = {}, tf.constant(0.25, tf.float64) if ratio == "tensor" else ratio
+    found, ratio = {}, tf.constant(0.25, tf.float64) if ratio == "tensor" else ratio
     for switches in (True, False):
-        workers = watched(SimulatedWorkers(4), switch_to_dense=switches)
+        workers = with_counted_ages(SimulatedWorkers(4), switch_to_dense=switches)
         step = tf.function(lambda gradients, workers=workers: workers(gradients, ratio)[0])
         for number, gradient in enumerate(SCHEDULE):
             others = [np.roll(SCHEDULE[(number + turn) % 4], turn) for turn in (1, 2, 3)]
             others = [other + 0.01 * np.arange(4) for other in others]  # no ties
             step([[tf.constant(gradient)], *([tf.constant(other, tf.float32)] for other in others)])
-        assert workers.ages[0][0].numpy().tolist() == [3, 0, 0, 0]
-        assert workers.sent_ages.numpy().sum() == 16, "four workers, four steps"
-        ages[switches] = workers.sent_ages.numpy().tolist()
-    assert ages[True] == ages[False]
+        assert ages(workers) == [3, 0, 0, 0]
+        assert sent_ages(workers).sum() == 16, "four workers, four steps"
+        found[switches] = [sent_ages(workers).tolist(), *(ages(workers, worker) for worker in range(4))]
+    assert found[True] == found[False]
 
 
-def test_ages_are_those_of_a_simulation_in_numpy():
-    """Random gradients, momentum and all: what was sent is read off the conservation of what was added."""
+@pytest.mark.parametrize("corrects", [True, False])
+def test_ages_match_a_simulation_in_numpy(corrects):
+    """Random gradients with momentum, before the accumulation or after the exchange."""
     rng, size, steps = np.random.default_rng(0), 500, 40
-    worker = WatchedCompressor(
-        DGCConfig(ratio=0.02, dense_below=0, dense_vectors=False, rule="exact"),
-        [tf.Variable(tf.zeros([size]))],
-        OneWorker(),
-        longest=steps,
-    )
+    switches = {"ratio": 0.02, "momentum": 0.9, "momentum_correction": corrects}
+    worker = with_counted_ages(OneWorker(), steps, [tf.Variable(tf.zeros([size]))], **switches)
+    residual, velocity = np.zeros(size, np.float32), np.zeros(size, np.float32)
     since, expected = np.zeros(size, int), np.zeros(steps + 1, int)
     for _ in range(steps):
-        [update], _ = worker([[tf.constant(rng.normal(size=size), tf.float32)]])
-        sent = np.asarray(update) != 0
+        gradient = rng.normal(size=size).astype(np.float32)
+        velocity = np.float32(0.9) * velocity + gradient
+        residual += velocity if corrects else gradient
+        sent = np.abs(residual) >= np.sort(np.abs(residual))[-10]
+        worker([[tf.constant(gradient)]])
         np.add.at(expected, since[sent], 1)
         since = np.where(sent, 0, since + 1)
-    assert worker.sent_ages.numpy().tolist() == expected.tolist()
+        residual[sent] = velocity[sent] = 0
+    assert sent_ages(worker).tolist() == expected.tolist()
     assert expected.sum() == 10 * steps
-    assert worker.ages[0][0].numpy().tolist() == since.tolist()
+    assert ages(worker) == since.tolist()
 
 
-def test_where_everything_goes_whole_nothing_is_old():
-    worker = watched(OneWorker(), dense_vectors=True)
+def test_tensors_sent_uncompressed_have_no_ages():
+    worker = with_counted_ages(OneWorker(), dense_vectors=True)
     worker([[tf.ones([4])]])
-    assert worker.sent_ages.numpy().sum() == worker.waiting_ages().sum() == 0
+    assert sent_ages(worker).sum() == waiting_ages(worker).sum() == 0
 
 
-def test_everything_sent_is_never_old():
-    worker = watched(SimulatedWorkers(2))
+def test_elements_sent_at_ratio_1_have_age_0():
+    worker = with_counted_ages(SimulatedWorkers(2))
     for gradient in SCHEDULE:
         worker([[tf.constant(gradient)]] * 2, ratio=1.0)
-    assert worker.sent_ages.numpy()[0] == 2 * np.count_nonzero(SCHEDULE)
-    assert worker.sent_ages.numpy()[1:].sum() == 0
-    assert worker.waiting_ages().sum() == 0
+    assert sent_ages(worker)[0] == 2 * np.count_nonzero(SCHEDULE), "zeros are sent, too, and have no age"
+    assert sent_ages(worker)[1:].sum() == 0
+    assert waiting_ages(worker).sum() == 0
 
 
-def test_reset_forgets_the_ages():
-    worker = watched(OneWorker())
+def test_elements_that_cancel_to_zero_are_not_counted_as_sent():
+    """Elements 1 and 2 become 0 without being sent, or stay 0."""
+    worker = with_counted_ages(OneWorker())
+    worker([[tf.constant([4.0, 1.0, 0.0, 2.0])]])
+    worker([[tf.constant([0.0, -1.0, 0.0, 3.0])]])
+    assert sent_ages(worker)[:3].tolist() == [1, 1, 0]
+    assert ages(worker) == [0, 0, 0, 0]
+
+
+def test_reset_clears_the_ages():
+    worker = with_counted_ages(OneWorker())
     worker([[tf.constant(SCHEDULE[0])]])
     worker.reset()
-    assert not worker.sent_ages.numpy().any()
-    assert not worker.waiting_ages().any()
+    assert not sent_ages(worker).any()
+    assert not waiting_ages(worker).any()
 
 
-def test_watching_changes_nothing_of_the_training(digits):
+def test_counting_ages_does_not_change_the_training(digits):
     from dgc_lab.training.distributed_trainer import DistributedTrainer
 
     settings = Run(2, 0.01, "by workers").settings(steps=4, learning_rate=0.05)
-    plain, watching = DistributedTrainer(settings, SimulatedWorkers(2), digits), watched_trainer(settings, digits)
-    losses = [[event.loss for event in trainer.run(0.01)] for trainer in (plain, watching)]
+    plain, counting = DistributedTrainer(settings, SimulatedWorkers(2), digits), watched_trainer(settings, digits)
+    losses = [[event.loss for event in trainer.run(0.01)] for trainer in (plain, counting)]
     assert losses[0] == losses[1]
-    for one, other in zip(plain.weights, watching.weights, strict=True):
+    for one, other in zip(plain.weights, counting.weights, strict=True):
         assert np.array_equal(one, other)
 
 
-def test_a_tensor_that_was_sent_is_told_from_one_that_was_never_there():
-    before, after = tf.constant([0.0, 0.0, 1.0, 1.0]), tf.constant([0.0, 0.0, 0.0, 2.0])
-    gradient, velocity = tf.constant([0.0, 0.0, 1.0, 1.0]), tf.constant([0.0, 3.0, 0.0, 0.0])
-    assert was_sent(before, after, gradient).numpy().tolist() == [False, False, True, False]
-    assert was_sent(before, after, gradient, velocity).numpy().tolist() == [False, True, True, False]
+@pytest.mark.parametrize("switches", [{"nesterov": True}, {"momentum_correction": False}, {"factor_masking": False}])
+def test_ages_do_not_change_the_weights_with_any_momentum(switches):
+    """One compressed and one uncompressed tensor, which has the same kind of momentum."""
+    config = DGCConfig(ratio=0.1, dense_below=0, momentum=0.9, **switches)
+    found = []
+    for scheme, options in ((config, None), (with_ages(config), config)):
+        weights = [tf.Variable(tf.ones([20, 30])), tf.Variable(tf.ones([30]))]
+        compressor = Compressor(scheme, weights, SimulatedWorkers(2), options=options)
+        for step in range(5):
+            every = [[tf.random.stateless_normal(w.shape, (step, worker)) for w in weights] for worker in range(2)]
+            compressor.train(every, 0.1)
+        found.append(weights)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
-def test_older_ones_count_as_the_longest_age():
-    worker = watched(OneWorker(), longest=2)
+def test_higher_ages_count_as_the_longest():
+    worker = with_counted_ages(OneWorker(), longest=2)
     for gradient in SCHEDULE:
         worker([[tf.constant(gradient)]])
-    assert worker.sent_ages.numpy().tolist() == [2, 1, 1]
-    assert worker.ages[0][0].numpy().tolist() == [3, 0, 0, 0]
-    assert worker.waiting_ages().tolist() == [0, 0, 1]
+    assert sent_ages(worker).tolist() == [2, 1, 1]
+    assert ages(worker) == [3, 0, 0, 0]
+    assert waiting_ages(worker).tolist() == [0, 0, 1]
 
 
-def test_counts():
+def test_mean_median_and_classes_of_counts():
     counts = np.arange(100)
     classes = by_doubling(counts)
     assert sum(number for _, _, number in classes) == counts.sum()
@@ -150,8 +174,10 @@ def test_counts():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: watched(OneWorker(), accumulate=False), r"config must accumulate"),
-        (lambda: watched(OneWorker(), values="float16"), r"must send float32 values.*got 'float16'"),
+        (lambda: with_ages(DGCConfig(accumulate=False)), r"config must accumulate"),
+        (lambda: with_ages(DGCConfig(values="float16")), r"must send float32 values.*got 'float16'"),
+        (lambda: with_ages(DGCConfig(weight_decay=0.1)), r"config must have weight_decay 0.*got 0.1"),
+        (lambda: with_ages(DGCConfig(), longest=-1), r"longest must be a whole number .*got -1"),
         (lambda: Run(3, 0.01), r"workers must be one of 1, 2, 4, .*128, got 3"),
         (lambda: Run(2, 0.01, "never"), r"clipping must be one of none, by workers, the same, got 'never'"),
         (lambda: train_runs([]), r"runs must hold at least one thing, got \[\]"),
@@ -181,7 +207,7 @@ def test_clipping_is_by_workers_or_the_same_for_all():
         )
 
 
-def test_rows_are_kept_resumed_and_tabled(tmp_path):
+def test_rows_are_saved_resumed_and_shown_in_a_table(tmp_path):
     out = tmp_path / "workers.jsonl"
     runs = [run for run in table_runs(workers=(1, 2), ratios=(0.1,)) if run.clipping == "none"]
     events = train_runs(runs, steps=3, out=out)
@@ -207,7 +233,7 @@ def test_rows_are_kept_resumed_and_tabled(tmp_path):
         assert row["model"] == "digits_cnn"
 
 
-def test_without_compression_the_number_of_workers_changes_nothing():
+def test_number_of_workers_does_not_matter_at_ratio_1():
     rows = [e.row for e in train_runs([Run(1, 1.0), Run(2, 1.0)], steps=10) if isinstance(e, RowEnded)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-3)
     assert rows[0]["accuracy"] == pytest.approx(rows[1]["accuracy"], abs=0.01)
@@ -240,8 +266,10 @@ def test_an_option_of_three_tables_names_them_all(capsys):
     assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
 
 
-def test_rows_of_a_table_are_not_counted_as_the_whole_table():
+def test_gradients_of_rows_are_compressed_as_one_dense_tensor():
     table = tf.Variable(tf.zeros([1000, 4]))
-    watched = WatchedCompressor(DGCConfig(dense_below=0), [table], OneWorker())
-    watched([[tf.IndexedSlices(tf.ones([2, 4]), tf.constant([3, 5]), tf.constant([1000, 4]))]])
-    assert int(tf.reduce_sum(watched.sent_ages)) == 0, "they have no residual"
+    worker = with_counted_ages(OneWorker(), variables=[table], ratio=0.001)
+    rows = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([3, 5]), tf.constant([1000, 4]))
+    worker([[rows]])
+    assert sent_ages(worker).sum() == 8, "all eight are equal"
+    assert waiting_ages(worker).sum() == 0

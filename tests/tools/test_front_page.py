@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dgc_lab.schemes import SCHEMES
+from dgc_lab.compression import SCHEMES
 from draw_published import picture
 
 ROOT = Path(__file__).resolve().parents[2]

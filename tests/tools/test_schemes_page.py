@@ -3,7 +3,7 @@
 from dgc_lab.comparison import scheme_rows
 from dgc_lab.comparison.table import SCHEMES as TABLE
 from dgc_lab.comparison.table import SEEDS
-from dgc_lab.schemes import SCHEMES
+from dgc_lab.compression import SCHEMES
 from write_schemes_page import PAGE, page
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab import schemes
+from dgc_lab import compression as schemes
 from dgc_lab.common import LabError
-from dgc_lab.dgc.compressor import Compressor
-from dgc_lab.dgc.config import DGCConfig
+from dgc_lab.compression.compressor import Compressor
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
@@ -262,8 +262,8 @@ def test_the_tied_table_of_bert_is_sent_in_part_and_nothing_is_lost(words):
     assert np.all(np.any(gradients[table].numpy()[unread] != 0, axis=1)), "the product's part reaches unread words, too"
     compressor = Compressor(DGCConfig(ratio=0.01, momentum=0.0, rule="exact"), weights, OneWorker())
     updates, report = compressor([gradients])
-    assert int(report.kept[table]) == int(np.ceil(0.01 * len(words.vocabulary) * 16))
-    np.testing.assert_array_equal(updates[table] + compressor.residuals[0][table], gradients[table])
+    assert int(report.num_sent[table]) == int(np.ceil(0.01 * len(words.vocabulary) * 16))
+    np.testing.assert_array_equal(updates[table] + compressor.residuals()[table], gradients[table])
 
 
 def test_an_untied_lookup_goes_by_rows():
@@ -377,9 +377,9 @@ def final(events):
 def test_resnet20_learns_digits_at_one_percent(digits):
     batches = batches_of(digits.x_train, digits.y_train, 32)
     config = DGCConfig(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
-    trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, config, 0.1, SimulatedWorkers(2))
+    trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, config, 0.03, SimulatedWorkers(2))
     events = list(trainer.run(steps=60, evaluate=make_evaluator(digits.x_test, digits.y_test), evaluations=1))
-    assert final(events).accuracy > 0.5, "chance is 0.1"
+    assert final(events).accuracy > 0.8, "three seeds reach 0.93 to 0.96"
     assert events[-2].bytes_sent < events[-2].dense_bytes / 20
 
 
@@ -498,7 +498,7 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
         ({"batches": [1, 2]}, r"batches must be a function, got \[1, 2\]"),
         ({"learning_rate": 0}, r"learning_rate must be above 0, or a schedule, got 0"),
         ({"seed": -1}, r"seed must be a whole number from 0 to 2147483647, got -1"),
-        ({"switches": DGCConfig()}, r"switches must be None: they go with a scheme, and .* has its own"),
+        ({"switches": DGCConfig()}, r"options must be None with a DGCConfig, which has its own"),
     ],
 )
 def test_trainers_that_cannot_be(changes, message):

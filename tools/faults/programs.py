@@ -53,7 +53,7 @@ def ranks(out: str, size: str, scheme: str) -> int:
     settings = DistributedConfig(workers=int(size), steps=100, batch=16, evaluations=1, scheme=scheme)
     with HorovodRanks(int(size), progress=None) as ranks:
         options = argparse.Namespace(out=out, data=None)
-        return run_rows(settings, list(RATIOS), options, table, TrainerOnRanks(ranks, settings))
+        return run_rows(settings, list(RATIOS), options, table, TrainerOnRanks(settings, ranks))
 
 
 def launched(folder: str, size: str, scheme: str) -> int:

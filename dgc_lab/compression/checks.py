@@ -1,0 +1,109 @@
+"""Checks of a scheme's step: its author gets a clear error for a wrong question or result, and no worker hangs."""
+
+from __future__ import annotations
+
+import inspect
+
+import tensorflow as tf
+
+from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme, SparseMean
+
+QUESTIONS = "AllReduceMean(tensor), SparseMean(indices, values, size) or AllGather((tensor, ...))"
+
+
+def checked_step(scheme: Scheme, gradient, state, context, name: str):
+    """Run the scheme's step for the tensor called ``name``; raise ValueError for a wrong question or result."""
+    who = f"{scheme.name or 'the scheme'}, for {name},"
+    step, answer, asked = scheme.step(gradient, state, context), None, False
+    if not inspect.isgenerator(step):
+        raise ValueError(f"{who} must have a step with a yield in it, it returned {step!r}")
+    while True:
+        try:
+            question = step.send(answer)
+        except StopIteration as end:
+            if not asked:
+                raise ValueError(
+                    f"{who} must yield a question at least once: workers that ask nothing would diverge from each other"
+                ) from None
+            return checked_result(end.value, gradient, state, who)
+        answer, asked = (yield checked_question(question, who)), True
+
+
+def checked_question(question, who: str):
+    """Return the question, made of tensors; raise ValueError unless an exchange can answer it."""
+    if isinstance(question, SparseMean):
+        return checked_sparse(question, who)
+    if not isinstance(question, (AllReduceMean, AllGather)):
+        raise ValueError(f"{who} must yield {QUESTIONS}, got {question!r}")
+    given = (question.tensor,) if isinstance(question, AllReduceMean) else question.tensors
+    if not isinstance(given, (tuple, list)) or not given:
+        raise ValueError(f"{who} must yield AllGather of a tuple of tensors, got AllGather({given!r})")
+    tensors = as_tensors(given, question, who)
+    if isinstance(question, AllReduceMean):
+        if not tensors[0].dtype.is_floating:
+            raise ValueError(f"{who} must yield AllReduceMean of floating-point numbers, got {tensors[0].dtype.name}")
+        if tensors[0].dtype == tf.bfloat16:
+            raise ValueError(
+                f"{who} must not yield AllReduceMean of bfloat16, which Horovod cannot add. AllGather supports it"
+            )
+        return AllReduceMean(tensors[0])
+    if wrong := [one.dtype.name for one in tensors if not (one.dtype.is_floating or one.dtype.is_integer)]:
+        raise ValueError(
+            f"{who} must yield AllGather of numbers, got {', '.join(wrong)}. Make numbers with tf.cast or pack_bits"
+        )
+    if not all(one.shape[1:].is_fully_defined() for one in tensors):  # as of tf.numpy_function
+        shapes = ", ".join(str(one.shape) for one in tensors)
+        raise ValueError(
+            f"{who} must yield AllGather of shapes that are known except for the first dimension, got {shapes}: "
+            "use set_shape"
+        )
+    return AllGather(tensors)
+
+
+def checked_sparse(question: SparseMean, who: str) -> SparseMean:
+    """Return the question, made of tensors; raise ValueError unless its entries are of a float32 vector."""
+    indices, values = as_tensors(question[:2], question, who)
+    if indices.dtype != tf.int32 or values.dtype != tf.float32 or {indices.shape.rank, values.shape.rank} - {1, None}:
+        raise ValueError(
+            f"{who} must yield SparseMean of int32 indices and float32 values, one dimension each, got "
+            f"{indices.dtype.name} {indices.shape} and {values.dtype.name} {values.shape}"
+        )
+    if not isinstance(question.size, int) or not 0 <= question.size < 2**31:
+        raise ValueError(f"{who} must yield SparseMean with a size from 0 to 2**31 - 1, got {question.size!r}")
+    return SparseMean(indices, values, question.size, question.ratio)
+
+
+def as_tensors(given, question, who: str) -> tuple:
+    try:
+        return tuple(tf.convert_to_tensor(one) for one in given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{who} must yield tensors, got {question!r} ({error})") from None
+
+
+def checked_result(result, gradient, state, who: str):
+    """Return ``(update, own, state)``; raise ValueError unless they are what a step must return."""
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise ValueError(f"{who} must return (update, own, state), got {result!r}")
+    update, own, new = result
+    for what, tensor in (("update", update), ("own", own)):
+        if what == "own" and own is None:
+            continue
+        shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
+        if not isinstance(shape, tf.TensorShape) or not gradient.shape.is_compatible_with(shape) or dtype != tf.float32:
+            raise ValueError(f"{who} must return as {what} a float32 tensor of shape {gradient.shape}, got {tensor!r}")
+    try:
+        tf.nest.assert_same_structure(state, new)
+    except (TypeError, ValueError):
+        raise ValueError(f"{who} must return a state with the structure that init makes, got {new!r}") from None
+    return result
+
+
+def described(question) -> str:
+    """Return what must be the same on all workers; lengths may differ in an allgather."""
+    if isinstance(question, AllReduceMean):
+        return f"AllReduceMean of {question.tensor.dtype.name} {question.tensor.shape}"
+    if isinstance(question, SparseMean):
+        return f"SparseMean of size {question.size}"
+    return "AllGather of " + ", ".join(
+        f"{one.dtype.name} {('length', *one.shape[1:])[: one.shape.rank]}" for one in question.tensors
+    )

@@ -1,0 +1,379 @@
+"""The compressor: from the workers' gradients to one update, with the state that schemes keep between steps.
+
+A step flattens the gradients, starts the scheme on each worker here, has `dgc_lab.compression.driver` exchange what the
+schemes ask for, checks that everything is finite, and commits state and update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dgc_lab.common import check_number
+from dgc_lab.compression.checks import checked_step, described
+from dgc_lab.compression.config import Collectives, DGCConfig
+from dgc_lab.compression.dgc_scheme import scheme_and_config
+from dgc_lab.compression.driver import Wire, exchange, run_schemes
+from dgc_lab.compression.gradients import check_numbers, flatten, local_gradients
+from dgc_lab.compression.local_deltas import LocalDeltas
+from dgc_lab.compression.parts import GradientVectors, Parts, after, row_mean, subtract, whole_mean
+from dgc_lab.compression.scheme import Scheme, StepContext
+from dgc_lab.compression.wrappers import momentum_step
+
+
+class Report(NamedTuple):
+    """What one step sent; means over the workers in this process, so per rank under Horovod.
+
+    Attributes:
+        allreduce_bytes, allgather_bytes: int64 scalars, bytes that were handed to these collectives.
+        num_sent: float64 (variables,), elements of each gradient that were sent.
+        metadata: float32 (workers, numbers), each worker's metadata.
+    """
+
+    allreduce_bytes: tf.Tensor
+    allgather_bytes: tf.Tensor
+    num_sent: tf.Tensor
+    metadata: tf.Tensor
+
+
+class Outcome(NamedTuple):
+    """What all workers have in common after an exchange, and each worker's new state.
+
+    Attributes:
+        updates: of the compressed tensors: one vector, or one tensor each if the scheme works per tensor.
+        mean: float32 vector of the uncompressed variables.
+        rows: (values, row numbers) of each gradient of rows.
+        states: for each worker here, a list like ``Compressor.states``.
+        table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
+        bytes_sent: int64 (2,), bytes handed to allreduce and to allgather by the workers here.
+        num_sent: float64 (variables,), elements sent, mean over the workers here.
+    """
+
+    updates: list
+    mean: tf.Tensor
+    rows: list
+    states: list
+    table: tf.Tensor
+    bytes_sent: tf.Tensor
+    num_sent: tf.Tensor
+
+
+class Compressor(tf.Module):
+    """Turns each worker's gradients into the update that all workers apply; plain SGD applies it.
+
+    Args:
+        scheme: a `DGCConfig`, or a `Scheme` of `dgc_lab.compression`.
+        variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
+        communicator: the participants (`dgc_lab.distributed.communicators`).
+        names: of the variables, for messages; their own if None.
+        options: with a scheme, the config that has clipping, weight decay, wire format, seed and which tensors are sent
+            uncompressed.
+
+    Attributes:
+        states: the scheme's state for each worker here: a list of one nested structure of ``tf.Variable`` for the flat
+            vector, or of one for each compressed tensor if the scheme works per tensor.
+        velocity: of the uncompressed tensors, one flat ``tf.Variable``; None without momentum.
+        step: int64 ``tf.Variable``, the number of updates so far.
+        seed: int32 ``tf.Variable`` for random numbers; first the config's.
+        bytes_sent: int64 ``tf.Variable`` (2,), bytes handed to allreduce and to allgather so far; ``num_sent``: float64
+            (variables,), elements sent so far; ``counted``: int64, updates that these two count. The first two are
+            means over the workers here. Loading a state does not change them.
+
+    Raises:
+        ValueError: there are options beside a `DGCConfig`; the options' reduction is not "average"; communicator is
+            none. At the first step: the scheme yields or returns something wrong.
+
+    Example:
+        >>> from dgc_lab.distributed import OneWorker
+        >>> weight = tf.Variable([[1.0, 2.0]])
+        >>> compressor = Compressor(DGCConfig(ratio=0.5, momentum=0.0, dense_below=0), [weight], OneWorker())
+        >>> [update], report = compressor([[tf.constant([[0.25, -0.5]])]])
+        >>> update.numpy().tolist(), compressor.residuals()[0].numpy().tolist()
+        ([[0.0, -0.5]], [[0.25, 0.0]])
+        >>> report.num_sent.numpy().tolist()
+        [1.0]
+
+    References:
+        arXiv:1712.01887, Algorithm 1; `dgc_lab.compression.dgc_scheme` has it line by line.
+    """
+
+    def __init__(
+        self,
+        scheme: DGCConfig | Scheme,
+        variables: Sequence,
+        communicator: Collectives,
+        names: Sequence[str] | None = None,
+        options: DGCConfig | None = None,
+    ):
+        super().__init__(name="compressor")
+        if not isinstance(communicator, Collectives):
+            raise ValueError(f"communicator must be one of dgc_lab.distributed's, got {communicator!r}")
+        self.scheme, self.config = scheme_and_config(scheme, options)
+        self.keeps_rows = isinstance(scheme, DGCConfig)
+        self.communicator, self.trained = communicator, list(variables)
+        self.names = list(names or (variable.name.split(":")[0] for variable in self.trained))
+        self.wire = Wire(*(getattr(self.config, name) for name in Wire._fields))
+        self.parts = Parts(self.trained, self.config, self.scheme.per_tensor)
+        self.step = new_variable(tf.constant(0, tf.int64), "step")
+        self.seed = new_variable(self.config.seed, "seed")
+        self.bytes_sent = new_variable(tf.zeros([2], tf.int64), "bytes_sent")
+        self.num_sent = new_variable(tf.zeros([len(self.trained)], tf.float64), "num_sent")
+        self.counted = new_variable(tf.constant(0, tf.int64), "counted")
+        self.states = [tf.nest.map_structure(new_variable, self._first_state()) for _ in range(communicator.local)]
+        has_velocity = self.scheme.momentum and self.parts.uncompressed
+        self.velocity = new_variable(self.parts.zeros(self.parts.uncompressed), "velocity") if has_velocity else None
+        local = self.scheme.every > 1
+        self.local = LocalDeltas(self.scheme, self.parts.shapes, communicator.local) if local else None
+        self._agreed = set()  # descriptions that all ranks have in common
+
+    def _first_state(self) -> list:
+        return [self.scheme.init(zeros) for zeros in self.parts.like()]
+
+    @property
+    def state(self) -> list[tf.Variable]:
+        """Everything that a resumed run needs beside the weights."""
+        shared = [self.velocity] if self.velocity is not None else []
+        return [self.step, *tf.nest.flatten(self.states), *shared, *(self.local.variables if self.local else [])]
+
+    def reset(self) -> None:
+        """Return to the state before the first step."""
+        for variable in self.state:
+            variable.assign(tf.zeros_like(variable))
+        for state in self.states:
+            tf.nest.map_structure(lambda variable, first: variable.assign(first), state, self._first_state())
+
+    def residuals(self, worker: int = 0) -> list:
+        """Return the residual of each variable of a worker with Deep Gradient Compression; None where there is none."""
+        found = self._state_vector(worker, int(self.scheme.momentum > 0)) if self.config.accumulate else {}
+        return [found.get(i) for i in range(len(self.trained))]
+
+    def velocities(self, worker: int = 0) -> list:
+        """Return the velocity of each variable of a worker; None where there is none."""
+        found = self._state_vector(worker, 0) if self.scheme.momentum else {}
+        if self.velocity is not None:
+            found |= self.parts.by_variable(self.velocity, self.parts.uncompressed)
+        return [found.get(i) for i in range(len(self.trained))]
+
+    def _state_vector(self, worker: int, place: int) -> dict:
+        vectors = tf.nest.flatten(self.states[worker])
+        return self.parts.by_variable(vectors[place], self.parts.compressed) if vectors else {}
+
+    def __call__(self, gradients, ratio=None, metadata=None):
+        """Compress and exchange a step's gradients, and return the update for plain SGD.
+
+        Args:
+            gradients: for each worker in this process, one gradient per variable: a tensor, ``tf.IndexedSlices`` (with
+                a `DGCConfig` exchanged row by row, duplicates merged) or None (on all workers).
+            ratio: share to send in place of the config's ratio and warm-up, number or scalar tensor; the same on all
+                workers.
+            metadata: for each worker in this process, a float32 vector, of one length for all, that goes to all workers
+                with the gradients.
+
+        Returns:
+            ``(updates, report)``: one update per variable (None where the gradient is None), to be multiplied by the
+            learning rate and subtracted, and a `Report`.
+
+        Raises:
+            RanksDisagree: at the first step, on all ranks: they differ in config, variables, their order, or in which
+                of them have gradients.
+            tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with the
+                number of the worker and the name of the variable. No state has been changed.
+        """
+        return self._step(gradients, ratio, metadata, None)
+
+    def train(self, gradients, learning_rate, ratio=None, metadata=None) -> Report:
+        """Make one step of plain SGD: compress, exchange, and update the trained variables in place.
+
+        Args, Raises: as `__call__`; learning_rate is a number or a scalar tensor.
+        """
+        return self._step(gradients, ratio, metadata, tf.cast(learning_rate, tf.float32))[1]
+
+    @tf.autograph.experimental.do_not_convert  # nothing here needs AutoGraph, whose conversion takes seconds and warns
+    def _step(self, gradients, ratio, metadata, learning_rate):
+        workers, ratio, changes = self.prepared(gradients, metadata), self.ratio_of_step(ratio), []
+        if self.local:
+            move, wait = lambda moved: self.exchanged(moved, ratio, dense=True), lambda: self.waited(workers)
+            outcome, changes = self.local.step(workers, self.step, learning_rate, move, wait)
+        else:
+            outcome = self.exchanged(workers, ratio)
+        return self.commit(workers[0], outcome, learning_rate, changes)
+
+    def prepared(self, gradients, metadata=None) -> list[GradientVectors]:
+        """Return the gradients of each worker here as it sends them, pooled over its host's ranks."""
+        metadata = metadata or [tf.zeros([0])] * len(gradients)
+        kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
+        variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
+        self.agree(f"{self.config}, {self.scheme}, variables {variables}")
+        average, prepared = self.config.reduction == "average", []
+        pooled = self.communicator.reduce_within_host(gradients, metadata, average)
+        for worker, (own, numbers) in enumerate(zip(*pooled, strict=True)):
+            if not self.keeps_rows:
+                own = [g if g is None else tf.convert_to_tensor(g) for g in own]
+            weights = self.local.weights(self.trained, worker) if self.local else self.trained
+            prepared.append(self.parts.vectors(*local_gradients(own, weights, self.config, self.size), numbers))
+        return prepared
+
+    @property
+    def size(self) -> int:
+        """Number of workers in all."""
+        return self.communicator.size
+
+    def agree(self, what: str) -> None:
+        """Raise RanksDisagree unless ``what`` is the same on all ranks, which would otherwise wait for each other."""
+        if what not in self._agreed:
+            self.communicator.assert_same_on_all_ranks(what)
+            self._agreed.add(what)
+
+    def started(self, worker: int, own: GradientVectors, ratio) -> list:
+        """Return the started steps of a worker here for the compressed tensors."""
+        if not own.compressed:
+            return []
+        per_tensor, steps = self.scheme.per_tensor, []
+        given = own.tensors if per_tensor else [flatten(own.tensors)]
+        for place, (gradient, state) in enumerate(
+            zip(given, self.parts.pick_state(self.states[worker], own), strict=True)
+        ):
+            # Each tensor draws its own numbers.
+            seed = tf.stack([self.seed, tf.cast(self.step, tf.int32) + 1000 * place])
+            worker_seed = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
+            context = StepContext(
+                own.sizes, seed, worker_seed, self.size, ratio, self.wire.values, own.tensors, gradient
+            )
+            if per_tensor:
+                context = context._replace(sizes=own.sizes[place : place + 1], parts=None)
+            name = self.names[own.compressed[place]] if per_tensor else "the compressed tensors"
+            steps.append(checked_step(self.scheme, gradient, state, context, name))
+        return steps
+
+    def exchanged(self, workers: list[GradientVectors], ratio, dense: bool = False) -> Outcome:
+        """Run the scheme on all workers here; ``dense`` makes tensors of sparse updates."""
+        steps = [self.started(worker, own, ratio) for worker, own in enumerate(workers)]
+        kinds, count, first_asked = workers[0], len(steps[0]), []
+        others = [
+            [
+                *([whole_mean(own.vector)] if own.uncompressed else []),
+                *(row_mean(rows, self.wire) for rows in own.slices),
+            ]
+            for own in workers
+        ]
+
+        def watch(asked):
+            self.agree_on(asked)
+            if first_asked:
+                return []
+            first_asked.extend([questions[i] for i in range(count)] for questions in asked)
+            return self.metadata(workers, first_asked)
+
+        started = [[*own, *more] for own, more in zip(steps, others, strict=True)]
+        results, bytes_sent = run_schemes(started, self.communicator, self.wire, watch)
+        *ended, table = results[0]
+        updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in ended[:count]]
+        mean = ended[count] if kinds.uncompressed else kinds.vector
+        states = [[state for _, _, state in own[:count]] for own in results]
+        sent = [self.parts.num_sent(own, asked) for own, asked in zip(workers, first_asked, strict=True)]
+        rows = ended[len(ended) - len(kinds.rows) :]
+        return Outcome(updates, mean, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
+
+    def waited(self, workers: list[GradientVectors]) -> Outcome:
+        """Return the outcome of a step of local SGD without an exchange: only metadata travel."""
+        told = self.metadata(workers, [[] for _ in workers])
+        _, table, bytes_sent = exchange([{} for _ in workers], told, self.communicator, self.wire, 0)
+        updates = workers[0].tensors if self.scheme.per_tensor else [flatten(workers[0].tensors)]
+        updates = [tf.zeros_like(update) for update in updates * bool(workers[0].compressed)]
+        states = [self.parts.pick_state(state, own) for state, own in zip(self.states, workers, strict=True)]
+        nothing = tf.zeros([len(self.trained)], tf.float64)
+        return Outcome(updates, tf.zeros_like(workers[0].vector), [], states, table, bytes_sent, nothing)
+
+    def metadata(self, workers: list[GradientVectors], asked: list) -> list[tf.Tensor]:
+        """Return each worker's metadata, after the number of a variable with a non-finite gradient, or -1."""
+        shown = self.scheme.selects_non_finite
+        bad = [
+            self.parts.non_finite(own, questions if shown else [])
+            for own, questions in zip(workers, asked, strict=True)
+        ]
+        return [tf.concat([number[None], own.metadata], 0) for number, own in zip(bad, workers, strict=True)]
+
+    def agree_on(self, asked: list[dict]) -> None:
+        """Raise an error unless all workers ask the same."""
+        told = [{i: described(question) for i, question in questions.items()} for questions in asked]
+        if any(one != told[0] for one in told):
+            raise ValueError(f"{self.scheme.name} must ask the same of all workers, got {told}")
+        self.agree(f"{self.scheme.name} asks {told[0]}")
+
+    def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
+        """Check that all is finite, then store the new state and apply or return the update: ``(updates, report)``."""
+        parts, nesterov = self.parts, self.scheme.nesterov
+        for own, new in zip(self.states, outcome.states, strict=True):
+            changes = changes + parts.put_state(own, new, kinds)
+        mean, rows = outcome.mean, {}
+        if self.velocity is not None and kinds.uncompressed:
+            old = parts.pick(self.velocity, kinds.uncompressed, parts.uncompressed)
+            new, mean = momentum_step(old, mean, self.scheme.momentum, nesterov)
+            changes.append((self.velocity, parts.put(self.velocity, new, kinds.uncompressed, parts.uncompressed)))
+        for i, (values, numbers) in zip(kinds.rows, outcome.rows, strict=True):
+            if self.scheme.momentum:
+                velocities = (
+                    [tf.nest.flatten(own)[0] for own in self.states] if i in parts.compressed else [self.velocity]
+                )
+                values, changes = self.rows_with_momentum(i, values, numbers, velocities, changes)
+            values = tf.reshape(tf.cast(values, self.trained[i].dtype), [-1, *parts.shapes[i][1:]])
+            rows[i] = tf.IndexedSlices(values, numbers, tf.constant(parts.shapes[i].as_list()))
+        allreduced, allgathered = tf.unstack(outcome.bytes_sent // self.communicator.local)
+        report = Report(allreduced, allgathered, outcome.num_sent, outcome.table[:, 1:])
+        counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "num_sent": report.num_sent, "counted": 1}
+        checks, updates = check_numbers(outcome.table[:, 0], self.names), [None] * len(self.trained)
+        with tf.control_dependencies(checks):
+            done = [variable.assign(value) for variable, value in changes]
+            done += [getattr(self, name).assign_add(more) for name, more in counts.items()]
+            if learning_rate is not None:
+                done += self.subtract(kinds, outcome.updates, mean, rows, learning_rate)
+        if learning_rate is None:
+            found = parts.by_variable(mean, kinds.uncompressed) | rows
+            if self.scheme.per_tensor:
+                found |= dict(zip(kinds.compressed, outcome.updates, strict=True))
+            elif outcome.updates:
+                found |= parts.by_variable(tf.convert_to_tensor(outcome.updates[0]), kinds.compressed)
+            for i, update in found.items():
+                updates[i] = tf.cast(update, self.trained[i].dtype) if i not in rows else update
+        return after(updates, [] if tf.executing_eagerly() else [*checks, *done]), report
+
+    def subtract(self, kinds: GradientVectors, updates: list, mean, rows: dict, learning_rate) -> list:
+        """Subtract the learning rate times the update from the trained variables."""
+        compressed, vector = [self.trained[i] for i in kinds.compressed], updates[0] if updates else None
+        if self.scheme.per_tensor:
+            vector = flatten(updates)
+        done = subtract(compressed, vector, learning_rate)
+        done += subtract([self.trained[i] for i in kinds.uncompressed], mean, learning_rate)
+        for i, update in rows.items():
+            values = tf.cast(learning_rate, update.dtype) * update.values
+            done.append(self.trained[i].scatter_sub(tf.IndexedSlices(values, update.indices)))
+        return done
+
+    def rows_with_momentum(self, i: int, values, numbers, velocities: list, changes: list):
+        """Return the update of some rows of variable ``i`` with momentum, and the changes with their new velocity."""
+        among = self.parts.compressed if i in self.parts.compressed else self.parts.uncompressed
+        positions = self.parts.positions(i, numbers, among)
+        new = {id(variable): value for variable, value in changes}
+        for variable in velocities:
+            vector = tf.convert_to_tensor(new.get(id(variable), variable))
+            old = tf.gather(vector, positions)
+            velocity, update = momentum_step(old, values, self.scheme.momentum, self.scheme.nesterov)
+            vector = tf.tensor_scatter_nd_update(vector, positions[..., None], velocity)
+            changes = [pair for pair in changes if pair[0] is not variable] + [(variable, vector)]
+        return update, changes
+
+    def ratio_of_step(self, given=None):
+        """Return the ratio of the coming step: the given one, or by the warm-up a number or a float64 scalar tensor."""
+        config = self.config
+        if given is not None:
+            return tf.cast(given, tf.float64) if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
+        if not config.warm_up:
+            return config.ratio
+        stage = tf.minimum(self.step // config.warm_up_steps, len(config.warm_up))
+        return tf.gather(tf.constant([*config.warm_up, config.ratio], tf.float64), stage)
+
+
+def new_variable(first, name: str = "state") -> tf.Variable:
+    return tf.Variable(first, trainable=False, name=name)

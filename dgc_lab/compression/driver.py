@@ -1,0 +1,193 @@
+"""The driver: runs the steps of all workers side by side and answers their questions, one exchange for all at a time.
+
+It decides how a `SparseMean` travels, and joins short dense tensors and metadata to a message that is sent anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dgc_lab.compression.break_even import break_even_ratio, one_message_is_shorter
+from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean, SparseVector
+from dgc_lab.compression.wire_format import Layout, Message, add_in_order, nbytes, pack, unpack
+
+
+class Wire(NamedTuple):
+    """How sparse entries travel; fields as in `dgc_lab.compression.DGCConfig`."""
+
+    values: str = "float32"
+    indices: str = "int32"
+    switch_to_dense: bool = True
+    reduction: str = "average"
+
+    def mean(self, total: tf.Tensor, workers: int) -> tf.Tensor:
+        """Return what a sum over all workers comes to; this is the only place where it is divided."""
+        return total if workers == 1 or self.reduction == "sum" else total / workers
+
+
+@tf.autograph.experimental.do_not_convert
+def run_schemes(
+    workers: list[list],
+    communicator,
+    wire: Wire = Wire(),  # noqa: B008, a tuple
+    watch: Callable = lambda questions: [],
+):
+    """Run started steps of every worker in this process side by side, with one exchange for all they ask at a time.
+
+    Args:
+        workers: for each worker here, a list of started steps (generators).
+        communicator: the participants (`dgc_lab.distributed.communicators`).
+        wire: how sparse entries travel.
+        watch: function of the questions of a round, a dict by step for each worker here. It is called before the
+            exchange and returns each worker's metadata for all others in this round, flat float32; or nothing.
+
+    Returns:
+        ``(results, bytes_sent)``: the return values of the steps, in such lists, with each worker's table of metadata
+        (workers, numbers) at its end; and int64 (2,), the bytes that the workers here handed to allreduce and to
+        allgather.
+    """
+    answers, bytes_sent = dict.fromkeys(range(len(workers[0]))), tf.zeros([2], tf.int64)
+    results, tables, rounds = [[None] * len(steps) for steps in workers], [], 0
+    while answers:
+        asked = [{} for _ in workers]
+        for steps, questions, ended in zip(workers, asked, results, strict=True):
+            for i, answer in answers.items():
+                try:
+                    questions[i] = steps[i].send(answer)
+                except StopIteration as end:
+                    ended[i] = end.value
+        metadata = watch(asked)
+        answers = {}
+        if asked[0] or metadata:
+            answers, table, more = exchange(asked, metadata, communicator, wire, rounds)
+            bytes_sent, rounds = bytes_sent + more, rounds + 1
+            tables += [table] if metadata else []
+    return [[*own, *tables] for own in results], bytes_sent
+
+
+def exchange(asked: list[dict], metadata: list, communicator, wire: Wire, number: int):
+    """Answer one round of questions: ``(answers by step, table of metadata, bytes sent)``."""
+    sparse = {i: question for i, question in asked[0].items() if isinstance(question, SparseMean)}
+    by_allreduce = prefers_allreduce(sparse.values(), communicator.size, wire)
+
+    def answer(by_allreduce):
+        return _exchange(asked, metadata, communicator, wire, number, by_allreduce)
+
+    if tf.is_tensor(by_allreduce):
+        answers, table, sent = tf.cond(by_allreduce, lambda: answer(True), lambda: answer(False))
+    else:
+        answers, table, sent = answer(by_allreduce)
+    for i, question in sparse.items():
+        entries, dense = answers[i]
+        answers[i] = SparseVector(entries, question.size, dense)
+    return answers, table, sent
+
+
+def prefers_allreduce(questions, workers: int, wire: Wire):
+    """Return whether an allreduce of vectors with zeros is cheaper than an allgather of entries; a bool or a tensor."""
+    ratios = [question.ratio for question in questions]
+    if not wire.switch_to_dense or not ratios or any(ratio is None for ratio in ratios):
+        return False
+    return ratios[0] >= break_even_ratio(workers, Layout(wire.values, wire.indices).entry_bytes)
+
+
+def _exchange(asked, metadata, communicator, wire, number, by_allreduce: bool):
+    """One group of tensors for allreduce, and one message for allgather if anything has to be gathered."""
+    first, workers = asked[0], communicator.size
+    means = [i for i, question in first.items() if isinstance(question, AllReduceMean)]
+    sparse = [i for i, question in first.items() if isinstance(question, SparseMean)]
+    others = [i for i, question in first.items() if isinstance(question, AllGather)]
+    gathers = bool(others) or (bool(sparse) and not by_allreduce)
+    joined = short_means(first, means, workers) if gathers else []
+    reduced = [i for i in means if i not in joined]
+
+    groups = []
+    for worker, questions in enumerate(asked):
+        tensors = [questions[i].tensor for i in reduced]
+        if by_allreduce:
+            tensors += [with_zeros(questions[i]) for i in sparse]
+        if metadata and not gathers:
+            tensors.append(row_in_table(metadata[worker], communicator.first + worker, workers))
+        groups.append(tensors)
+    sums, reduced_bytes = reduce_by_dtype(groups, communicator, number)
+    answers = {i: wire.mean(sums.pop(0), workers) for i in reduced}
+    if by_allreduce:
+        nothing = [(tf.zeros([0], tf.int32), tf.zeros([0]))] * workers
+        answers |= {i: (nothing, wire.mean(sums.pop(0), workers)) for i in sparse}
+    if not gathers:
+        return answers, sums.pop() if metadata else None, tf.stack([reduced_bytes, tf.constant(0, tf.int64)])
+
+    sent = [] if by_allreduce else sparse
+    layout = Layout(wire.values, wire.indices, *message_layout(first, metadata, joined, sent, others))
+    messages = []
+    for worker, questions in enumerate(asked):
+        fixed = [tf.reshape(questions[i].tensor, [-1]) for i in joined]
+        message = Message(
+            tf.concat([*([metadata[worker]] if metadata else []), *fixed, tf.zeros([0])], 0),
+            [(questions[i].indices, questions[i].values) for i in sent],
+            [tensor for i in others for tensor in questions[i].tensors],
+        )
+        messages.append(pack(message, layout))
+    every = unpack(communicator.allgather(messages, f"dgc_lab.gather.{number}"), layout, workers)
+    table = tf.stack([message.fixed[: metadata[0].shape[0]] for message in every]) if metadata else None
+    if joined:
+        total = wire.mean(add_in_order([message.fixed for message in every]), workers)
+        parts = tf.split(
+            total, [metadata[0].shape[0] if metadata else 0, *(first[i].tensor.shape.num_elements() for i in joined)]
+        )
+        answers |= {i: tf.reshape(part, first[i].tensor.shape) for i, part in zip(joined, parts[1:], strict=True)}
+    for place, i in enumerate(sent):
+        # The mean is taken of the entries, before they stand among zeros: far fewer divisions.
+        entries = [message.entries[place] for message in every]
+        answers[i] = [(indices, wire.mean(values, workers)) for indices, values in entries], tf.zeros([0])
+    for i in others:
+        count = len(first[i].tensors)
+        answers[i] = [tuple(message.tensors[:count]) for message in every]
+        every = [message._replace(tensors=message.tensors[count:]) for message in every]
+    return answers, table, tf.stack([reduced_bytes, tf.add_n([tf.size(one, tf.int64) for one in messages])])
+
+
+def short_means(questions: dict, means: list, workers: int) -> list:
+    """Return the steps whose dense tensors join the message that is sent anyway, which saves the allreduce."""
+    short = [
+        i for i in means if questions[i].tensor.dtype == tf.float32 and questions[i].tensor.shape.is_fully_defined()
+    ]
+    whole_bytes = 4 * sum(questions[i].tensor.shape.num_elements() for i in short)
+    return short if len(short) == len(means) and one_message_is_shorter(whole_bytes, workers) else []
+
+
+def message_layout(questions: dict, metadata: list, joined: list, sparse: list, others: list):
+    """Return the last three fields of a `Layout`."""
+    fixed = sum(questions[i].tensor.shape.num_elements() for i in joined) + (metadata[0].shape[0] if metadata else 0)
+    tensors = [tensor for i in others for tensor in questions[i].tensors]
+    return fixed, len(sparse), tuple((one.dtype, tuple(one.shape[1:]) if one.shape.rank else None) for one in tensors)
+
+
+def with_zeros(question: SparseMean) -> tf.Tensor:
+    """Return the vector that a worker's entries stand for."""
+    return tf.scatter_nd(question.indices[:, None], question.values, [question.size])
+
+
+def row_in_table(metadata, worker: int, workers: int):
+    """Return a worker's metadata as its row of a table with zeros elsewhere: the sum of these is all workers' table."""
+    return tf.pad(metadata[None], [[worker, workers - worker - 1], [0, 0]])
+
+
+def reduce_by_dtype(groups: list[list], communicator, number: int):
+    """Return the sums of the workers' tensors, in their order, and the bytes that the workers here handed over.
+
+    Horovod adds tensors of one dtype in one exchange.
+    """
+    dtypes = [tensor.dtype for tensor in groups[0]]
+    sums = [None] * len(dtypes)
+    for dtype in dict.fromkeys(dtypes):
+        places = [place for place, other in enumerate(dtypes) if other == dtype]
+        alike = [[tensors[place] for place in places] for tensors in groups]
+        for place, total in zip(
+            places, communicator.allreduce(alike, f"dgc_lab.mean.{dtype.name}.{number}"), strict=True
+        ):
+            sums[place] = total
+    return sums, nbytes([tensor for tensors in groups for tensor in tensors])

@@ -1,0 +1,103 @@
+"""What schemes are made of: numbers in few bits, stochastic rounding, and a scheme's message of one worker alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from dgc_lab.common import check_whole
+from dgc_lab.compression.scheme import AllReduceMean, Scheme, SparseMean, SparseVector, StepContext
+from dgc_lab.compression.wire_format import add_in_order
+
+
+def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: int = 0):
+    """Return what one worker's message stands for: float32, of the gradient's shape, for the scheme's first state.
+
+    Without other workers, the answer to each question is what was asked.
+
+    Args:
+        scheme: any scheme.
+        gradient: numbers of any shape.
+        seed, worker_seed: whole numbers, for what all workers draw and for what this one draws.
+
+    Example:
+        >>> from dgc_lab.compression import int8
+        >>> sent_alone(int8(), [127.0, 3.2]).numpy().tolist()
+        [127.0, 3.0]
+    """
+    given, answer = tf.convert_to_tensor(gradient, tf.float32), None
+    vector = given if scheme.per_tensor else tf.reshape(given, [-1])
+    context = StepContext((vector.shape.num_elements(),), tf.stack([seed, 0]), tf.stack([worker_seed, 1]), workers=1)
+    step = scheme.step(vector, scheme.init(tf.zeros_like(vector)), context)
+    try:
+        while True:
+            question = step.send(answer)
+            if isinstance(question, AllReduceMean):
+                answer = question.tensor
+            elif isinstance(question, SparseMean):
+                answer = SparseVector([(question.indices, question.values)], question.size)
+            else:
+                answer = [question.tensors]
+    except StopIteration as end:
+        _, own, _ = end.value
+        return tf.reshape(tf.convert_to_tensor(own), given.shape)
+
+
+def mean_of(tensors: list[tf.Tensor]):
+    """Return the mean of a list of tensors, added in the order of the workers.
+
+    Example:
+        >>> float(mean_of([tf.constant(1.0), tf.constant(2.0)]))
+        1.5
+    """
+    return add_in_order(tensors) / len(tensors)
+
+
+def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
+    """Return each number of ``x`` rounded up or down to a whole one, the nearer one more likely: unbiased.
+
+    ``seed`` is int32 (2,).
+
+    Example:
+        >>> stochastic_round(tf.constant([3.0, -2.0]), (0, 1)).numpy().tolist()
+        [3.0, -2.0]
+
+    References:
+        arXiv:1610.02132, section 3.1.
+    """
+    up = tf.floor(x + tf.random.stateless_uniform(x.shape, seed))
+    return tf.minimum(up, tf.math.ceil(x))  # 127 + 0.99999997 is 128 in float32
+
+
+def pack_bits(numbers: tf.Tensor, bits: int):
+    """Return whole numbers from 0 to 2**bits - 1 as bytes, 8 // bits of them in each: uint8 (bytes,).
+
+    Raises:
+        ValueError: bits is not from 1 to 8.
+
+    Example:
+        >>> packed = pack_bits(tf.constant([1, 0, 3, 2, 3]), bits=2)
+        >>> packed.numpy().tolist(), unpack_bits(packed, 2, [5]).numpy().tolist()
+        ([177, 3], [1, 0, 3, 2, 3])
+    """
+    each = 8 // check_whole("bits", bits, 1, 8)
+    flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
+    rows = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % each]]), [-1, each])
+    return tf.cast(tf.reduce_sum(rows * 2 ** (bits * tf.range(each)), 1), tf.uint8)
+
+
+def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence[int] | tf.TensorShape):
+    """Return the numbers that `pack_bits` packed with ``bits`` each, as an int32 tensor of a shape.
+
+    Raises:
+        ValueError: bits is not from 1 to 8.
+
+    Example:
+        >>> unpack_bits(tf.constant([5], tf.uint8), 1, [3]).numpy().tolist()
+        [1, 0, 1]
+    """
+    check_whole("bits", bits, 1, 8)
+    shifted = tf.bitwise.right_shift(tf.cast(packed, tf.int32)[:, None], bits * tf.range(8 // bits))
+    flat = tf.reshape(shifted & (2**bits - 1), [-1])
+    return tf.reshape(flat[: tf.TensorShape(shape).num_elements()], shape)

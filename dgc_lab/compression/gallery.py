@@ -1,0 +1,63 @@
+"""The published schemes by name, and a scheme from a text such as ``qsgd:levels=4``."""
+
+from __future__ import annotations
+
+import inspect
+
+from dgc_lab.common import check_choice
+from dgc_lab.compression.low_rank import powersgd
+from dgc_lab.compression.quantized import (
+    bfloat16,
+    dense,
+    ef_sign,
+    float16,
+    int8,
+    natural,
+    one_bit,
+    qsgd,
+    sign,
+    signum,
+    terngrad,
+)
+from dgc_lab.compression.sparse import dgc, masking, random_k, threshold, top_k
+from dgc_lab.compression.wrappers import local_sgd
+
+#: What makes each published scheme, by its name.
+SCHEMES = {
+    make.__name__: make
+    for make in (
+        *(dense, float16, bfloat16, int8, masking, threshold, top_k, random_k, dgc),
+        *(sign, ef_sign, signum, one_bit, qsgd, terngrad, natural, powersgd),
+    )
+}
+
+
+def parse_scheme(text: str, **defaults):
+    """Return a published scheme from its name and parameters.
+
+    Args:
+        text: such as ``"sign"`` or ``"qsgd:levels=4"``, with the parameters of the function of that name,
+            separated by commas. All schemes take those of `local_sgd` too, as in ``"dense:every=8"``.
+        defaults: values for parameters that the text leaves out; those that the scheme does not have are ignored.
+
+    Raises:
+        ValueError: there is no scheme of that name, it has no such parameter, or a value is not a number.
+
+    Example:
+        >>> parse_scheme("qsgd:levels=1").name
+        'qsgd:levels=1'
+    """
+    name, _, rest = text.partition(":")
+    make = SCHEMES[check_choice("scheme", name, SCHEMES)]
+    own, less_often, values = inspect.signature(make).parameters, ("every", "since"), {}
+    for parameter in filter(None, rest.split(",")):
+        key, _, value = parameter.partition("=")
+        check_choice(f"parameters of {name}", key, (*own, *less_often))
+        try:
+            values[key] = int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            raise ValueError(f"{key} of {name} must be a number, got {value!r}") from None
+    values = {key: value for key, value in defaults.items() if key in own} | values
+    scheme = make(**{key: value for key, value in values.items() if key in own})
+    when = {key: values[key] for key in less_often if key in values}
+    return local_sgd(scheme, **when) if when else scheme

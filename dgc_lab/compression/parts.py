@@ -1,0 +1,224 @@
+"""Which tensors of a model are compressed, and how their gradients and states lie in flat vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dgc_lab.compression import native
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.driver import Wire
+from dgc_lab.compression.gradients import ends_of, first_non_finite, flatten, unflatten
+from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean, SparseVector
+
+
+class GradientVectors(NamedTuple):
+    """One worker's gradients in a step, by the way they are exchanged.
+
+    Attributes:
+        compressed, uncompressed, rows: numbers of the variables whose gradients are compressed, sent uncompressed, and
+            sent as the rows that were used (embeddings).
+        tensors: gradients of the compressed variables.
+        vector: float32 (u,), gradients of the uncompressed variables one after another.
+        slices: gradients of rows, float32 (r, width) and int32 (r,) each.
+        sizes: elements of each compressed tensor.
+        metadata: float32 vector for all workers.
+        unclipped: the same gradients before clipping; None where nothing is clipped.
+    """
+
+    compressed: list[int]
+    uncompressed: list[int]
+    rows: list[int]
+    tensors: list[tf.Tensor]
+    vector: tf.Tensor
+    slices: list[tuple[tf.Tensor, tf.Tensor]]
+    sizes: tuple[int, ...]
+    metadata: tf.Tensor
+    unclipped: GradientVectors | None = None
+
+    def each(self, shapes: list) -> list[tf.Tensor]:
+        """Return the gradients of compressed, then of uncompressed variables."""
+        return [*self.tensors, *unflatten(self.vector, [shapes[i] for i in self.uncompressed])]
+
+    def with_each(self, gradients: list[tf.Tensor]) -> GradientVectors:
+        """Return the same with other gradients, in the order of `each`."""
+        count = len(self.compressed)
+        return self._replace(tensors=gradients[:count], vector=flatten(gradients[count:]))
+
+
+class Parts:
+    """The partition of a model's variables into compressed and uncompressed ones.
+
+    With ``per_tensor`` a scheme gets each compressed tensor in its own shape, else all of them as one flat vector.
+    """
+
+    def __init__(self, variables: Sequence, config: DGCConfig, per_tensor: bool):
+        self.per_tensor = per_tensor
+        self.shapes = [tf.TensorShape(variable.shape) for variable in variables]
+        self.sizes = [shape.num_elements() for shape in self.shapes]
+        every = range(len(self.shapes))
+        self.compressed = [i for i in every if self.sizes[i] and not config.is_dense(self.shapes[i])]
+        self.uncompressed = [i for i in every if i not in self.compressed]
+        if (elements := sum(self.sizes[i] for i in self.compressed)) >= 2**31:
+            raise ValueError(
+                f"variables must have less than 2**31 elements to compress, which int32 numbers, got {elements}"
+            )
+
+    def zeros(self, numbers: list[int]) -> tf.Tensor:
+        """Return zeros as long as the flat vector of these variables."""
+        return tf.zeros([sum(self.sizes[i] for i in numbers)])
+
+    def like(self) -> list[tf.Tensor]:
+        """Return zeros in the form in which a scheme gets the gradients of all compressed variables."""
+        if self.per_tensor:
+            return [tf.zeros(self.shapes[i]) for i in self.compressed]
+        return [self.zeros(self.compressed)] if self.compressed else []
+
+    def vectors(self, unclipped: Sequence, gradients: Sequence, metadata: tf.Tensor) -> GradientVectors:
+        """Return a worker's gradients, float32, by the way they are exchanged."""
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        rows = [i for i in there if isinstance(gradients[i], tf.IndexedSlices)]
+        compressed = [i for i in self.compressed if i in there and i not in rows]
+        uncompressed = [i for i in self.uncompressed if i in there and i not in rows]
+        slices = []
+        for i in rows:
+            values = tf.reshape(gradients[i].values, [-1, self.shapes[i][1:].num_elements()])
+            slices.append((values, tf.cast(gradients[i].indices, tf.int32)))
+        vector, tensors = flatten([gradients[i] for i in uncompressed]), [gradients[i] for i in compressed]
+        before = None if unclipped is gradients else self.vectors(unclipped, unclipped, metadata)
+        sizes = tuple(self.sizes[i] for i in compressed)
+        return GradientVectors(compressed, uncompressed, rows, tensors, vector, slices, sizes, metadata, before)
+
+    def pick(self, vector, chosen: list[int], among: list[int]) -> tf.Tensor:
+        """Return the part of a flat vector of the variables ``among`` that belongs to those ``chosen``."""
+        if chosen == among:
+            return tf.convert_to_tensor(vector)
+        parts = dict(zip(among, tf.split(vector, [self.sizes[i] for i in among]), strict=True))
+        return tf.concat([parts[i] for i in chosen], 0) if chosen else tf.zeros([0])
+
+    def put(self, vector, part, chosen: list[int], among: list[int]) -> tf.Tensor:
+        """Return a flat vector of the variables ``among`` with another part for those ``chosen``."""
+        if chosen == among:
+            return part
+        parts = dict(zip(among, tf.split(vector, [self.sizes[i] for i in among]), strict=True))
+        parts |= dict(zip(chosen, tf.split(part, [self.sizes[i] for i in chosen]), strict=True))
+        return tf.concat(list(parts.values()), 0)
+
+    def pick_state(self, state: list, own: GradientVectors) -> list:
+        """Return a worker's state for the compressed tensors that have gradients in this step."""
+        if self.per_tensor:
+            return tf.nest.map_structure(
+                tf.convert_to_tensor, [state[self.compressed.index(i)] for i in own.compressed]
+            )
+
+        def pick(part):
+            whole = part.shape == [sum(self.sizes[i] for i in self.compressed)]
+            return self.pick(part, own.compressed, self.compressed) if whole else tf.convert_to_tensor(part)
+
+        return tf.nest.map_structure(pick, state) if own.compressed else []
+
+    def put_state(self, state: list, new: list, own: GradientVectors) -> list:
+        """Return pairs of a variable of a worker's state and its new value."""
+        if self.per_tensor:
+            state = [state[self.compressed.index(i)] for i in own.compressed]
+        pairs = zip(tf.nest.flatten(state), tf.nest.flatten(new), strict=True) if own.compressed else []
+        if self.per_tensor or own.compressed == self.compressed:
+            return list(pairs)
+        whole = [sum(self.sizes[i] for i in self.compressed)]
+        put = lambda old, part: self.put(old, part, own.compressed, self.compressed)  # noqa: E731
+        return [(old, put(old, part) if old.shape == whole else part) for old, part in pairs]
+
+    def num_sent(self, own: GradientVectors, asked: Sequence) -> tf.Tensor:
+        """Return how many elements of each variable's gradient a worker sends: float64 (variables,)."""
+        counts = dict.fromkeys(range(len(self.sizes)), tf.zeros([], tf.float64))
+        counts |= {i: tf.constant(self.sizes[i], tf.float64) for i in (*own.compressed, *own.uncompressed)}
+        for place, question in enumerate(asked):
+            if isinstance(question, SparseMean):
+                chosen = own.compressed[place : place + 1] if self.per_tensor else own.compressed
+                ends = tf.searchsorted(
+                    question.indices, tf.constant(ends_of([self.sizes[i] for i in chosen]), tf.int32)
+                )
+                each = tf.cast(ends - tf.concat([[0], ends[:-1]], 0), tf.float64)
+                counts |= dict(zip(chosen, tf.unstack(each), strict=True))
+        for i, (values, _) in zip(own.rows, own.slices, strict=True):
+            counts[i] = tf.cast(tf.size(values), tf.float64)
+        return tf.stack(list(counts.values()))
+
+    def by_variable(self, vector, numbers: list[int]) -> dict:
+        """Return the tensors, in their shapes, that a flat vector of these variables holds, by number."""
+        return dict(zip(numbers, unflatten(vector, [self.shapes[i] for i in numbers]), strict=True))
+
+    def positions(self, i: int, rows: tf.Tensor, among: list[int]) -> tf.Tensor:
+        """Return the positions of rows of variable ``i`` in the flat vector of ``among``: int32 (rows, width)."""
+        start, width = sum(self.sizes[j] for j in among[: among.index(i)]), self.shapes[i][1:].num_elements()
+        return start + rows[:, None] * width + tf.range(width)
+
+    def non_finite(self, own: GradientVectors, asked: Sequence) -> tf.Tensor:
+        """Return the number of the variable with the first element that is NaN or infinite, or -1: float32 scalar.
+
+        Args:
+            own: a worker's gradients.
+            asked: its first questions, if they show such elements; else none, and the gradients are checked.
+        """
+        if own.unclipped:  # clipping spreads NaN over all gradients
+            before, after = self.non_finite(own.unclipped, []), self.non_finite(own._replace(unclipped=None), asked)
+            return tf.where(before < 0, after, before)
+        ends = ends_of([*own.sizes, *(self.sizes[i] for i in own.uncompressed), *[1] * len(own.rows)])
+        if asked and isinstance(asked[0], SparseMean):
+            found, where = asked[0].values, asked[0].indices
+        else:  # a norm that overflows is of no use to a scheme either
+            found = tf.stack([tf.norm(tensor) for tensor in own.tensors]) if own.tensors else tf.zeros([0])
+            where = tf.constant([end - 1 for end in ends[: len(own.tensors)]], tf.int32)
+        rest = tf.concat([own.vector, *(tf.reduce_sum(values)[None] for values, _ in own.slices)], 0)
+        begin = sum(own.sizes)
+        where = tf.concat([where, tf.range(begin, begin + rest.shape[0])], 0)
+        numbers = [*own.compressed, *own.uncompressed, *own.rows]
+        return first_non_finite(tf.concat([found, rest], 0), numbers, ends, where)
+
+
+def whole_mean(vector: tf.Tensor):
+    """Ask for the mean of a vector that is sent uncompressed: a step beside those of the scheme."""
+    return (yield AllReduceMean(vector))
+
+
+def row_mean(rows: tuple, wire: Wire):
+    """Ask for all workers' rows, and return means and numbers of the rows that any of them has, each once."""
+    values, numbers = rows
+    width = values.shape[1]
+    # As one tensor, which has one length.
+    everyone = yield AllGather((tf.concat([tf.bitcast(values, tf.int32), numbers[:, None]], 1),))
+    parts = [(tf.bitcast(rows[:, :width], tf.float32), rows[:, width]) for (rows,) in everyone]
+    every, positions = tf.unique(tf.concat([own for _, own in parts], 0))
+    total = tf.zeros([tf.size(every), width])
+    # A worker at a time, as in `SparseVector`.
+    for (values, _), own in zip(parts, tf.split(positions, [tf.size(own) for _, own in parts]), strict=True):
+        total = tf.tensor_scatter_nd_add(total, own[:, None], values)
+    return wire.mean(total, len(parts)), every
+
+
+def subtract(variables: list, update, learning_rate: tf.Tensor) -> list:
+    """Subtract the learning rate times a flat update from variables, and return the operations that do so.
+
+    The entries of a `SparseVector` change only the weights that they belong to.
+    """
+    if not variables:
+        return []
+    operations = native.operations()
+    if operations and all(variable.dtype == tf.float32 for variable in variables):
+        entries, mean = (update.entries, update.dense) if isinstance(update, SparseVector) else ([], update)
+        indices, values = [pair[0] for pair in entries], [pair[1] for pair in entries]
+        handles = [variable.handle for variable in variables]
+        return [operations.dgc_subtract(handles, indices, values, mean, learning_rate)]
+    changes = unflatten(learning_rate * tf.convert_to_tensor(update), [variable.shape for variable in variables])
+    return [
+        variable.assign_sub(tf.cast(change, variable.dtype))
+        for variable, change in zip(variables, changes, strict=True)
+    ]
+
+
+def after(updates: list, operations: list) -> list:
+    """Return the same updates (tensors, rows or None) as new nodes, which wait for the operations."""
+    with tf.control_dependencies(operations):
+        return [u if u is None else tf.nest.map_structure(tf.identity, u, expand_composites=True) for u in updates]

@@ -1,0 +1,174 @@
+"""What a compression scheme is: a first state, and a step that asks the other workers questions.
+
+A step is a generator. It yields a question (`AllReduceMean`, `SparseMean` or `AllGather`) where it needs the other
+workers, and goes on with the answer. So the same few lines run on one worker, on simulated workers and on Horovod
+ranks, and `dgc_lab.compression.driver` counts the bytes of every scheme in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class AllReduceMean(NamedTuple):
+    """Ask for the mean of a floating-point tensor over all workers. An allreduce carries it.
+
+    The tensor has one shape on all workers.
+
+    Example:
+        >>> AllReduceMean(tf.constant([1.0])).tensor.shape
+        TensorShape([1])
+    """
+
+    tensor: tf.Tensor
+
+
+class SparseMean(NamedTuple):
+    """Ask for the mean over all workers of vectors that are zero except at ``indices``.
+
+    The driver carries it by allgather, as entries in the configured wire format, or by allreduce, with zeros between
+    them, where that is shorter. The answer is a `SparseVector`.
+
+    Attributes:
+        indices: int32 (k,), ascending, none twice; k may differ from worker to worker.
+        values: float32 (k,).
+        size: length of the vector.
+        ratio: share of the elements that workers are expected to send, the same on all; a number or a scalar tensor.
+            If None, the vector always travels by allgather.
+
+    Example:
+        >>> SparseMean(tf.constant([3]), tf.constant([0.5]), size=10).ratio is None
+        True
+    """
+
+    indices: tf.Tensor
+    values: tf.Tensor
+    size: int
+    ratio: float | tf.Tensor | None = None
+
+
+class AllGather(NamedTuple):
+    """Ask for the tensors of all workers: a list, by worker, of tuples like this one. An allgather carries them.
+
+    The first dimension of a tensor may differ from worker to worker.
+
+    Example:
+        >>> len(AllGather((tf.constant([1]), tf.constant([0.5]))).tensors)
+        2
+    """
+
+    tensors: tuple
+
+
+class SparseVector:
+    """A vector given by entries that are added up, which becomes a tensor where one is needed.
+
+    Adding it to a tensor, or passing it to a TensorFlow function, makes the tensor; so does ``tf.convert_to_tensor``.
+    Weights can be updated by the entries alone.
+
+    Attributes:
+        entries: list of (int32 indices, float32 values), both (k,): one pair for each worker.
+        dense: float32 (size,) in place of the entries where it is not empty.
+        size: length of the vector.
+
+    Example:
+        >>> vector = SparseVector([(tf.constant([0, 2]), tf.constant([1.0, 2.0]))], size=3)
+        >>> (tf.ones([3]) + vector).numpy().tolist()
+        [2.0, 1.0, 3.0]
+    """
+
+    dtype = tf.float32
+
+    def __init__(self, entries: Sequence, size: int, dense: tf.Tensor | None = None):
+        self.entries, self.size = list(entries), size
+        self.dense = tf.zeros([0]) if dense is None else dense
+        self.shape = tf.TensorShape([size])
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        if self.dense.shape == [self.size]:
+            return self.dense
+        if self.dense.shape == [0]:
+            return self._sum()
+        return tf.ensure_shape(tf.cond(tf.size(self.dense) > 0, lambda: self.dense, self._sum), [self.size])
+
+    def _sum(self):
+        """One worker after another: a GPU adds the values of one scatter in any order."""
+        total = tf.zeros([self.size])
+        for indices, values in self.entries:
+            total = tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=indices[:, None], updates=values)
+        return total
+
+
+class StepContext(NamedTuple):
+    """What a step knows beside gradient and state.
+
+    Attributes:
+        sizes: elements of each tensor in the flat vector, in their order.
+        seed: int32 (2,), for random numbers that are the same on all workers; different in each step.
+        worker_seed: int32 (2,), for random numbers of this worker alone.
+        workers: number of workers.
+        ratio: the run's ratio in this step, by its warm-up; a number or a float64 scalar tensor.
+        values: value type of sparse entries on the wire, "float32" or "float16".
+        parts: the tensors that make up ``gradient``, or None.
+        gradient: the flat vector that ``parts`` make up, or None.
+
+    Example:
+        >>> StepContext((3,), tf.constant([0, 1]), tf.constant([0, 2]), workers=4).workers
+        4
+    """
+
+    sizes: tuple[int, ...]
+    seed: tf.Tensor
+    worker_seed: tf.Tensor
+    workers: int
+    ratio: float | tf.Tensor = 1.0
+    values: str = "float32"
+    parts: list | None = None
+    gradient: tf.Tensor | None = None
+
+
+class Scheme(NamedTuple):
+    """How workers compress gradients: a pure function for the first state, and one for a step.
+
+    Attributes:
+        step: generator function of (gradient, state, context): a float32 vector of all compressed tensors, this
+            worker's state, and a `StepContext`. It yields `AllReduceMean`, `SparseMean` or `AllGather` at least once
+            and returns ``(update, own, state)``: the update, as long as the gradient and the same on all workers; what
+            this worker contributed to it, or None; and the worker's next state.
+        init: function of a vector of zeros to the first state: a tensor, or tensors in tuples and lists.
+        name: name in rows and legends.
+        momentum: momentum that ``step`` includes; uncompressed tensors then get the same after the exchange. The
+            velocity comes first in the state.
+        per_tensor: whether ``step`` is called for each tensor, in the tensor's own shape.
+        selects_non_finite: whether the first question always includes elements that are NaN or infinite; the
+            compressor then checks what is sent and not the whole gradient.
+        every, since: number of steps between exchanges, and the step from which this holds (`local_sgd`).
+        nesterov: whether the momentum is Nesterov's.
+
+    Example:
+        >>> def whole(gradient, state, context):
+        ...     mean = yield AllReduceMean(gradient)
+        ...     return mean, gradient, state
+        >>> from dgc_lab.compression import run_schemes
+        >>> from dgc_lab.distributed import SimulatedWorkers
+        >>> steps = [[whole(tf.constant([gradient]), (), None)] for gradient in (1.0, 3.0)]
+        >>> [[(update, _, _)], _], bytes_sent = run_schemes(steps, SimulatedWorkers(2))
+        >>> float(update[0]), bytes_sent.numpy().tolist()
+        (2.0, [8, 0])
+    """
+
+    step: Callable[..., Generator]
+    init: Callable = lambda gradient: ()
+    name: str = ""
+    momentum: float = 0.0
+    per_tensor: bool = False
+    selects_non_finite: bool = False
+    every: int = 1
+    since: int = 0
+    nesterov: bool = False
+
+    def __repr__(self):
+        return f"Scheme {self.name}"  # the same on all ranks, which compare their schemes

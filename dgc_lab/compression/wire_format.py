@@ -1,0 +1,211 @@
+"""How a worker's step looks on the wire: run lengths of zeros in 16 bits, and one message for everything it gathers.
+
+Pure functions on tensors, of any length and inside ``tf.function``.
+
+A message is bytes in this order, numbers as the processor stores them (little-endian on all that TensorFlow supports):
+
+| part | type | how many |
+|---|---|---|
+| counts: entries of each sparse vector, elements of each other tensor | int32 | sparse vectors + tensors |
+| numbers of fixed length: metadata, short dense tensors | float32 | ``Layout.fixed`` |
+| of each sparse vector, the values of its entries | ``Layout.values`` | by the counts |
+| and their positions | int32 or uint16 | by the counts |
+| the other tensors | ``Layout.tensors`` | by the counts |
+
+Sources: arXiv:1712.01887, section 3 (values of 32 bits, run lengths of zeros of 16); arXiv:1510.00149, section 2 (an
+entry of value zero where the distance does not fit).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dgc_lab.common import check_choice
+
+#: Types that sparse values can travel as.
+VALUE_TYPES = ("float32", "float16")
+#: Encodings of positions, and the type of each number: positions, or the elements between one and the next.
+INDEX_TYPES = {"int32": tf.int32, "run_lengths": tf.uint16}
+LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
+
+
+def run_lengths(indices: tf.Tensor, values: tf.Tensor):
+    """Return positions as the number of elements between each and the one before it.
+
+    A gap of more than 65 535 elements does not fit: an entry of value 0 is inserted, which stands for 65 535 skipped
+    elements and for itself. There is one for every 65 536 elements skipped.
+
+    Args:
+        indices: int32 tensor (k,), ascending, none twice.
+        values: tensor (k,) of any floating-point type.
+
+    Returns:
+        ``(runs, values)``: uint16 (m,) and the values' type (m,), with m - k inserted entries.
+
+    Example:
+        >>> runs, values = run_lengths(tf.constant([3, 4, 70_000]), tf.constant([1.0, 2.0, 3.0]))
+        >>> runs.numpy().tolist(), values.numpy().tolist()
+        ([3, 0, 65535, 4459], [1.0, 2.0, 0.0, 3.0])
+    """
+    skipped = indices - tf.concat([[-1], indices[:-1]], axis=0) - 1
+    extra = skipped // (LONGEST_RUN + 1)
+
+    def fill_in():
+        at = (tf.range(tf.size(indices)) + tf.cumsum(extra))[:, None]
+        entries = tf.size(indices) + tf.reduce_sum(extra)
+        runs = tf.tensor_scatter_nd_update(tf.fill([entries], LONGEST_RUN), at, skipped % (LONGEST_RUN + 1))
+        # An update, not a sum: adding to 0.0 would turn -0.0 into 0.0.
+        spread = tf.tensor_scatter_nd_update(tf.zeros([entries], values.dtype), at, values)
+        return tf.cast(runs, tf.uint16), spread
+
+    return tf.cond(tf.reduce_any(extra > 0), fill_in, lambda: (tf.cast(skipped, tf.uint16), tf.identity(values)))
+
+
+def positions(runs: tf.Tensor):
+    """Return the positions of entries, int32 (m,), ascending, from the ``runs``, uint16 (m,), of `run_lengths`.
+
+    Inserted entries are among them.
+
+    Example:
+        >>> positions(tf.constant([3, 0, 65535, 4459], tf.uint16)).numpy().tolist()
+        [3, 4, 65540, 70000]
+    """
+    return tf.cumsum(tf.cast(runs, tf.int32) + 1) - 1
+
+
+def add_in_order(tensors):
+    """Return the sum of a list of tensors, added in their order: the same bits each time.
+
+    TensorFlow's ``AddN``, and the chains of additions that a graph makes one of, begin with whichever tensor's memory
+    is free first; a reduction of many, or on a GPU, adds parts of them. ``Snapshot`` copies nothing and ends a chain.
+
+    Example:
+        >>> add_in_order([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]).numpy().item()
+        1.0
+    """
+    return functools.reduce(lambda total, tensor: tf.raw_ops.Snapshot(input=total + tensor), tensors)
+
+
+def nbytes(tensors):
+    """Return the bytes of a list of tensors, int64 scalar."""
+    return tf.add_n([tf.zeros([], tf.int64), *(tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors)])
+
+
+class Message(NamedTuple):
+    """One worker's message in a round: ``fixed`` is float32, ``entries`` are (indices, values) of sparse vectors."""
+
+    fixed: tf.Tensor
+    entries: list[tuple[tf.Tensor, tf.Tensor]]
+    tensors: list[tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the messages of a round hold, known before it runs and the same for all workers.
+
+    Attributes:
+        values, indices: types of sparse entries, from `VALUE_TYPES` and `INDEX_TYPES`.
+        fixed: how many numbers of fixed length there are.
+        sparse: how many sparse vectors.
+        tensors: dtype and inner shape of each other tensor; None in place of a shape for a scalar.
+
+    Raises:
+        ValueError: values or indices is not one of those types.
+
+    Example:
+        >>> Layout("float16", "run_lengths").entry_bytes, Layout(fixed=1, sparse=1).header_bytes
+        (4, 8)
+    """
+
+    values: str = "float32"
+    indices: str = "int32"
+    fixed: int = 0
+    sparse: int = 0
+    tensors: tuple = ()
+
+    def __post_init__(self):
+        check_choice("values", self.values, VALUE_TYPES)
+        check_choice("indices", self.indices, INDEX_TYPES)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of one entry."""
+        return tf.as_dtype(self.values).size + INDEX_TYPES[self.indices].size
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of counts and numbers of fixed length."""
+        return 4 * (self.sparse + len(self.tensors) + self.fixed)
+
+
+def pack(message: Message, layout: Layout):
+    """Return one worker's message as a uint8 tensor (bytes,); the values of entries are float32, or rounded already."""
+    counts, parts = [], []
+    for indices, values in message.entries:
+        values = tf.cast(values, layout.values)
+        if layout.indices == "run_lengths":
+            indices, values = run_lengths(indices, values)
+        counts.append(tf.size(values))
+        parts += [values, indices]
+    counts += [tf.size(tensor) for tensor in message.tensors]
+    head = [as_bytes(tf.stack(counts))] if counts else []
+    return tf.concat([*head, *map(as_bytes, (message.fixed, *parts, *message.tensors))], 0)
+
+
+def unpack(messages, layout: Layout, workers: int) -> list[Message]:
+    """Return the content of all workers' messages, uint8 (bytes,), which follow each other as after an allgather.
+
+    Returns:
+        A `Message` for each worker, with float32 values. With run lengths, entries of value 0 may be among the others
+        (`run_lengths`); adding them changes nothing.
+
+    Raises:
+        tf.errors.InvalidArgumentError: the bytes are not messages of this layout: too few, or too many.
+
+    Example:
+        >>> layout, values = Layout("float16", "run_lengths", fixed=1, sparse=1), tf.constant([0.5, 2.0])
+        >>> message = pack(Message(tf.constant([7.0]), [(tf.constant([5, 9]), values)], []), layout)
+        >>> first, second = unpack(tf.concat([message, message], 0), layout, workers=2)
+        >>> [[indices, values]] = second.entries
+        >>> len(message), indices.numpy().tolist(), values.numpy().tolist()
+        (16, [5, 9], [0.5, 2.0])
+    """
+    start = tf.constant(0, tf.int64)  # all messages together can be longer than int32 reaches
+    found, heads = [], []
+
+    def take(dtype, *shape):
+        nonlocal start
+        dtype = tf.as_dtype(dtype)
+        end = start + math.prod([tf.cast(side, tf.int64) for side in shape]) * dtype.size
+        part = tf.bitcast(tf.reshape(messages[start:end], [-1, dtype.size]), dtype)
+        start = end
+        return tf.reshape(part, shape)
+
+    for _ in range(workers):
+        heads.append(take(tf.int32, layout.sparse + len(layout.tensors)))
+        counts = tf.unstack(heads[-1])
+        fixed, entries, tensors = take(tf.float32, layout.fixed), [], []
+        for count in counts[: layout.sparse]:
+            values, where = take(layout.values, count), take(INDEX_TYPES[layout.indices], count)
+            where = positions(where) if layout.indices == "run_lengths" else where
+            entries.append((where, tf.cast(values, tf.float32)))
+        for count, (dtype, inner) in zip(counts[layout.sparse :], layout.tensors, strict=True):
+            tensors.append(tf.reshape(take(dtype, count), [] if inner is None else [-1, *inner]))
+        found.append(Message(fixed, entries, tensors))
+    checks = [
+        tf.debugging.assert_equal(start, tf.size(messages, tf.int64), "messages must end where their counts say"),
+        tf.debugging.assert_non_negative(tf.concat(heads, 0), "counts of a message must not be negative"),
+    ]
+    # A session would not run the checks by itself; run eagerly they have raised already.
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.nest.map_structure(tf.identity, found)
+
+
+def as_bytes(tensor):
+    """Return the tensor's bytes, uint8 (bytes,)."""
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])

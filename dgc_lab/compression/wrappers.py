@@ -1,0 +1,122 @@
+"""Wrappers around any scheme: error feedback, momentum after the exchange, and local SGD."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from dgc_lab.common import check_number, check_whole
+from dgc_lab.compression.scheme import Scheme
+
+
+def with_error_feedback(scheme: Scheme) -> Scheme:
+    """Return the scheme with error feedback: the part of a gradient that was not sent is added to the next one.
+
+    Invariant: own + error = gradient + the error before.
+
+    Args:
+        scheme: any scheme without error feedback.
+
+    Example:
+        >>> from dgc_lab.compression import masking
+        >>> with_error_feedback(masking(0.5)).name
+        'masking:ratio=0.5, with error feedback'
+
+    References:
+        Seide et al. 2014 (1-bit SGD); arXiv:1809.07599 (Mem-SGD), Algorithm 1; arXiv:1901.09847.
+    """
+
+    def init(gradient):
+        return tf.zeros_like(gradient), scheme.init(gradient)
+
+    def step(gradient, state, context):
+        error, inner = state
+        corrected = gradient + error
+        update, own, inner = yield from scheme.step(corrected, inner, context)
+        return update, own, (corrected - own, inner)
+
+    return scheme._replace(step=step, init=init, name=f"{scheme.name}, with error feedback")
+
+
+def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False) -> Scheme:
+    """Return the scheme with momentum applied to the update after the exchange; all workers keep the same velocity.
+
+    Args:
+        scheme: any scheme without momentum.
+        momentum: at least 0 and below 1.
+        nesterov: use Nesterov's momentum.
+
+    Raises:
+        ValueError: momentum is out of range, or the scheme has momentum already.
+
+    Example:
+        >>> from dgc_lab.compression import qsgd
+        >>> with_momentum(qsgd(), 0.5).momentum
+        0.5
+
+    References:
+        Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
+    """
+    check_number("momentum", momentum, "at least 0 and below 1")
+    if scheme.momentum:
+        raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.name}")
+
+    def init(gradient):
+        return tf.zeros_like(gradient), scheme.init(gradient)
+
+    def step(gradient, state, context):
+        velocity, inner = state
+        update, own, inner = yield from scheme.step(gradient, inner, context)
+        velocity, update = momentum_step(velocity, update, momentum, nesterov)
+        return update, own, (velocity, inner)
+
+    kind = "Nesterov momentum" if nesterov else "momentum"
+    name = f"{scheme.name}, {kind} {momentum}"
+    return scheme._replace(step=step, init=init, momentum=momentum, nesterov=nesterov, name=name)
+
+
+def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nesterov: bool = False):
+    """Return the new velocity, and the update that takes the gradient's place.
+
+    With gradient g and velocity u: ``u = m u + g``, update u. With Nesterov's: ``u = m (u + g)``, update ``u + g``.
+
+    Example:
+        >>> velocity, update = momentum_step(tf.constant([2.0]), tf.constant([1.0]), 0.5, nesterov=True)
+        >>> float(velocity[0]), float(update[0])
+        (1.5, 2.5)
+
+    References:
+        arXiv:1712.01887, eq. 7 and appendix B.
+    """
+    if nesterov:
+        velocity = momentum * (velocity + gradient)
+        return velocity, velocity + gradient
+    velocity = momentum * velocity + gradient
+    return velocity, velocity
+
+
+def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
+    """Return the scheme for local SGD: workers train alone and exchange their weight changes every few steps.
+
+    After an exchange all continue from the same weights. With ``since`` it is post-local SGD: until that step, workers
+    exchange in every step. `dgc_lab.training.ModelTrainer` supports it, `DistributedOptimizer` does not.
+
+    Args:
+        scheme: how the weight changes are compressed.
+        every: steps between exchanges, at least 2.
+        since: first step of the local phase, at least 0.
+
+    Raises:
+        ValueError: every or since is out of range.
+
+    Example:
+        >>> from dgc_lab.compression import dense
+        >>> local_sgd(dense(), every=10).name
+        'dense, every 10 steps'
+
+    References:
+        arXiv:1805.09767, Algorithm 1; arXiv:1808.07217 (post-local).
+    """
+    check_whole("every", every, 2)
+    check_whole("since", since, 0)
+    name = f"{scheme.name}, every {every} steps" + (f" from step {since} on" if since else "")
+    return scheme._replace(name=name, every=every, since=since)

@@ -1,0 +1,128 @@
+"""Every scheme on two real ranks: the same bits on both, what two simulated workers make, and no rank left waiting.
+
+What runs on the ranks are the functions of this file; each rank imports it.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from dgc_lab.cluster import RankFailed
+from dgc_lab.compression import SCHEMES, AllGather, AllReduceMean, Compressor, DGCConfig, Scheme, powersgd
+from dgc_lab.distributed import DistributedOptimizer, HorovodWorkers, SaveRanks, SimulatedWorkers
+
+SHAPES = [(40, 50), (50,), (6, 3)]
+
+
+def train(name, communicator, steps=6):
+    """Weights after some steps, and bytes a step."""
+    weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
+    compressor = Compressor(SCHEMES[name](), weights, communicator)
+
+    @tf.function(autograph=False)
+    def step(number):
+        workers = range(communicator.first, communicator.first + communicator.local)
+        gradients = [
+            [tf.random.stateless_normal(s, tf.stack([number, 9 * w + i])) for i, s in enumerate(SHAPES)]
+            for w in workers
+        ]
+        return compressor.train(gradients, 0.1)
+
+    for number in range(steps):
+        report = step(tf.constant(number))
+    return [weight.numpy() for weight in weights], [int(report.allreduce_bytes), int(report.allgather_bytes)]
+
+
+def train_on_rank(names):
+    return {name: train(name, HorovodWorkers()) for name in names}
+
+
+def test_all_schemes_hold_the_same_bits_and_agree_with_simulated_workers(two_ranks):
+    first, second = two_ranks.run(train_on_rank, list(SCHEMES))
+    for name in SCHEMES:
+        simulated, sent = train(name, SimulatedWorkers(2))
+        for one, other, expected in zip(first[name][0], second[name][0], simulated, strict=True):
+            np.testing.assert_array_equal(one, other, name)
+            close = {"powersgd": 3e-3, "float16": 1e-3}.get(name, 1e-5)
+            np.testing.assert_allclose(one, expected, atol=close, err_msg=name)
+        handed = np.mean([first[name][1], second[name][1]], 0)
+        np.testing.assert_allclose(handed, sent, atol=1, err_msg=name)
+
+
+def fit_on_rank():
+    import horovod.tensorflow as hvd
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), powersgd(rank=2), switches=DGCConfig(dense_below=0))
+    model.compile(optimizer, "mse", jit_compile=False)
+    x = np.random.default_rng(hvd.rank()).normal(size=(64, 8)).astype(np.float32)
+    history = model.fit(x, x.sum(1), batch_size=8, epochs=4, verbose=0)
+    return model.get_weights(), history.history["loss"], optimizer.bytes_sent
+
+
+def test_fit_with_a_scheme(two_ranks):
+    (first, losses, sent), (second, _, _) = two_ranks.run(fit_on_rank)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert losses[-1] < 0.5 * losses[0]
+    whole = 4 * 32 * sum(weight.size for weight in first)
+    assert 0 < sent < whole
+
+
+def fit_in_parts(folder, name, parts):
+    """Weights and the compressor's state after calls of fit that end at these epochs, each by a new model."""
+    import horovod.tensorflow as hvd
+
+    x = np.random.default_rng(hvd.rank()).normal(size=(16, 8)).astype(np.float32)
+    for epochs in parts:
+        keras.utils.set_random_seed(hvd.rank())
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+        switches = DGCConfig(dense_below=0)
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), SCHEMES[name](), switches=switches)
+        model.compile(optimizer, "mse", jit_compile=False)
+        saves = SaveRanks(folder)
+        done = saves.restore(model)
+        model.fit(
+            x, x.sum(1), batch_size=8, shuffle=False, epochs=epochs, initial_epoch=done, verbose=0, callbacks=[saves]
+        )
+    return [*model.get_weights(), *(part.numpy() for part in optimizer.compressor.state)], done
+
+
+@pytest.mark.parametrize("name", ["top_k", "powersgd", "dgc"])
+def test_fit_goes_on_with_a_schemes_state_to_the_bit(two_ranks, tmp_path, name):
+    whole = two_ranks.run(fit_in_parts, str(tmp_path / "whole"), name, [4])
+    again = two_ranks.run(fit_in_parts, str(tmp_path / "parts"), name, [2, 4])
+    for (expected, _), (found, done) in zip(whole, again, strict=True):
+        assert done == 2
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def different_on_each(gradient, state, context):
+    import horovod.tensorflow as hvd
+
+    yield AllReduceMean(gradient) if hvd.rank() else AllGather((gradient,))
+    return gradient, gradient, state
+
+
+def nonsense_on_one(gradient, state, context):
+    import horovod.tensorflow as hvd
+
+    yield AllReduceMean(gradient) if hvd.rank() else "nonsense"
+    return gradient, gradient, state
+
+
+def one_step(step):
+    compressor = Compressor(Scheme(step, name="mine"), [tf.Variable(tf.zeros([64, 64]))], HorovodWorkers())
+    compressor([[tf.ones([64, 64])]])
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [(different_on_each, "rank 1 differs from rank 0"), (nonsense_on_one, "must yield AllReduceMean.*got 'nonsense'")],
+)
+def test_ranks_that_ask_different_things_are_told_and_do_not_wait(two_ranks, step, message):
+    with pytest.raises(RankFailed, match=message):
+        two_ranks.run(one_step, step)
