@@ -49,7 +49,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Args:
         optimizer: Keras optimizer that applies the update. With a `DGCConfig`, or a scheme with momentum such as
             ``signum()``, it must be SGD without momentum, because the config applies the momentum.
-        config: compression: a `dgc_lab.dgc.DGCConfig`, or a scheme from `dgc_lab.schemes` such as
+        config: how to compress: a `dgc_lab.dgc.DGCConfig`, or a scheme from `dgc_lab.schemes` such as
             ``powersgd(rank=2)``. If None, the ranks average uncompressed gradients.
         communicator: the workers that take part. If None, Horovod's ranks, or one worker if Horovod is not running.
         name: name of the optimizer.
@@ -57,10 +57,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             decay.
 
     Raises:
-        ValueError: `optimizer` is not a Keras optimizer, or combines use_ema with gradient_accumulation_steps; with a
-            config that has momentum, it is not SGD, or has momentum, weight decay or clipping of its own; `config` is
-            `local` SGD; `switches` is set without a scheme; a ``LossScaleOptimizer`` wraps this optimizer, as Keras
-            does for the policy mixed_float16.
+        ValueError: `optimizer` is not a Keras optimizer, is a ``LossScaleOptimizer``, or combines use_ema with
+            gradient_accumulation_steps; with a config that has momentum, it is not SGD, or has momentum, weight decay
+            or clipping of its own; `config` is `local` SGD; `switches` is set without a scheme. Also, later, if a
+            ``LossScaleOptimizer`` wraps this optimizer, as in ``model.compile`` under the policy mixed_float16.
         RanksDisagree: at the first step, on all ranks, if they differ in config, model or step.
 
     Example:
@@ -131,7 +131,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 variable is not among those of the first call.
             tf.errors.InvalidArgumentError: on all ranks, if some rank's gradient holds NaN or infinity.
         """
-        check_surroundings()
+        if not (self._started and tf.executing_eagerly()):  # before the first step, and on each trace
+            check_surroundings()
         if not self.built:
             self.build(trainable_variables)
         known = self._trainable_variables
@@ -270,17 +271,15 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         schedule = self.inner_optimizer._learning_rate
         if isinstance(schedule, AccumulatedSchedule):
             inner["config"]["learning_rate"] = schedule.get_config()["schedule"]
-        config, switches = self.config, self.switches
+        config, switches = self.config, self.switches and dataclasses.asdict(self.switches)
         config = dataclasses.asdict(config) if isinstance(config, DGCConfig) else config and identity(config)
-        switches = switches and dataclasses.asdict(switches)
         return {"name": self.name, "optimizer": inner, "config": config, "switches": switches}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        compression = config["config"]
-        compression = load_scheme(compression) if isinstance(compression, str) else compression
-        compression = DGCConfig(**compression) if isinstance(compression, dict) else compression
+        saved = config["config"]
+        compression = load_scheme(saved) if isinstance(saved, str) else saved and DGCConfig(**saved)
         switches = config.get("switches") and DGCConfig(**config["switches"])
         return cls(inner, compression, name=config["name"], switches=switches)
 
