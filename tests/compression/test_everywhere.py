@@ -139,7 +139,8 @@ def test_whatever_a_scheme_of_ones_own_holds_is_part_of_it(monkeypatch):
 )
 def test_a_scheme_is_known_by_all_of_its_users_code(text):
     """In a class, an object, a module or a traced function of theirs, and by what is in a set."""
-    step = "\ndef step(g, s, t):\n    [CHOSEN, Coder.itself]\n    mean = yield AllReduceMean(Coder.enc(g))\n    return mean, g, s"
+    step = "\ndef step(g, s, _):\n    [CHOSEN, Coder.itself]"
+    step += "\n    mean = yield AllReduceMean(Coder.enc(g))\n    return mean, g, s"
 
     def made(factor):
         space = {"__name__": "__main__", "AllReduceMean": AllReduceMean, "tf": tf, "types": types}

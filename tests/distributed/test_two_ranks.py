@@ -333,6 +333,32 @@ def test_any_keras_optimizer_without_compression(two_ranks):
     assert_bits([first], [second])
 
 
+def accumulate_with_nan_on_one_rank():
+    import keras
+
+    from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
+
+    rank = HorovodWorkers().first
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    optimizer = DistributedOptimizer(keras.optimizers.Adam(rate, gradient_accumulation_steps=3))
+    weight, failed = keras.Variable(np.full((20, 10), rank, np.float32)), []
+    step = tf.function(lambda gradient: optimizer.apply([gradient], [weight]))
+    for batch in range(12):
+        gradient = tf.random.stateless_normal((20, 10), (batch, rank))
+        try:
+            step(gradient * (np.nan if (batch, rank) == (4, 1) else 1.0))
+        except tf.errors.InvalidArgumentError:
+            failed.append(batch)
+    return weight.numpy(), failed
+
+
+def test_accumulating_ranks_stay_in_step_after_nan(two_ranks):
+    (first, failed), (second, other) = two_ranks.run(accumulate_with_nan_on_one_rank)
+    np.testing.assert_array_equal(first, second)
+    assert np.all(np.isfinite(first))
+    assert failed == other == [5], "the exchange after batch 5 fails on both ranks, and the others succeed"
+
+
 def test_horovods_own_wrapper_does_not_communicate(two_ranks):
     """The reason for ours; when this fails, Horovod has learned Keras 3."""
     (first, _, calls, _), (second, _, _, _) = two_ranks.run(fit, None, horovods=True, epochs=1)
