@@ -18,7 +18,12 @@ import re
 import shutil
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Seed: TypeAlias = "tuple[int, int] | tf.Tensor"  # of a stateless random operation: two integers
 SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
 COMPILERS = ("g++", "c++", "clang++")  # of C++, in the order in which they are looked for
 ZIP_END = struct.Struct("<4s4H2LH")  # the last 22 bytes of a zip; before its last number the list's size and place

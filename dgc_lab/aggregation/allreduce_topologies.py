@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice
 
 MOST_WORKERS = 64

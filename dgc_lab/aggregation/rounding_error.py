@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
-from dgc_lab.arguments import ArrayLike, Tensors
 from dgc_lab.common import check_choice, check_some, check_whole
 
 
-def exact_sum(addends: Tensors) -> np.ndarray:
+def exact_sum(addends: list[ArrayLike]) -> np.ndarray:
     """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
 
     ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError, as
@@ -80,7 +80,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
 
 
-def errors(addends: Tensors) -> dict[str, float]:
+def errors(addends: list[ArrayLike]) -> dict[str, float]:
     """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     Example:
@@ -124,7 +124,7 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
     }
 
 
-def measure(addends: Tensors) -> list[dict]:
+def measure(addends: list[ArrayLike]) -> list[dict]:
     """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of an eager call, the second.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice, check_whole
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")

@@ -5,18 +5,6 @@ optimizer runs. `thresholding` and `selection` find the elements that are sent, 
 carries what was taken in the `wire_format`, `compressor` keeps the state. `fused` is the algorithm in one pass, in C++.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "algorithm": "clip_locally correct_momentum local_step zero_at",
-        "break_even": "break_even_ratio dense_is_shorter",
-        "compressor": "Compressor",
-        "config": "PAPER_WARM_UP DGCConfig geometric_warm_up payload_bytes",
-        "selection": "select",
-        "thresholding": "RULES SCOPES exact_threshold hierarchical_threshold keep_mask keep_masks sampled_threshold "
-        "split thresholds",
-        "wire_format": "INDEX_TYPES VALUE_TYPES places run_lengths",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.arguments import Seed
+from dgc_lab.common import Seed
 from dgc_lab.dgc.config import DGCConfig
 from dgc_lab.dgc.selection import block_maxima, select
 from dgc_lab.dgc.thresholding import keep_mask, thresholds

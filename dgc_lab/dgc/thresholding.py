@@ -22,9 +22,9 @@ from typing import Annotated, Literal
 
 import ml_dtypes
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike, Seed, Tensors
-from dgc_lab.common import check_number
+from dgc_lab.common import Seed, check_number
 
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share it lets pass scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
@@ -108,7 +108,7 @@ RULES = {"exact": exact_threshold, "sampled": sampled_threshold, "hierarchical":
 
 
 def thresholds(
-    gradients: Tensors,
+    gradients: list[ArrayLike],
     ratio: Ratio,
     rule: Rule = "exact",
     scope: Scope = "tensor",
@@ -142,7 +142,7 @@ def thresholds(
 
 
 def keep_masks(
-    gradients: Tensors,
+    gradients: list[ArrayLike],
     ratio: Ratio,
     rule: Rule = "exact",
     scope: Scope = "tensor",

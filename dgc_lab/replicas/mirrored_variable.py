@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import LabError, check_choice, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.replicas.mirrored_variable import check_alike, one_each
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator

@@ -5,18 +5,6 @@ Lesson 8. Read `scheme` first: what a scheme is. `quantised`, `sparse` and `low_
 where Deep Gradient Compression runs.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "compressor": "SchemeCompressor compressor_of",
-        "elements": "chance in_places largest mean_of mean_of_entries pack_bits round_by_chance sent_alone unpack_bits",
-        "gallery": "SCHEMES parse_scheme",
-        "low_rank": "powersgd",
-        "memory": "local with_memory with_momentum",
-        "quantised": "bfloat16 dense ef_sign float16 int8 natural one_bit qsgd sign signum terngrad",
-        "scheme": "All Mean Scheme Turn",
-        "sparse": "dgc masking random_k threshold top_k",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

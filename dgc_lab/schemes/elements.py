@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike, Seed
-from dgc_lab.common import check_whole
+from dgc_lab.common import Seed, check_whole
 from dgc_lab.dgc.selection import select
 from dgc_lab.dgc.thresholding import Ratio, sampled_threshold
 from dgc_lab.dgc.wire_format import add_in_order, scatter_add

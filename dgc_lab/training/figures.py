@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_number, check_some
 from dgc_lab.distributed.timeline import by_phase
 from dgc_lab.training.live_figure import Curves

@@ -10,8 +10,8 @@ import functools
 from typing import Annotated
 
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_some, check_whole
 
 Int32 = Annotated[int, "at least 0 and at most 2147483647"]
