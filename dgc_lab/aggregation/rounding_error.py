@@ -5,6 +5,7 @@ Source for the bounds: N. J. Higham, Accuracy and Stability of Numerical Algorit
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
-from dgc_lab.common import check_choice, check_some, check_whole
+from dgc_lab.common import check_choice, check_list, check_some, check_whole
 
 
 def exact_sum(addends: list[ArrayLike]) -> np.ndarray:
@@ -112,7 +113,9 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
         >>> apart_by_order(sum, np.array([1e16, 1.0, -1e16]), [(0, 2, 1), (0, 1, 2)])["different sums"]
         2
     """
-    orders = check_some("orders", list(orders))
+    orders = [check_list("orders", order) for order in check_some("orders", check_list("orders", orders))]
+    for place in itertools.chain(*orders):
+        check_whole("orders", place, 0)
     if any(not 0 <= place < len(addends) for order in orders for place in order):
         raise ValueError(f"orders must hold places in addends, from 0 to {len(addends) - 1}, got {orders!r}")
     sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])

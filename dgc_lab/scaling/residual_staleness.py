@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_list, check_text, check_whole
 from dgc_lab.dgc.compressor import Compressor
 from dgc_lab.dgc.config import Collectives, DGCConfig
 
@@ -64,6 +64,9 @@ class WatchedCompressor(Compressor):
         if config.weight_decay:
             raise ValueError(f"config must have weight_decay 0: it is in no gradient, got {config.weight_decay}")
         check_whole("longest", longest, 0, 10**6)
+        if names is not None:
+            for name in check_list("names", names):
+                check_text("names", name)
         super().__init__(config, variables, communicator, names)
         self.ages = [
             [None if r is None else tf.Variable(tf.zeros(r.shape, tf.int32), trainable=False) for r in residuals]

@@ -41,7 +41,7 @@ def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     vector = np.asarray(vector, dtype=float)
     if vector.ndim != 1:
         raise ValueError(f"vector must have one dimension, got shape {vector.shape}")
-    check_number("threshold", float(threshold), "at least 0")
+    check_number("threshold", threshold, "at least 0")
     kept = np.abs(vector) >= threshold
     figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
     axes = figure.subplots()

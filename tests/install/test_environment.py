@@ -78,7 +78,7 @@ def test_doctor_speaks_where_a_package_is_missing(missing):
     """The package cannot be imported, and TensorFlow with it where it needs it."""
     code = f"""
 import importlib.metadata, sys
-sys.modules[{missing.replace('-', '_')!r}] = None
+sys.modules[{missing.replace("-", "_")!r}] = None
 usual = importlib.metadata.version
 def version(name):
     if name == {missing!r}:
