@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train with complete DGC; under horovodrun, on all of its ranks")
     add_training(train)
     train.add_argument(
-        "--scheme", default="dgc", help="dgc (default), or a scheme of dgc_lab.schemes, such as qsgd:levels=4"
+        "--scheme", default="dgc", help="dgc (default), or a scheme of dgc_lab.compression, such as qsgd:levels=4"
     )
     train.add_argument("--ratio", type=float, default=0.001, help="share of the gradient that a rank sends")
     train.add_argument("--warm-up", default="paper", help="none, paper, geometric or dense")

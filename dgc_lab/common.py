@@ -17,8 +17,14 @@ import os
 import re
 import shutil
 import struct
+from collections.abc import Mapping, Sized
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Seed: TypeAlias = "tuple[int, int] | tf.Tensor"  # of a stateless random operation: two integers
 SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
 COMPILERS = ("g++", "c++", "clang++")  # of C++, in the order in which they are looked for
 ZIP_END = struct.Struct("<4s4H2LH")  # the last 22 bytes of a zip; before its last number the list's size and place
@@ -33,6 +39,38 @@ def check_choice(argument: str, value, allowed):
     if value not in list(allowed):  # a dict would not take what has no hash
         raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}")
     return value
+
+
+def check_flag(argument: str, value) -> bool:
+    """Return the value if it is True or False; raise a ValueError otherwise."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{argument} must be True or False, got {value!r}")
+    return value
+
+
+def check_text(argument: str, value) -> str:
+    """Return the value if it is a string; raise a ValueError otherwise."""
+    if not isinstance(value, str):
+        raise ValueError(f"{argument} must be text, got {value!r}")
+    return value
+
+
+def check_instance(argument: str, value, kind: type):
+    """Return the value if it is an instance of ``kind``; raise a ValueError otherwise."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{argument} must be an instance of {kind.__name__}, got {value!r}")
+    return value
+
+
+def check_list(argument: str, value) -> list:
+    """Return the members of a list, a tuple, an array or another iterable.
+
+    Raises a ValueError if the value is not iterable, and for text and dictionaries: nobody means their members.
+    """
+    if not isinstance(value, str | bytes | Mapping):
+        with contextlib.suppress(TypeError):
+            return list(value)
+    raise ValueError(f"{argument} must be a list, got {value!r}")
 
 
 def check_whole(argument: str, value, least: int, most: int | None = None) -> int:
@@ -58,6 +96,13 @@ def named_or_at_home(variable: str, place: str) -> Path:
         raise LabError(f"there is no home folder: set {variable} to a folder of yours") from None
 
 
+def check_path(argument: str, given) -> Path:
+    """Return the path if the value is text or a path; raise a ValueError otherwise."""
+    if not isinstance(given, str | os.PathLike):
+        raise ValueError(f"{argument} must be a path, got {given!r}")
+    return Path(given)
+
+
 def check_file(argument: str, file: str | os.PathLike) -> Path:
     """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
     return _check_path(argument, file, "a file", Path.is_file)
@@ -69,7 +114,7 @@ def check_folder(argument: str, folder: str | os.PathLike) -> Path:
 
 
 def _check_path(argument: str, given: str | os.PathLike, kind: str, is_kind) -> Path:
-    path = Path(given)
+    path = check_path(argument, given)
     try:
         there = next(each for each in (path, *path.parents) if each.exists())
         right = is_kind(path) if there == path else there.is_dir()  # what is not there yet can be made in a folder only
@@ -82,7 +127,7 @@ def _check_path(argument: str, given: str | os.PathLike, kind: str, is_kind) -> 
 
 def check_some(argument: str, value):
     """The value, when it holds at least one thing; else a ValueError."""
-    if len(value) == 0:
+    if not isinstance(value, Sized) or getattr(value, "ndim", 1) == 0 or len(value) == 0:
         raise ValueError(f"{argument} must hold at least one thing, got {value!r}")
     return value
 
@@ -103,7 +148,7 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
         Traceback (most recent call last):
         ValueError: momentum must be at least 0 and below 1, got 1.5
     """
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise ValueError(f"{argument} must be a number, got {value!r}")
     if not is_within(value, allowed) or (finite and math.isinf(value)):
         raise ValueError(f"{argument} must be {allowed}, got {value!r}")

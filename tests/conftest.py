@@ -4,9 +4,7 @@ And what decides how they run side by side: which files come first, and which mu
 """
 
 import gc
-import importlib
 import os
-import pkgutil
 import signal
 from pathlib import Path
 
@@ -19,7 +17,6 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-import dgc_lab
 from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
@@ -106,14 +103,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Every class looks at its arguments from the first test on, and not from when a test has got it from its room.
-
-    What was imported stays: the garbage collector, which Keras calls for each new model, need not look at it.
-    """
-    for module in pkgutil.iter_modules(dgc_lab.__path__, "dgc_lab."):
-        room = importlib.import_module(module.name) if module.ispkg else None
-        for name in getattr(room, "__all__", ()):
-            getattr(room, name)
+    """What was imported stays: the garbage collector, which Keras calls for each new model, need not look at it."""
     gc.freeze()
     gc.enable()
 

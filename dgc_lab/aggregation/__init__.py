@@ -5,19 +5,6 @@ additions ``tf.gradients`` makes of its `AGGREGATION_METHODS`, `session_trace` a
 `train_each_way` whether it matters. `exchange` adds up over links, by one of the `TOPOLOGIES`.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "summation": "METHODS ORDERS SIGNS make_addends pairwise_sum sequential_sum kahan_sum",
-        "rounding_error": "apart_by_order error_bound errors exact_sum measure relative_error",
-        "addn_graph": "AGGREGATION_METHODS depth gradient_graph sum_nodes tape_graph",
-        "profiling": "TraceError profiler_trace recurrent_gradient session_trace without_grappler",
-        "addn_timing": "crossing time_sums",
-        "allreduce_topologies": "TOPOLOGIES exchange summary",
-        "tied_rnn": "train_each_way",
-        "figures": "error_and_time_bars lines links sum_graphs timeline training_step",
-        "widget": "AggregationExplorer",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

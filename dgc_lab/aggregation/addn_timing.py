@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.aggregation.profiling import session
-from dgc_lab.common import check_choice, check_some, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole
 
 SHAPES = ("one AddN", "chain", "pairs")
 v1 = tf.compat.v1
@@ -77,8 +77,10 @@ def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[fl
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
         10.0
     """
-    check_some("sizes", sizes)
-    for name, times in (("first", first), ("second", second)):
+    check_some("sizes", check_list("sizes", sizes))
+    for name, times in (("sizes", sizes), ("first", first), ("second", second)):
+        for number in check_list(name, times):
+            check_number(name, number, "above 0")
         if len(times) != len(sizes):
             raise ValueError(f"{name} must hold a time for each of {len(sizes)} sizes, got {len(times)}")
     sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))

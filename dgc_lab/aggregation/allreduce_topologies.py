@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_list
 
 MOST_WORKERS = 64
 
@@ -112,7 +112,7 @@ def exchange(gradients: list[ArrayLike], topology: str):
 
 def check_gradients(gradients) -> list[np.ndarray]:
     """The arrays as a list; a ValueError when there are none, too many, or they differ in shape or dtype."""
-    gradients = [np.asarray(gradient) for gradient in gradients]
+    gradients = [np.asarray(gradient) for gradient in check_list("gradients", gradients)]
     if not 1 <= len(gradients) <= MOST_WORKERS:
         raise ValueError(f"gradients must be of 1 to {MOST_WORKERS} workers, got {len(gradients)}")
     for what in ("shape", "dtype"):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dgc_lab.aggregation.allreduce_topologies import bytes_by_link, summary
-from dgc_lab.common import check_choice, check_some, check_whole
+from dgc_lab.common import check_choice, check_some, check_text, check_whole
 from dgc_lab.ui import charts
 from dgc_lab.ui.charts import GREY, PALETTE, Picture, style
 
@@ -104,12 +104,14 @@ def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) ->
     """Lines on two logarithmic axes, named ``xlabel`` and ``ylabel``.
 
     ``tables`` are lists of ``(x, y)`` by label, ``dashed`` those of a bound, by the same labels. Points where y is not
-    finite or 0 are left out of the line, and named in the words.
+    finite or 0 are left out of the line, and named in the words. Raises a ValueError if a name is not text.
 
     Example:
         >>> lines({"pairwise": [(8, 0.0), (64, 1e-7)]}, "addends", "relative error").alt
         'relative error by addends. pairwise: 8 gives 0, 64 gives 1e-07.'
     """
+    check_text("xlabel", xlabel)
+    check_text("ylabel", ylabel)
     curves = {label: _drawable(points) for label, points in tables.items()}
     said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
     picture = charts.lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, xscale="log", yscale="log")

@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from dgc_lab.aggregation.addn_graph import aggregation_method, gradient_graph, recurrent_loss
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_flag, check_whole
 
 v1 = tf.compat.v1
 
@@ -96,6 +96,7 @@ def session_trace(uses: int, method: str, width: int = 256, grappler: bool = Fal
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
         3
     """
+    check_flag("grappler", grappler)
     graph, gradient = gradient_graph(uses, method, width, batch=32)
     options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
     runs = []

@@ -5,19 +5,20 @@ Source for the bounds: N. J. Higham, Accuracy and Stability of Numerical Algorit
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
-from dgc_lab.arguments import ArrayLike, Tensors
-from dgc_lab.common import check_choice, check_some, check_whole
+from dgc_lab.common import check_choice, check_list, check_some, check_whole
 
 
-def exact_sum(addends: Tensors) -> np.ndarray:
+def exact_sum(addends: list[ArrayLike]) -> np.ndarray:
     """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
 
     ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError, as
@@ -80,7 +81,7 @@ def error_bound(method: str, count: int, dtype: str) -> float:
     return depth * unit / (1 - depth * unit) if depth * unit < 1 else math.inf
 
 
-def errors(addends: Tensors) -> dict[str, float]:
+def errors(addends: list[ArrayLike]) -> dict[str, float]:
     """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     Example:
@@ -112,7 +113,9 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
         >>> apart_by_order(sum, np.array([1e16, 1.0, -1e16]), [(0, 2, 1), (0, 1, 2)])["different sums"]
         2
     """
-    orders = check_some("orders", list(orders))
+    orders = [check_list("orders", order) for order in check_some("orders", check_list("orders", orders))]
+    for place in itertools.chain(*orders):
+        check_whole("orders", place, 0)
     if any(not 0 <= place < len(addends) for order in orders for place in order):
         raise ValueError(f"orders must hold places in addends, from 0 to {len(addends) - 1}, got {orders!r}")
     sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])
@@ -124,7 +127,7 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
     }
 
 
-def measure(addends: Tensors) -> list[dict]:
+def measure(addends: list[ArrayLike]) -> list[dict]:
     """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
 
     One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of an eager call, the second.

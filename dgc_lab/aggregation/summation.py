@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_whole
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 #: What `make_addends` draws: positive numbers alone, or both signs.
@@ -98,7 +98,7 @@ METHODS = {
 
 def check_addends(addends) -> list:
     """The addends as a list of tensors; a ValueError when there are none or their dtypes or shapes differ."""
-    addends = [tf.convert_to_tensor(addend) for addend in addends]
+    addends = [tf.convert_to_tensor(addend) for addend in check_list("addends", addends)]
     if not addends:
         raise ValueError("addends must hold at least one tensor, got none")
     first = addends[0]
@@ -148,8 +148,7 @@ def make_addends(
     check_choice("dtype", dtype, DTYPES)
     check_choice("signs", signs, SIGNS)
     check_choice("order", order, ORDERS)
-    if not 0 <= spread <= 30:
-        raise ValueError(f"spread must be in [0, 30] decades, got {spread!r}")
+    check_number("spread", spread, "at least 0 and at most 30 decades")
     needed, free = 4 * 8 * count * size, psutil.virtual_memory().available  # drawn, sorted and rounded, in float64
     if needed > free:
         raise ValueError(

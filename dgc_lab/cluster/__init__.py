@@ -5,16 +5,6 @@ Lessons 3, 5, 7 and 8. `HorovodRanks` talk by allreduce and allgather, and ``%%p
 talk by allreduce.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "calls": "FunctionFailed ProcessDied RankDied RankFailed",
-        "horovod_ranks": "HorovodRanks",
-        "rank": "stop_requested",
-        "tensorflow_clusters": "MultiWorkerMirrored ParameterServers",
-        "tensorflow_roles": "serve",
-        "horovod_launcher": "horovodrun",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,7 +12,7 @@ import tempfile
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster.processes import interrupt_held_back, kill, start_guarded
 from dgc_lab.cluster.watchdog import remove_semaphores
-from dgc_lab.common import LabError, check_number, check_whole
+from dgc_lab.common import LabError, check_flag, check_number, check_text, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 
 LAST_LINES = 20  # of what a failed command said
@@ -42,6 +42,9 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     """
     check_whole("size", size, 1, 4096)
     check_number("timeout", timeout, "above 0 and at most 1000000")
+    check_flag("reachable", reachable)
+    for word in command:
+        check_text("command", word)
     if not command:
         raise ValueError("command must name a program, got nothing")
     paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])

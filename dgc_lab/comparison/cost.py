@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_whole
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, allgather, ring
@@ -100,7 +100,7 @@ def exchange_table(
         >>> table.round(1).values.tolist()
         [['summed', 1000.0, 1.0, 8.1, 25.7], ['gathered', 1000.0, 0.0, 8.0, 797.0]]
     """
-    for number in workers:
+    for number in check_list("workers", workers):
         check_whole("workers", number, 1)
     link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
     for scheme, given in messages.items():

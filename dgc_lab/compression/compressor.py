@@ -7,7 +7,6 @@ schemes ask for, checks that everything is finite, and commits state and update.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,46 +17,10 @@ from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
 from dgc_lab.compression.gradients import check_numbers, flatten, local_gradients
 from dgc_lab.compression.local_deltas import LocalDeltas
-from dgc_lab.compression.parts import GradientVectors, Parts, after, row_mean, subtract, whole_mean
+from dgc_lab.compression.parts import GradientVectors, Parts, row_mean, whole_mean
 from dgc_lab.compression.scheme import Scheme, StepContext
+from dgc_lab.compression.updates import Outcome, Report, Update, after, rows_with_momentum
 from dgc_lab.compression.wrappers import momentum_step
-
-
-class Report(NamedTuple):
-    """What one step sent; means over the workers in this process, so per rank under Horovod.
-
-    Attributes:
-        allreduce_bytes, allgather_bytes: int64 scalars, bytes that were handed to these collectives.
-        num_sent: float64 (variables,), elements of each gradient that were sent.
-        metadata: float32 (workers, numbers), each worker's metadata.
-    """
-
-    allreduce_bytes: tf.Tensor
-    allgather_bytes: tf.Tensor
-    num_sent: tf.Tensor
-    metadata: tf.Tensor
-
-
-class Outcome(NamedTuple):
-    """What all workers have in common after an exchange, and each worker's new state.
-
-    Attributes:
-        updates: of the compressed tensors: one vector, or one tensor each if the scheme works per tensor.
-        mean: float32 vector of the uncompressed variables.
-        rows: (values, row numbers) of each gradient of rows.
-        states: for each worker here, a list like ``Compressor.states``.
-        table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
-        bytes_sent: int64 (2,), bytes handed to allreduce and to allgather by the workers here.
-        num_sent: float64 (variables,), elements sent, mean over the workers here.
-    """
-
-    updates: list
-    mean: tf.Tensor
-    rows: list
-    states: list
-    table: tf.Tensor
-    bytes_sent: tf.Tensor
-    num_sent: tf.Tensor
 
 
 class Compressor(tf.Module):
@@ -212,13 +175,10 @@ class Compressor(tf.Module):
             if not self.keeps_rows:
                 own = [g if g is None else tf.convert_to_tensor(g) for g in own]
             weights = self.local.weights(self.trained, worker) if self.local else self.trained
-            prepared.append(self.parts.vectors(*local_gradients(own, weights, self.config, self.size), numbers))
+            prepared.append(
+                self.parts.vectors(*local_gradients(own, weights, self.config, self.communicator.size), numbers)
+            )
         return prepared
-
-    @property
-    def size(self) -> int:
-        """Number of workers in all."""
-        return self.communicator.size
 
     def agree(self, what: str) -> None:
         """Raise RanksDisagree unless ``what`` is the same on all ranks, which would otherwise wait for each other."""
@@ -239,7 +199,7 @@ class Compressor(tf.Module):
             seed = tf.stack([self.seed, tf.cast(self.step, tf.int32) + 1000 * place])
             worker_seed = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
             context = StepContext(
-                own.sizes, seed, worker_seed, self.size, ratio, self.wire.values, own.tensors, gradient
+                own.sizes, seed, worker_seed, self.communicator.size, ratio, self.wire.values, own.tensors, gradient
             )
             if per_tensor:
                 context = context._replace(sizes=own.sizes[place : place + 1], parts=None)
@@ -251,13 +211,7 @@ class Compressor(tf.Module):
         """Run the scheme on all workers here; ``dense`` makes tensors of sparse updates."""
         steps = [self.started(worker, own, ratio) for worker, own in enumerate(workers)]
         kinds, count, first_asked = workers[0], len(steps[0]), []
-        others = [
-            [
-                *([whole_mean(own.vector)] if own.uncompressed else []),
-                *(row_mean(rows, self.wire) for rows in own.slices),
-            ]
-            for own in workers
-        ]
+        others = [[*map(whole_mean, own.whole), *(row_mean(rows, self.wire) for rows in own.slices)] for own in workers]
 
         def watch(asked):
             self.agree_on(asked)
@@ -304,65 +258,31 @@ class Compressor(tf.Module):
 
     def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
         """Check that all is finite, then store the new state and apply or return the update: ``(updates, report)``."""
-        parts, nesterov = self.parts, self.scheme.nesterov
+        parts, momentum, nesterov = self.parts, self.scheme.momentum, self.scheme.nesterov
         for own, new in zip(self.states, outcome.states, strict=True):
             changes = changes + parts.put_state(own, new, kinds)
-        mean, rows = outcome.mean, {}
+        mean, rows = outcome.mean, []
         if self.velocity is not None and kinds.uncompressed:
             old = parts.pick(self.velocity, kinds.uncompressed, parts.uncompressed)
-            new, mean = momentum_step(old, mean, self.scheme.momentum, nesterov)
+            new, mean = momentum_step(old, mean, momentum, nesterov)
             changes.append((self.velocity, parts.put(self.velocity, new, kinds.uncompressed, parts.uncompressed)))
         for i, (values, numbers) in zip(kinds.rows, outcome.rows, strict=True):
-            if self.scheme.momentum:
-                velocities = (
-                    [tf.nest.flatten(own)[0] for own in self.states] if i in parts.compressed else [self.velocity]
-                )
-                values, changes = self.rows_with_momentum(i, values, numbers, velocities, changes)
-            values = tf.reshape(tf.cast(values, self.trained[i].dtype), [-1, *parts.shapes[i][1:]])
-            rows[i] = tf.IndexedSlices(values, numbers, tf.constant(parts.shapes[i].as_list()))
+            if momentum:
+                own = [tf.nest.flatten(state)[0] for state in self.states if state]
+                velocities = own if i in parts.compressed else [self.velocity]
+                values, changes = rows_with_momentum(parts, i, values, numbers, velocities, changes, momentum, nesterov)
+            rows.append((values, numbers))
         allreduced, allgathered = tf.unstack(outcome.bytes_sent // self.communicator.local)
         report = Report(allreduced, allgathered, outcome.num_sent, outcome.table[:, 1:])
         counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "num_sent": report.num_sent, "counted": 1}
-        checks, updates = check_numbers(outcome.table[:, 0], self.names), [None] * len(self.trained)
+        update = Update(parts, self.trained, kinds, outcome.updates, mean, rows)
+        checks = check_numbers(outcome.table[:, 0], self.names)
         with tf.control_dependencies(checks):
             done = [variable.assign(value) for variable, value in changes]
             done += [getattr(self, name).assign_add(more) for name, more in counts.items()]
-            if learning_rate is not None:
-                done += self.subtract(kinds, outcome.updates, mean, rows, learning_rate)
-        if learning_rate is None:
-            found = parts.by_variable(mean, kinds.uncompressed) | rows
-            if self.scheme.per_tensor:
-                found |= dict(zip(kinds.compressed, outcome.updates, strict=True))
-            elif outcome.updates:
-                found |= parts.by_variable(tf.convert_to_tensor(outcome.updates[0]), kinds.compressed)
-            for i, update in found.items():
-                updates[i] = tf.cast(update, self.trained[i].dtype) if i not in rows else update
+            done += update.subtract(learning_rate) if learning_rate is not None else []
+        updates = update.by_variable() if learning_rate is None else [None] * len(self.trained)
         return after(updates, [] if tf.executing_eagerly() else [*checks, *done]), report
-
-    def subtract(self, kinds: GradientVectors, updates: list, mean, rows: dict, learning_rate) -> list:
-        """Subtract the learning rate times the update from the trained variables."""
-        compressed, vector = [self.trained[i] for i in kinds.compressed], updates[0] if updates else None
-        if self.scheme.per_tensor:
-            vector = flatten(updates)
-        done = subtract(compressed, vector, learning_rate)
-        done += subtract([self.trained[i] for i in kinds.uncompressed], mean, learning_rate)
-        for i, update in rows.items():
-            values = tf.cast(learning_rate, update.dtype) * update.values
-            done.append(self.trained[i].scatter_sub(tf.IndexedSlices(values, update.indices)))
-        return done
-
-    def rows_with_momentum(self, i: int, values, numbers, velocities: list, changes: list):
-        """Return the update of some rows of variable ``i`` with momentum, and the changes with their new velocity."""
-        among = self.parts.compressed if i in self.parts.compressed else self.parts.uncompressed
-        positions = self.parts.positions(i, numbers, among)
-        new = {id(variable): value for variable, value in changes}
-        for variable in velocities:
-            vector = tf.convert_to_tensor(new.get(id(variable), variable))
-            old = tf.gather(vector, positions)
-            velocity, update = momentum_step(old, values, self.scheme.momentum, self.scheme.nesterov)
-            vector = tf.tensor_scatter_nd_update(vector, positions[..., None], velocity)
-            changes = [pair for pair in changes if pair[0] is not variable] + [(variable, vector)]
-        return update, changes
 
     def ratio_of_step(self, given=None):
         """Return the ratio of the coming step: the given one, or by the warm-up a number or a float64 scalar tensor."""

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.compression import native
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.driver import Wire
 from dgc_lab.compression.gradients import ends_of, first_non_finite, flatten, unflatten
-from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean, SparseVector
+from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean
 
 
 class GradientVectors(NamedTuple):
@@ -37,6 +36,11 @@ class GradientVectors(NamedTuple):
     sizes: tuple[int, ...]
     metadata: tf.Tensor
     unclipped: GradientVectors | None = None
+
+    @property
+    def whole(self) -> list[tf.Tensor]:
+        """The vector of the uncompressed variables, if there are any."""
+        return [self.vector] if self.uncompressed else []
 
     def each(self, shapes: list) -> list[tf.Tensor]:
         """Return the gradients of compressed, then of uncompressed variables."""
@@ -196,29 +200,3 @@ def row_mean(rows: tuple, wire: Wire):
     for (values, _), own in zip(parts, tf.split(positions, [tf.size(own) for _, own in parts]), strict=True):
         total = tf.tensor_scatter_nd_add(total, own[:, None], values)
     return wire.mean(total, len(parts)), every
-
-
-def subtract(variables: list, update, learning_rate: tf.Tensor) -> list:
-    """Subtract the learning rate times a flat update from variables, and return the operations that do so.
-
-    The entries of a `SparseVector` change only the weights that they belong to.
-    """
-    if not variables:
-        return []
-    operations = native.operations()
-    if operations and all(variable.dtype == tf.float32 for variable in variables):
-        entries, mean = (update.entries, update.dense) if isinstance(update, SparseVector) else ([], update)
-        indices, values = [pair[0] for pair in entries], [pair[1] for pair in entries]
-        handles = [variable.handle for variable in variables]
-        return [operations.dgc_subtract(handles, indices, values, mean, learning_rate)]
-    changes = unflatten(learning_rate * tf.convert_to_tensor(update), [variable.shape for variable in variables])
-    return [
-        variable.assign_sub(tf.cast(change, variable.dtype))
-        for variable, change in zip(variables, changes, strict=True)
-    ]
-
-
-def after(updates: list, operations: list) -> list:
-    """Return the same updates (tensors, rows or None) as new nodes, which wait for the operations."""
-    with tf.control_dependencies(operations):
-        return [u if u is None else tf.nest.map_structure(tf.identity, u, expand_composites=True) for u in updates]

@@ -291,8 +291,8 @@ def _search(magnitudes, segments, ratio, strides, starts, hierarchical):
         return magnitudes >= tf.gather(limits, every)
 
     def passing(limits):
-        counts = tf.math.bincount(tf.boolean_mask(every, passes(limits)), minlength=len(segments))
-        return tf.ensure_shape(counts, [len(segments)])  # which bincount does not tell a loop in a graph
+        found = tf.math.bincount(tf.boolean_mask(every, passes(limits)), minlength=len(segments))
+        return tf.ensure_shape(found, [len(segments)])  # in a graph, the loop below needs a static shape
 
     def too_few(passed, shares):
         return (tf.cast(passed, tf.float64) < TOO_FEW * tf.cast(wanted, tf.float64)) & (shares < 1)

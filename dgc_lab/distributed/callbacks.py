@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
+from dgc_lab.common import check_path
 from dgc_lab.compression.break_even import DENSE_ELEMENT
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 
@@ -90,7 +91,7 @@ class WriteCompression(keras.callbacks.Callback):
 
     def __init__(self, folder: str | os.PathLike):
         super().__init__()
-        self.folder, self.writer = str(folder), None
+        self.folder, self.writer = str(check_path("folder", folder)), None
 
     def on_train_begin(self, logs=None):
         if not hasattr(self.model.optimizer, "compressor"):

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from dgc_lab.common import LabError
 from dgc_lab.compression.break_even import dense_is_shorter
-from dgc_lab.compression.compressor import Compressor, Outcome
+from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.gradients import check_finite, flatten, sum_duplicate_rows
 from dgc_lab.compression.scheme import SparseVector
+from dgc_lab.compression.updates import Outcome
 from dgc_lab.compression.wire_format import nbytes
 from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, communicator_here, default_communicator
 

@@ -11,7 +11,7 @@ import socket
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_text
 from dgc_lab.distributed.communicators import HorovodWorkers
 
 LONGEST_NAME = 256
@@ -44,6 +44,8 @@ class HierarchicalCommunicator(HorovodWorkers):
     """
 
     def __init__(self, host: str | None = None):
+        if host is not None:
+            check_text("host", host)
         super().__init__()
         name = (host or socket.gethostname()).encode()[:LONGEST_NAME]
         padded = np.frombuffer(name.ljust(LONGEST_NAME, b"\0"), np.uint8)[None]

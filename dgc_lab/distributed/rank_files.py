@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError, load_arrays, save_arrays
+from dgc_lab.common import LabError, check_path, load_arrays, save_arrays
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
@@ -159,7 +159,7 @@ class SaveRanks(keras.callbacks.Callback):
 
     def __init__(self, folder: str | os.PathLike, communicator: Communicator | None = None):
         super().__init__()
-        self.folder, self.communicator = folder, communicator
+        self.folder, self.communicator = check_path("folder", folder), communicator
 
     def restore(self, model) -> int:
         """Put the newest epoch that all ranks have saved into a compiled model; how many epochs are done (0 at first).

@@ -3,13 +3,8 @@
 The standard library alone, so that it runs before anything else is installed; the doctor asks TensorFlow for GPUs.
 """
 
-from dgc_lab.arguments import hand_on
+from dgc_lab.install.build_horovod import build, horovod_state, require_horovod
+from dgc_lab.install.colab import prepare
+from dgc_lab.install.doctor import examine, report
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "build_horovod": "build horovod_state require_horovod",
-        "colab": "prepare",
-        "doctor": "examine report",
-    },
-)
+__all__ = ["build", "examine", "horovod_state", "prepare", "report", "require_horovod"]

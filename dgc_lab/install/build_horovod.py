@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dgc_lab.common import COMPILERS, LabError, cache_folder
+from dgc_lab.common import COMPILERS, LabError, cache_folder, check_flag
 from dgc_lab.install.horovod_source import (
     CHANGES,
     VERSION,
@@ -203,6 +203,7 @@ def build(force: bool = False) -> None:
         >>> build()  # doctest: +SKIP
         Horovod 0.28.1 for TensorFlow 2.21.0 is installed already.
     """
+    check_flag("force", force)
     tensorflow, wheels, start = tensorflow_version(), wheel_folder(), time.monotonic()
     if not force and horovod_state() == (VERSION, tensorflow):
         say(f"Horovod {VERSION} for TensorFlow {tensorflow} is installed already.")

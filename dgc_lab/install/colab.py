@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from dgc_lab.common import check_flag
 from dgc_lab.install.build_horovod import build, horovod_state
 
 NO_GPU = """\
@@ -24,6 +25,8 @@ def prepare(horovod: bool = False, gpu: bool = False) -> None:
     Example:
         >>> prepare(gpu=True)
     """
+    check_flag("horovod", horovod)
+    check_flag("gpu", gpu)
     if "COLAB_RELEASE_TAG" not in os.environ:  # Colab's own variable: the date of its image
         return
     if horovod and horovod_state()[0] is None:

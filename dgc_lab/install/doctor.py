@@ -30,6 +30,7 @@ PACKAGES = {
     "ipyparallel": ("8.8", True),
     "cloudpickle": ("3.0", True),
     "simpy": ("4.1", True),
+    "lazy-loader": ("0.4", True),
     "scikit-learn": ("1.6", True),
     "ipywidgets": ("7.7", True),
     "ipykernel": ("6.17", True),

@@ -9,22 +9,6 @@ A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a wo
 (`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "schedule": "DROPPED GradientEvent MODES Schedule Straggler",
-        "config": "AsyncConfig",
-        "training_loop": "train train_on",
-        "events": "Finished Score Training WorkerDied",
-        "tasks": "Classifier",
-        "worker": "worker_step",
-        "allreduce": "train_mirrored",
-        "metrics": "by_worker count_staleness events_in_order speed_in_parts summary",
-        "replaying": "replay",
-        "simulation": "StepCosts scale_row simulate sweep_workers",
-        "stability": "guaranteed_rate largest_stable_rate stable_rate",
-        "widget": "StragglerLab",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dgc_lab.common import check_number, check_whole
+from dgc_lab.common import check_flag, check_instance, check_number, check_whole
 from dgc_lab.parameter_server.schedule import Schedule
 
 
@@ -43,6 +43,8 @@ class AsyncConfig:
     score_every: int = 100
 
     def __post_init__(self):
+        check_instance("schedule", self.schedule, Schedule)
+        check_flag("staleness_aware", self.staleness_aware)
         check_whole("gradients", self.gradients, 1, 1_000_000)
         check_whole("batch", self.batch, 1, min(2**16, 2**27 // self.gradients))  # their order is a gigabyte at most
         check_whole("seed", self.seed, 0, 2**31 - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_instance, check_list, check_number, check_whole
 
 #: Who waits for whom; a `Schedule` and an `AsyncConfig` take the name.
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
@@ -80,7 +80,8 @@ class Schedule:
         check_choice("mode", self.mode, MODES)
         check_whole("bound", self.bound, 0, 1_000_000)
         check_whole("backup", self.backup, 1, 1023)
-        slow = [straggler.worker for straggler in self.stragglers]
+        stragglers = check_list("stragglers", self.stragglers)
+        slow = [check_instance("stragglers", straggler, Straggler).worker for straggler in stragglers]
         if len(set(slow)) < len(slow):
             raise ValueError(f"stragglers must name each worker once, got {slow}")
 

@@ -7,14 +7,15 @@ training each worker gives one gradient to an update; a real one that is late to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import simpy
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_some, check_text, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
@@ -41,14 +42,11 @@ class StepCosts:
 
     def __post_init__(self):
         for name, given in list(vars(self).items()):
-            try:
-                values = np.asarray(given, float).ravel()
-            except (TypeError, ValueError):
-                raise ValueError(f"{name} must be seconds, one number or several, got {given!r}") from None
-            if not values.size:
-                raise ValueError(f"{name} must hold at least one number of seconds, got none")
+            if isinstance(given, str | bytes) or not isinstance(given, numbers.Real | Iterable):
+                raise ValueError(f"{name} must be a number or a list of numbers, got {given!r}")
+            values = [given] if isinstance(given, numbers.Real) else check_some(name, list(given))
             allowed = f"{'above' if name == 'computing' else 'at least'} 0 seconds and finite"
-            object.__setattr__(self, name, tuple(check_number(name, value, allowed) for value in values.tolist()))
+            object.__setattr__(self, name, tuple(float(check_number(name, value, allowed)) for value in values))
 
     @classmethod
     def measured(cls, records: list[GradientEvent]) -> StepCosts:
@@ -203,6 +201,7 @@ def sweep_workers(
         >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
         8.0
     """
+    workers = check_list("workers", workers)
     points = [(name, schedule, count) for name, schedule in schedules.items() for count in workers]
     if not points:
         raise ValueError("schedules and workers must not be empty, got nothing to simulate")
@@ -226,6 +225,8 @@ def scale_row(name: str, records: list[GradientEvent], workers: int, source: str
         >>> row["gradients/s"], row["mean staleness"], row["idle share"]
         (1.0, 0.0, 0.5)
     """
+    check_text("name", name)
+    check_whole("workers", workers, 1)
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})
     found = figures(records, batch_size=1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dgc_lab.cluster import stop_requested
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import LabError, check_file, load_arrays, save_arrays
+from dgc_lab.common import LabError, check_file, check_path, load_arrays, save_arrays
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Finished, Score, Training, WorkerDied
 from dgc_lab.parameter_server.schedule import DROPPED, NOT_YET, GradientEvent
@@ -49,6 +49,8 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
     from dgc_lab.parameter_server.server import ParameterServerModel
     from dgc_lab.parameter_server.worker import worker_step
 
+    if checkpoint is not None:
+        check_file("checkpoint", checkpoint)
     workers = roles.number_of("worker")
     config.check(workers)
     state = restore(checkpoint, task, config, workers)
@@ -90,7 +92,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
     """The state to begin with: the checkpoint's where there is one, else the task's first weights."""
     weights = task.initial_weights()
-    if checkpoint is None or not check_file("checkpoint", checkpoint).exists():
+    if checkpoint is None or not Path(checkpoint).exists():
         fresh = np.full(config.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
     file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)
@@ -148,10 +150,10 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     from dgc_lab.cluster import ParameterServers
 
+    if checkpoint is not None:  # the coordinator has a working folder of its own
+        checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
     config.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
-        if checkpoint is not None:  # the coordinator has a working folder of its own
-            checkpoint = str(Path(checkpoint).expanduser().absolute())
         events = cluster.stream(train, task, config, checkpoint)
     elif checkpoint is not None:
         raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")

@@ -6,15 +6,6 @@ with right and wrong ways to exchange gradients, and local SGD, which averages w
 makes one model of replicas that trained alone.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "mirrored_variable": "AGGREGATIONS ASSIGNMENTS SYNCHRONIZATIONS AssignmentResult TooLate all_pairs all_reduce "
-        "assign_on_replicas copies mirrored per_replica_variable start_devices through_checkpoint try_pair",
-        "training_loop": "batch_order combined_weights dense_network largest_difference train",
-        "figures": "copies_before_and_after",
-        "widget": "ReplicaExplorer",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from dgc_lab.common import check_list, check_number, check_text
 from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
         >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
         'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
+    check_text("title", title)
+    for value in check_list("values", values):
+        check_number("values", value, "a number")
     if outcome.before and len(values) != len(outcome.before):
         raise ValueError(f"values must be one for each of {len(outcome.before)} copies, got {len(values)}")
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import LabError, check_choice, check_whole
+from dgc_lab.common import LabError, check_choice, check_list, check_number, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
 MOST_REPLICAS = 8
@@ -89,15 +89,11 @@ def mirrored(replicas: int = 4, cross_device_ops: tf.distribute.CrossDeviceOps |
 
     Args:
         replicas: 1 to 8, else a ValueError.
-        cross_device_ops: how the replicas' tensors are added up, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
-            None is ``NcclAllReduce`` on GPUs and ``ReductionToOneDevice`` on CPU devices. TensorFlow's own choice for
-            the latter, collective operations, numbers its groups anew in each strategy: a second strategy with
-            another number of replicas ends in "is joining a group with size 4, but that group has size 2", until
-            the kernel is restarted.
+        cross_device_ops: how to add up the replicas' tensors, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
+            None is NcclAllReduce on GPUs, ReductionToOneDevice on CPUs: collectives fail for a second group size.
 
     Raises:
-        TooLate: there are fewer devices, and TensorFlow has started. Without this check TensorFlow would put several
-            replicas on one device without a word.
+        TooLate: there are fewer devices, and TensorFlow has started; it would put several replicas on one device.
 
     Example:
         >>> mirrored(4).num_replicas_in_sync  # doctest: +SKIP
@@ -118,7 +114,7 @@ def per_replica_variable(
 
     Args:
         strategy: of `mirrored`.
-        initial: number or array, the first value of every copy.
+        initial: the first value of every copy, a finite number.
         aggregation, synchronization: one of `AGGREGATIONS` and of `SYNCHRONIZATIONS`.
 
     Example:
@@ -128,6 +124,7 @@ def per_replica_variable(
     """
     check_choice("aggregation", aggregation, AGGREGATIONS)
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
+    check_float32("initial", initial)
     with strategy.scope():
         return tf.Variable(
             initial,
@@ -160,11 +157,16 @@ def one_each(strategy, values):
 def check_values(strategy, values) -> None:
     """A ValueError unless there is one finite number per replica."""
     replicas = strategy.num_replicas_in_sync
-    if len(values) != replicas:
+    if len(check_list("values", values)) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
-    for place, value in enumerate(values):
-        if not abs(value) <= LARGEST:
-            raise ValueError(f"values must be finite numbers in float32, got {value!r} for replica {place}")
+    for value in values:
+        check_float32("values", value)
+
+
+def check_float32(argument: str, value) -> None:
+    """A ValueError unless the value is a finite number in float32."""
+    if not abs(check_number(argument, value, "finite in float32")) <= LARGEST:
+        raise ValueError(f"{argument} must be finite in float32, got {value!r}")
 
 
 def check_alike(argument: str, arrays) -> None:
@@ -217,8 +219,7 @@ def try_pair(
     check_choice("synchronization", synchronization, SYNCHRONIZATIONS)
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
-    if not abs(initial) <= LARGEST:
-        raise ValueError(f"initial must be a finite number in float32, got {initial!r}")
+    check_float32("initial", initial)
     before, after, stage = (), (), "create"
     try:
         variable = per_replica_variable(strategy, initial, aggregation, synchronization)

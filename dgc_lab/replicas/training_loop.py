@@ -6,14 +6,14 @@ What the replicas exchange, and by what the loss is divided, are arguments, so t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_flag, check_list, check_number, check_whole
 from dgc_lab.replicas.mirrored_variable import check_alike, one_each
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
@@ -75,6 +75,7 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
     if batch % replicas:
         raise ValueError(f"batch must be a multiple of the {replicas} replicas, got {batch}")
     check_whole("seed", seed, 0)
+    check_flag("own_slices", own_slices)
     random = np.random.default_rng(seed)
     if not own_slices:
         return random.integers(0, examples, (steps, batch)).reshape(steps, replicas, -1).astype(np.int32)
@@ -111,7 +112,7 @@ def train(
     momentum: float = 0.0,
     exchange: str = "MEAN",
     divide_by: str = "replica batch",
-    average_after: Container[int] = (),
+    average_after: Iterable[int] = (),
 ) -> Trained:
     """Train one model per replica; with an exchange of gradients they stay the same model.
 
@@ -155,6 +156,7 @@ def train(
         raise ValueError(f"order must hold places of the {len(images)} images, got {order.min()} to {order.max()}")
     check_number("learning_rate", learning_rate, "above 0", finite=True)
     check_number("momentum", momentum, "at least 0 and below 1")
+    average_after = {check_whole("average_after", step, 1) for step in check_list("average_after", average_after)}
     images, labels = tf.constant(images), tf.constant(labels)
     if images.shape.rank < 2 or images.shape[:1] != labels.shape or not labels.dtype.is_integer:
         raise ValueError(f"labels must be a whole number for each of images, got {labels.shape} and {images.shape}")

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_flag, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import Link, allgather, ring
@@ -61,8 +61,11 @@ class Workload:
     def __post_init__(self):
         check_number("compute", self.compute, "above 0", finite=True)
         check_number("overlap", self.overlap, "in [0, 1]")
-        for name in ("elements", "selection", "adding", "whole", "entry_bytes"):
+        for name in ("selection", "adding"):
             check_number(name, getattr(self, name), "at least 0", finite=True)
+        for name in ("elements", "whole", "entry_bytes"):
+            check_whole(name, getattr(self, name), 0)
+        check_flag("by_tensor", self.by_tensor)
 
     @property
     def hides(self) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from dgc_lab.common import check_number, check_some
+from dgc_lab.common import check_number, check_some, check_text
 from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.network import GBIT
 from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, lines, style
@@ -98,6 +98,10 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
         >>> lines_and_marks(frame, "Mbit/s", "ms a step").alt
         'ms a step by Mbit/s. dense, modelled: 40 at 10; dense, measured: 42.5 at 10.'
     """
+    check_text("xlabel", xlabel)
+    check_text("ylabel", ylabel)
+    if break_even is not None:
+        check_number("break_even", break_even, "above 0")
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
     if set(frame["source"]) - {"modelled", "measured"}:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number, check_some, check_whole, results_file
+from dgc_lab.common import check_choice, check_list, check_number, check_some, check_whole, results_file
 from dgc_lab.scaling.calibration import Measured, fit
 from dgc_lab.scaling.cost_model import Estimate, bytes_against_dense, gain, step
 from dgc_lab.scaling.network import GBIT, Link
@@ -141,6 +141,7 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
         >>> times_over_links([row, dgc]).selection
         0.009
     """
+    check_number("ratio", ratio, "in [0, 1]")
     alone = [row["ms"] for row in rows if row["method"] == "no exchange"]
     dgc = [row for row in rows if row["method"] == "DGC" and row["ratio"] == ratio]
     selection = [row["selection_ms"] for row in dgc if (row["values"], row["indices"]) == ("float32", "int32")]
@@ -209,9 +210,9 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.Data
     """
     import pandas as pd
 
-    for ratio in ratios:
+    for ratio in check_list("ratios", ratios):
         check_number("ratios", ratio, "in [0, 1]")
-    for number in workers:
+    for number in check_list("workers", workers):
         check_whole("workers", number, 1)
     shares = [[bytes_against_dense(number, ratio) for number in workers] for ratio in ratios]
     return pd.DataFrame(shares, index=pd.Index(ratios, name="ratio"), columns=pd.Index(workers, name="workers"))
@@ -234,7 +235,7 @@ def gains_by_bandwidth(
     """
     import pandas as pd
 
-    for bandwidth in bandwidths:
+    for bandwidth in check_list("bandwidths", bandwidths):
         check_number("bandwidths", bandwidth, "above 0")
     links = [dataclasses.replace(link, bandwidth=bandwidth) for bandwidth in bandwidths]
     lines = [

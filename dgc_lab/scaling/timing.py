@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_text, check_whole
 from dgc_lab.scaling.cost_model import ELEMENTS, Workload
 from dgc_lab.scaling.named_shapes import SHAPES
 
@@ -35,6 +35,9 @@ class StepTimes:
         adding: to unpack and add up a received entry; the model counts those of all workers, its own once more.
         compute_is, selection_is: where these come from.
 
+    Raises:
+        ValueError: a time is negative or no number, or a source is not text.
+
     Example:
         >>> StepTimes(compute=0.05, selection=0.01, adding=1e-8).compute_is
         'assumed'
@@ -45,6 +48,12 @@ class StepTimes:
     adding: float
     compute_is: str = ASSUMED
     selection_is: str = ASSUMED
+
+    def __post_init__(self):
+        for name in ("compute", "selection", "adding"):
+            check_number(name, getattr(self, name), "at least 0 seconds")
+        for name in ("compute_is", "selection_is"):
+            check_text(name, getattr(self, name))
 
 
 def measured(batch: int = 50, rounds: int = 9) -> StepTimes:
@@ -213,7 +222,7 @@ def selection_times(
 
     check_whole("elements", elements, 1, 2**30)
     check_whole("rounds", rounds, 3, 1000)
-    for ratio in ratios:
+    for ratio in check_list("ratios", ratios):
         check_number("ratios", ratio, "above 0 and below 1")
     x, lines = tf.random.stateless_normal([elements], (0, 0)), []
     for ratio in ratios:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_number, results_file
+from dgc_lab.common import check_choice, check_file, check_list, check_number, check_whole, results_file
 from dgc_lab.training.sweeps import read_rows, train_each
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ class Run:
     def __post_init__(self):
         check_choice("clipping", self.clipping, CLIPPINGS)
         allowed = [n for n in range(1, EXAMPLES_A_STEP + 1) if EXAMPLES_A_STEP % n == 0]
-        if self.workers not in allowed:
+        if check_whole("workers", self.workers, 1) not in allowed:
             raise ValueError(f"workers must be one of {', '.join(map(str, allowed))}, got {self.workers!r}")
         check_number("ratio", self.ratio, "above 0 and at most 1")
+        check_whole("seed", self.seed, 0)
 
     def settings(self, steps: int, learning_rate: float):
         """As `dgc_lab.training.distributed_trainer.DistributedConfig`."""
@@ -87,10 +88,17 @@ def table_runs(
 
     Runs that differ in the ratio alone follow each other: they share one trace of the step.
 
+    Raises:
+        ValueError: an argument is not a list, or a member is not allowed in a `Run`.
+
     Example:
         >>> [(run.workers, run.ratio) for run in table_runs((1, 4), (0.01,)) if run.clipping == "none"]
         [(1, 1.0), (1, 0.01), (4, 0.01)]
     """
+    workers, seeds = check_list("workers", workers), check_list("seeds", seeds)
+    ratios = check_list("ratios", ratios)
+    for seed in seeds:
+        check_whole("seeds", seed, 0)
     return [
         Run(number, ratio, clipping, seed)
         for number, seed, clipping in itertools.product(workers, seeds, ("none", "by workers"))
@@ -122,6 +130,8 @@ def train_runs(runs: Sequence[Run], steps: int = STEPS, out: str | os.PathLike |
     """
     from dgc_lab.workloads.data import load
 
+    if out is not None:
+        check_file("out", out)
     data = load("digits")
     trainer_of = functools.lru_cache(maxsize=1)(lambda settings: watched_trainer(settings, data))
     every = [(run.settings(steps, LEARNING_RATE), run.ratio) for run in runs]

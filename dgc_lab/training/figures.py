@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_number, check_some
 from dgc_lab.distributed.timeline import by_phase
 from dgc_lab.training.live_figure import Curves
@@ -41,7 +41,7 @@ def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     vector = np.asarray(vector, dtype=float)
     if vector.ndim != 1:
         raise ValueError(f"vector must have one dimension, got shape {vector.shape}")
-    check_number("threshold", float(threshold), "at least 0")
+    check_number("threshold", threshold, "at least 0")
     kept = np.abs(vector) >= threshold
     figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
     axes = figure.subplots()

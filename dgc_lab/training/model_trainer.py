@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_number, check_whole
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig

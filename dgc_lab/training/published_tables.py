@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, results_file
+from dgc_lab.common import check_choice, check_whole, results_file
 from dgc_lab.training.sweeps import read_rows, table
 
 #: Updates of each published row, of all workers together.
@@ -107,6 +107,7 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
         [1.0, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("method", method, METHODS)
+    check_whole("seed", seed, 0)
     return _made("two_node_dgc" if method == "dgc" else "two_node_masking", f"two_node_{method}", seed=seed)
 
 

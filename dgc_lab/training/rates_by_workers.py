@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from dgc_lab.common import check_some, check_whole, free_memory
+from dgc_lab.common import check_list, check_some, check_whole, free_memory
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.communicators import SimulatedWorkers
 from dgc_lab.training.events import TrainingDiverged
@@ -76,7 +76,8 @@ def accuracy_by_rate(
     """
     check_whole("batch", batch, 1, 10**6)
     check_some("runs", runs)
-    check_some("seeds", seeds)
+    for seed in check_some("seeds", check_list("seeds", seeds)):
+        check_whole("seeds", seed, 0)
     check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()), 10**9)
     data, found = data or load("digits"), {}
     for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from dgc_lab.common import free_memory
+from dgc_lab.common import check_text, check_whole, free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
 
 
@@ -18,6 +18,9 @@ def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
     """A run's events as a list, with a progress bar, behind ``label``, while it trains.
 
     ``run`` is what `dgc_lab.training.model_trainer.ModelTrainer.run` gives, ``steps`` how many updates it will make.
+
+    Raises:
+        ValueError: ``steps`` is not a whole number of at least 0, or ``label`` is not text.
 
     Example:
         >>> from dgc_lab.training import DistributedConfig, DistributedTrainer
@@ -27,6 +30,8 @@ def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
     """
     from tqdm.auto import tqdm
 
+    check_whole("steps", steps, 0)
+    check_text("label", label)
     events = []
     with tqdm(total=steps, desc=label, unit="step", leave=False) as bar:
         for event in run:

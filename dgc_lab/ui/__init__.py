@@ -4,12 +4,6 @@
 those that compute at once, `live_run` that of those that train, with a `live_figure`; `prediction` a widget of its own.
 """
 
-from dgc_lab.arguments import hand_on
+import lazy_loader
 
-__getattr__, __dir__, __all__ = hand_on(
-    __name__,
-    {
-        "prediction": "Prediction",
-        "charts": "Picture bars losses",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from dgc_lab.common import check_some
+from dgc_lab.common import check_some, check_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,6 +147,7 @@ def bars(table: dict | pd.DataFrame | pd.Series, xlabel: str) -> Picture:
     """
     import pandas as pd
 
+    check_text("xlabel", xlabel)
     frame = table if isinstance(table, pd.DataFrame) else pd.Series(table).to_frame("")
     if not frame.size:
         raise ValueError(f"table must hold at least one number, got {frame.shape[0]} rows and {frame.shape[1]} columns")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import ipywidgets
 import pandas as pd
 
-from dgc_lab.common import check_number
+from dgc_lab.common import check_list, check_number, check_text
 from dgc_lab.ui.widget import Column, message_line
 
 NONE_MADE = "none made"
@@ -48,12 +48,17 @@ class Prediction(Column):
         step: float = 0.01,
         form: str = ".2f",
     ):
-        if not of or len(set(of)) != len(of):
+        check_text("question", question)
+        for name in check_list("of", of):
+            check_text("of", name)
+        if len(of) == 0 or len(set(of)) != len(of):
             raise ValueError(f"of must name one thing or several, none of them twice, got {of!r}")
-        if not -math.inf < least < most < math.inf:
-            raise ValueError(f"least must be below most, and both finite, got {least!r} and {most!r}")
-        check_number("step", step, "above 0", finite=True)
-        if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", form):
+        for name, bound in (("least", least), ("most", most)):
+            check_number(name, bound, "finite")
+        if not least < most:
+            raise ValueError(f"least must be below most, got {least!r} and {most!r}")
+        check_number("step", step, "above 0 and finite")
+        if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", check_text("form", form)):
             raise ValueError(f"form must be a number's format such as .2f, without sign and width, got {form!r}")
         self.form, self.kept = form, None
         wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Annotated
 
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike
 from dgc_lab.common import check_some, check_whole
 
-Int32 = Annotated[int, "at least 0 and at most 2147483647"]
 
-
-def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: Int32, batch: int, seed: Int32):
+def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batch: int, seed: int | tf.Tensor):
     """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
 
-    A ValueError for fewer than one in a batch.
+    A ValueError for fewer than one in a batch, and for a step or seed that int32 does not hold.
 
     Args:
         images, labels: the training set.
-        step: int32 scalar tensor, 0 for the first.
+        step: 0 for the first; an int or an int32 scalar tensor.
         batch: how many examples to draw; more than there are is allowed.
-        seed: int32 scalar tensor.
+        seed: an int of at least 0 or an int32 scalar tensor.
 
     Example:
         >>> images, labels = pick_batch(tf.range(4), tf.range(4), tf.constant(0), 4, tf.constant(0))
@@ -34,6 +31,9 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: Int32, batch: int, se
         [0, 1, 2, 3]
     """
     check_whole("batch", batch, 1, 2**30)
+    for name, number in (("step", step), ("seed", seed)):
+        if not tf.is_tensor(number):
+            check_whole(name, number, 0, 2**31 - 1)
     examples = tf.shape(labels)[0]
     places = step * batch + tf.range(batch)
     epochs = places // examples

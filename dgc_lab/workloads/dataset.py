@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_text
 
 
 class DataError(LabError):
@@ -37,6 +37,9 @@ class Dataset:
         x_train, x_test: float32 in [0, 1], (examples, height, width, channels).
         y_train, y_test: int32 labels 0 to 9, (examples,).
 
+    Raises:
+        ValueError: ``name`` is not text.
+
     Example:
         >>> from dgc_lab.workloads import load
         >>> load("digits").x_test.shape
@@ -48,6 +51,9 @@ class Dataset:
     y_train: np.ndarray
     x_test: np.ndarray
     y_test: np.ndarray
+
+    def __post_init__(self):
+        check_text("name", self.name)
 
     def fingerprint(self) -> str:
         """Eight hexadecimal digits that differ when the examples differ; rows of a sweep carry them."""

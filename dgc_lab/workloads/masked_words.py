@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
-from dgc_lab.arguments import ArrayLike, Seed
-from dgc_lab.common import check_some, check_whole
+from dgc_lab.common import Seed, check_some, check_whole
 from dgc_lab.workloads.text import MASK, SPECIAL, UNKNOWN, Vocabulary
 
 SHARE = 0.15  # of the words are to be guessed; of these

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import keras
 from keras.initializers import HeNormal
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_list, check_whole
 
 STAGES = (16, 32, 64)  # filters
 BLOCKS = 3  # in each stage
@@ -36,8 +36,8 @@ def resnet20(shape: Sequence[int] = (32, 32, 3), classes: int = 10, seed: int = 
         >>> sum(int(keras.ops.size(weight)) for weight in model.trainable_weights)  # published: 0.27 M
         269722
     """
-    shape = tuple(shape)
-    if len(shape) != 3 or min(shape[:2]) < 4 or shape[2] < 1:
+    shape = tuple(check_whole("shape", side, 1) for side in check_list("shape", shape))
+    if len(shape) != 3 or min(shape[:2]) < 4:
         raise ValueError(f"shape must be (height, width, channels) with sides of at least 4, got {shape}")
     check_whole("classes", classes, 2, 10**6)
     check_whole("seed", seed, 0, 2**31 // 1000)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_list, check_text, check_whole
 from dgc_lab.workloads.dataset import DataError
 
 HELD_OUT = 0.1  # of the paragraphs, for testing
@@ -47,6 +47,8 @@ class Vocabulary:
     words: tuple[str, ...]
 
     def __post_init__(self):
+        for word in check_list("words", self.words):
+            check_text("words", word)
         if tuple(self.words[: len(SPECIAL)]) != SPECIAL or len(set(self.words)) < len(self.words):
             raise ValueError(f"words must begin with {', '.join(SPECIAL)} and name each once, got {self.words[:5]}...")
 
@@ -124,6 +126,8 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int 
         >>> words.train.shape[1], len(words.train) > 5 * len(words.test)
         (16, True)
     """
+    if text is not None:
+        check_text("text", text)
     check_whole("length", length, 2, 10_000)
     check_whole("least", least, 1)
     check_whole("seed", seed, 0)

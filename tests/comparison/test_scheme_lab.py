@@ -112,7 +112,9 @@ def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
 def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkeypatch):
     asked, stream = [], two_ranks.stream
     monkeypatch.setattr(two_ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
-    text = "def typed(gradient, state, _):\n    mean = yield AllReduceMean(0.5 * gradient)\n    return mean, mean, state"
+    text = (
+        "def typed(gradient, state, _):\n    mean = yield AllReduceMean(0.5 * gradient)\n    return mean, mean, state"
+    )
     space = {"AllReduceMean": AllReduceMean, "__name__": "__main__"}
     exec(text, space)  # as a notebook's cell: the function is in no module that a rank could import
     widget = lab(mine=Scheme(space["typed"]), ranks=two_ranks)

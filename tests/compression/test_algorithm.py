@@ -618,9 +618,9 @@ def test_one_traced_step_serves_every_ratio():
 
 
 @pytest.mark.parametrize(
-    ("workers", "allowed"),
-    [(0, " from 1 to 256"), (-1, " from 1 to 256"), (257, " from 1 to 256"), (1.5, ""), (True, "")],
+    "workers",
+    [0, -1, 257, 1.5, True],
 )
-def test_impossible_numbers_of_workers(workers, allowed):
-    with pytest.raises(ValueError, match=f"workers must be a whole number{allowed}, got {workers}"):
+def test_impossible_numbers_of_workers(workers):
+    with pytest.raises(ValueError, match=f"workers must be a whole number from 1 to 256, got {workers}"):
         SimulatedWorkers(workers)

@@ -2,13 +2,29 @@
 
 import os
 import pwd
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from dgc_lab.aggregation import errors, exchange
-from dgc_lab.common import LabError, cache_folder, check_file, check_folder, check_number, load_arrays, save_arrays
+from dgc_lab.common import (
+    LabError,
+    cache_folder,
+    check_file,
+    check_flag,
+    check_folder,
+    check_instance,
+    check_list,
+    check_number,
+    check_path,
+    check_some,
+    check_text,
+    load_arrays,
+    save_arrays,
+)
 from dgc_lab.comparison import exchange_table
 from dgc_lab.ui import Prediction
 from dgc_lab.workloads import load, resnet20
@@ -51,7 +67,7 @@ def test_without_a_home_a_folder_of_ones_own_is_asked_for(monkeypatch):
 def test_a_whole_number_beyond_all_floats_is_refused_by_name(value):
     with pytest.raises(ValueError, match=r"rate must be finite, got -?10{400}"):
         check_number("rate", value, "finite")
-    with pytest.raises(ValueError, match=r"step must be a number, got -?10{100}"):
+    with pytest.raises(ValueError, match=r"step must be above 0 and finite, got -?10{400}"):
         Prediction("?", of=("a",), step=value)
 
 
@@ -84,3 +100,32 @@ def test_files_whose_names_differ_after_the_last_point_alone_are_saved_at_once(t
 def test_an_array_of_no_dimension_is_no_list(call, name, scalar):
     with pytest.raises(ValueError, match=rf"{name} must be a list"):
         call(scalar)
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "message"),
+    [
+        (check_flag, "no", "x must be True or False, got 'no'"),
+        (check_flag, 1, "x must be True or False, got 1"),
+        (check_text, 5, "x must be text, got 5"),
+        (check_path, 5, "x must be a path, got 5"),
+        (check_list, "1, 2", "x must be a list, got '1, 2'"),
+        (check_list, {"a": 1}, "x must be a list, got {'a': 1}"),
+        (check_list, 5, "x must be a list, got 5"),
+        (check_some, 5, "x must hold at least one thing, got 5"),
+        (check_some, [], "x must hold at least one thing, got []"),
+        (lambda name, value: check_number(name, value, "above 0"), True, "x must be a number, got True"),
+        (lambda name, value: check_instance(name, value, dict), [], "x must be an instance of dict, got []"),
+    ],
+)
+def test_checks_name_argument_value_and_what_is_allowed(check, value, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check("x", value)
+
+
+def test_checks_return_valid_values():
+    assert check_flag("x", False) is False
+    assert check_text("x", "") == ""
+    assert check_path("x", "a/b") == Path("a/b")
+    assert check_list("x", np.arange(3)) == check_list("x", range(3)) == [0, 1, 2]
+    assert check_instance("x", {}, dict) == {}

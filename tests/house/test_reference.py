@@ -38,7 +38,7 @@ def refuses(thing):
     """Whether a function, or the making of an instance, raises by itself or by one of the checks of arguments."""
     makers = [vars(thing).get(name) for name in ("__init__", "__post_init__")] if inspect.isclass(thing) else [thing]
     for maker in makers:
-        if inspect.isfunction(inspect.unwrap(maker)) if maker else False:
+        if inspect.isfunction(maker):
             try:
                 tree = ast.parse(textwrap.dedent(inspect.getsource(maker)))
             except OSError:  # made by dataclasses
@@ -63,7 +63,7 @@ def missing(room, name, thing):
     if not (inspect.isclass(thing) or inspect.isroutine(thing) or callable(thing)):
         return [] if constant_words(room, name) else ["purpose"]
     words = (thing.__doc__ or "") if inspect.isclass(thing) else inspect.getdoc(thing) or ""
-    file = inspect.getmodule(inspect.unwrap(thing)).__doc__ or ""
+    file = inspect.getmodule(thing).__doc__ or ""
     is_error = inspect.isclass(thing) and issubclass(thing, BaseException)
     there = {
         "purpose": bool(words.strip()) and not words.startswith(f"{name}("),  # what dataclasses write

@@ -73,12 +73,12 @@ def test_doctor_names_the_remedy(monkeypatch):
     assert re.search(r"^- +horovod", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib"])
+@pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib", "lazy-loader"])
 def test_doctor_speaks_where_a_package_is_missing(missing):
     """The package cannot be imported, and TensorFlow with it where it needs it."""
     code = f"""
 import importlib.metadata, sys
-sys.modules[{missing!r}] = None
+sys.modules[{missing.replace("-", "_")!r}] = None
 usual = importlib.metadata.version
 def version(name):
     if name == {missing!r}:
@@ -99,6 +99,7 @@ def test_lower_bounds_are_met_by_colab():
 
     colab = pins((ROOT / "colab" / "freeze.txt").read_text())
     colab |= {"pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5", "tqdm": "4.67", "cloudpickle": "3.1.1"}
+    colab |= {"lazy-loader": "0.4"}  # which scikit-image and librosa ask for
     colab |= {"scipy": "1.14.1"}  # the oldest for its Python 3.13
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:

@@ -1,0 +1,10 @@
+from .calls import FunctionFailed as FunctionFailed
+from .calls import ProcessDied as ProcessDied
+from .calls import RankDied as RankDied
+from .calls import RankFailed as RankFailed
+from .horovod_launcher import horovodrun as horovodrun
+from .horovod_ranks import HorovodRanks as HorovodRanks
+from .rank import stop_requested as stop_requested
+from .tensorflow_clusters import MultiWorkerMirrored as MultiWorkerMirrored
+from .tensorflow_clusters import ParameterServers as ParameterServers
+from .tensorflow_roles import serve as serve
