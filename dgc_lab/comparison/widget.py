@@ -61,7 +61,7 @@ class SchemeLab(LivePanel):
             self.runs,
             self._trainer,
             published={},
-            frame=scheme_frame,
+            table=scheme_frame,
             label=lambda settings, ratio, first: settings.facts()["scheme"],
             group=self._shared_settings,
             sent=lambda row: row["bytes a step"] / 1000,
@@ -159,7 +159,7 @@ class SchemeLab(LivePanel):
         return f"{base}:ratio={own.default}" + f",{given}" * bool(given)
 
 
-def scheme_frame(rows: list[dict]):
+def scheme_frame(rows: list[dict], _):
     """Return the rows as a table: settings in which they differ, scheme, accuracy, loss, seconds and bytes a step."""
     frame = table(rows).drop(columns=["ratio", "kept"])
     return frame if "scheme" in frame else frame.assign(scheme=[row["scheme"] for row in rows])

@@ -79,6 +79,7 @@ class StragglerLab(LivePanel):
         super().__init__(runs, controls, [*columns, "batch gradients seed"], settings)
         self._show_controls_of_mode()
 
+    redraw_share = 0.02  # its training runs in other processes
     records = property(lambda self: self.experiment.records)
     servers = property(lambda self: self.experiment.servers)
 
@@ -226,7 +227,6 @@ def slowdown_of(settings: AsyncConfig) -> float:
 
 
 def who_trains(settings: AsyncConfig, workers: int) -> str:
-    """Describe the workers, their mode, and the slow one."""
     who = f"{workers} {'worker' if workers == 1 else 'workers'}"
     who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
     if settings.schedule.stragglers:

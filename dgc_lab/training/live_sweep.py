@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import itemgetter
 
 from ipywidgets import Dropdown, FloatLogSlider, FloatText, IntText, Text, Widget
@@ -81,39 +81,23 @@ def runs_from(panel) -> Callable:
     return runs
 
 
+@dataclass(eq=False)
 class LiveSweep:
-    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`: train one run after another.
+    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`: train one run after another. All have one number of steps."""
 
-    Args:
-        runs: function that reads the controls and returns settings and ratio of each run, all of one data set and with
-            the same number of steps.
-        trainer: function of settings and data that returns a trainer.
-        published: published accuracy and loss by ratio, for table and figure of runs on MNIST.
-        label: function of a run's settings and ratio, and of the first run's settings, to its name in the legend.
-        group: function of the settings; runs with equal results have the same marker.
-        sent: function of a row to how much the run has sent, in the unit of ``sent_label``.
-        frame: function of the rows to the table; if None, with the published figures beside the rows.
-        recipe: HTML below a table with rows on MNIST.
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`).
-    """
+    runs: Callable  # reads the controls and returns settings and ratio of each run
+    trainer: Callable  # of settings and data to a trainer
+    published: dict  # published accuracy and loss by ratio, for table and figure of runs on MNIST
+    label: Callable = label_by_ratio  # of settings, ratio, and the first run's settings to a name for the legend
+    group: Callable = lambda settings: settings.facts()  # runs for which it returns the same have one marker
+    sent: Callable = itemgetter("kept")  # of a row to how much the run has sent, in the unit of `sent_label`
+    sent_label: str = "share of the gradient that was sent"
+    table: Callable = beside_published  # of rows and published figures to a DataFrame
+    recipe: str = ""  # HTML below a table with rows on MNIST
+    out: str | os.PathLike | None = None  # file that keeps finished rows (`dgc_lab.training.sweeps`)
 
-    def __init__(
-        self,
-        runs: Callable,
-        trainer: Callable,
-        published: dict,
-        label: Callable = label_by_ratio,
-        group: Callable = lambda settings: settings.facts(),
-        sent: Callable = itemgetter("kept"),
-        sent_label: str = "share of the gradient that was sent",
-        frame: Callable | None = None,
-        recipe: str = "",
-        out: str | os.PathLike | None = None,
-    ):
-        self.out = None if out is None else check_file("out", out)
-        self.runs, self.trainer, self.published, self.label, self.group = runs, trainer, published, label, group
-        self.sent, self.sent_label, self.recipe = sent, sent_label, recipe
-        self._frame = frame or functools.partial(beside_published, published=published)
+    def __post_init__(self):
+        self.out = None if self.out is None else check_file("out", self.out)
         self.rows, self.curves, self.data = [], None, None
 
     def clear(self) -> None:
@@ -125,7 +109,7 @@ class LiveSweep:
         free_memory()
 
     def frame(self):
-        return self._frame(self.rows)
+        return self.table(self.rows, self.published)
 
     @property
     def note(self) -> str:

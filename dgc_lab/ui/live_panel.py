@@ -45,7 +45,7 @@ class LivePanel(Panel):
     """
 
     _running: ClassVar[set[LivePanel]] = set()  # the panels whose threads train now
-    redraw_share: ClassVar = 0.015  # of one core's time, which drawing may take
+    redraw_share: ClassVar = 0.012  # of one core's time, which drawing may take
     _closed = True  # until it is made: ipywidgets closes a widget whose constructor has failed, too
 
     def __init__(self, experiment, controls: dict, columns: list[str], settings: dict, helpers=()):
