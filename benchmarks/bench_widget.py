@@ -23,7 +23,7 @@ def measure(rounds, **values):
     trainer = Trainer(settings, load(settings.dataset))
     for _ in sweep(settings, [0.5], trainer=trainer):
         pass
-    lab._last_trainer, lab._data = trainer, trainer.data
+    lab.experiment.trainer.last, lab.experiment.data = trainer, trainer.data
     plain, live, pictures = [], [], []
     lab.image.observe(lambda _: pictures.append(1), "value")
     for _ in range(rounds):

@@ -147,6 +147,6 @@ def test_scale_explorer_and_a_prediction(page, show, tmp_path):
     guess = widget(page, "button:has-text('This is my prediction')")
     move(guess, 5)
     press(guess, "This is my prediction")
-    expect(guess).to_contain_text("Kept. The experiment will tell.")
+    expect(guess).to_contain_text("Prediction saved. Now run the experiment.")
     screenshot(page, "classic_scale")
     assert complaints(page) == []

@@ -1,15 +1,16 @@
-"""Sweeps in a terminal, with a progress bar, row by row into a file; the lessons' tables are made again like that."""
+"""Sweeps in a terminal: with a progress bar, row by row into a file. They reproduce the tables of the lessons."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 
 from dgc_lab.common import LabError
 
 
 def single_node(options: argparse.Namespace) -> int:
-    """Masking on one worker, as published."""
+    """Train the published rows of masking on one worker."""
     from dgc_lab.training.published_tables import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
     from dgc_lab.training.sweeps import parse_ratios
 
@@ -23,7 +24,7 @@ def single_node(options: argparse.Namespace) -> int:
 
 
 def two_node(options: argparse.Namespace) -> int:
-    """Masking on two ranks, as published, and complete DGC beside it."""
+    """Train the published rows of masking on two ranks, and complete DGC for comparison."""
     from dgc_lab.cluster import HorovodRanks
     from dgc_lab.training.distributed_trainer import TrainerOnRanks
     from dgc_lab.training.published_tables import (
@@ -54,7 +55,7 @@ def two_node(options: argparse.Namespace) -> int:
 
 
 def workers(options: argparse.Namespace) -> int:
-    """Complete DGC on 1 to 32 simulated workers that share out the same examples; the rows of lesson 6."""
+    """Train complete DGC on 1 to 32 simulated workers that share the same examples; the rows of lesson 6."""
     from dgc_lab.scaling.worker_sweep import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
     from dgc_lab.training.sweeps import parse_ratios
 
@@ -65,13 +66,13 @@ def workers(options: argparse.Namespace) -> int:
     ratios = RATIOS if options.ratios is None else parse_ratios(options.ratios)
     steps = STEPS if options.steps is None else options.steps
     runs = table_runs(numbers, ratios, seeds=(options.seed,))
-    print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step shared out among the workers.")
+    print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step in all.")
     names = [f"{run.workers} workers, ratio {run.ratio:g}, clipping {run.clipping}" for run in runs]
     return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
 
 
 def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
-    """Schemes side by side on four simulated workers and digits; the rows of lesson 8."""
+    """Train the schemes of lesson 8: digits on four simulated workers, or MNIST on two ranks."""
     from dgc_lab.comparison.table import SEARCH_SEED, SEEDS, STEPS, row_names, scheme_table, table_events, trainers
     from dgc_lab.workloads.data import load
 
@@ -85,32 +86,31 @@ def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
         return show(events, row_names(dataset), STEPS[dataset], options.out, scheme_table)
 
 
-def schemes_mnist(options: argparse.Namespace) -> int:
-    """The same on two ranks and MNIST."""
-    return schemes(options, "mnist")
-
-
 TABLES = {
     "single-node": single_node,
     "two-node": two_node,
     "workers": workers,
     "schemes": schemes,
-    "schemes-mnist": schemes_mnist,
+    "schemes-mnist": functools.partial(schemes, dataset="mnist"),
 }
 
 
 def refuse(options: argparse.Namespace, **other_tables: str) -> None:
-    """A ValueError for an option that was given and belongs to another table."""
+    """Raise ValueError if the user has set an option of another table."""
     for name, table in other_tables.items():
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} is for the {table} table, got {getattr(options, name)!r}")
 
 
 def parse_numbers(text: str) -> list[int]:
-    """Whole numbers between commas or spaces; else a ValueError.
+    """Return the whole numbers in a text, separated by commas or spaces.
 
-    >>> parse_numbers("1, 4,16")
-    [1, 4, 16]
+    Raises:
+        ValueError: a word is not a whole number, or there is none.
+
+    Example:
+        >>> parse_numbers("1, 4,16")
+        [1, 4, 16]
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() for word in words):
@@ -119,7 +119,7 @@ def parse_numbers(text: str) -> list[int]:
 
 
 def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, trainer=None) -> int:
-    """Run a sweep and show it."""
+    """Train a sweep, show it, and return the exit status."""
     from dgc_lab.training.sweeps import sweep
     from dgc_lab.workloads.data import load
 
@@ -129,45 +129,48 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, 
 
 
 def show(events, names: list[str], steps: int, out: str | None, table) -> int:
-    """Show the events of a sweep with a progress bar and print its rows with ``table``, after Ctrl-C too.
+    """Show a sweep with a progress bar, and print its rows at the end, or after Ctrl-C.
 
-    ``names`` are those of the rows to come, of ``steps`` each; ``out`` is the file that keeps them, for the last
-    message. Returns the exit status.
+    Args:
+        events: what `dgc_lab.training.sweeps.train_each` yields.
+        names: name of each row.
+        steps: updates in each row.
+        out: the file that keeps the rows, for the last message.
+        table: function of the rows to the DataFrame to print.
+
+    Returns:
+        The exit status: 0, 1 if a row diverged, or 130 after Ctrl-C.
     """
     from tqdm import tqdm
 
-    from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step
+    from dgc_lab.training.progress import SweepProgress
 
-    rows, status = [], 0
-    with tqdm(total=len(names) * steps, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
+    progress, interrupted = SweepProgress(names, steps), False
+    with tqdm(total=progress.total, unit="step", dynamic_ncols=True, mininterval=0.5) as bar:
         try:
             for event in events:
-                if isinstance(event, Step):
-                    bar.update()
-                elif isinstance(event, Evaluation):
-                    bar.set_postfix_str(f"accuracy {event.accuracy:.4f}", refresh=False)
-                elif isinstance(event, RowStarted):
-                    bar.set_description(names[event.number])
-                elif isinstance(event, RowEnded):
-                    rows.append(event.row)
-                    if event.from_file:
-                        bar.total -= steps
-                        bar.refresh()
-                elif isinstance(event, RowFailed):
-                    bar.write(f"error: {event.reason}", file=sys.stderr)
-                    status = 1
+                failures = len(progress.failures)
+                progress.take(event)
+                for reason in progress.failures[failures:]:
+                    bar.write(f"error: {reason}", file=sys.stderr)
+                bar.total = progress.total
+                bar.set_description(progress.name, refresh=False)
+                if progress.evaluation:
+                    bar.set_postfix_str(f"accuracy {progress.evaluation.accuracy:.4f}", refresh=False)
+                bar.update(progress.done - bar.n)
         except KeyboardInterrupt:
-            status = 130
+            interrupted = True
         except LabError as error:
             if not isinstance(error.__context__, KeyboardInterrupt):
                 raise
-            bar.write(f"error: {error}", file=sys.stderr)  # what Ctrl-C was to stop had to be killed
-            status = 130
+            bar.write(f"error: {error}", file=sys.stderr)  # processes did not stop after Ctrl-C and were killed
+            interrupted = True
         finally:
             bar.close()
-            if rows and len(shown := table(rows)):
+            if progress.rows and len(shown := table(progress.rows)):
                 print(shown.to_string(index=False, na_rep="-"))
-    if status == 130:
+    if interrupted:
         kept = f"kept in {out}, the same command goes on there" if out else "not kept (no --out given)"
-        print(f"Stopped: {len(rows)} of {len(names)} rows finished, {kept}.", file=sys.stderr)
-    return status
+        print(f"Stopped: {len(progress.rows)} of {len(names)} rows finished, {kept}.", file=sys.stderr)
+        return 130
+    return 1 if progress.failures else 0

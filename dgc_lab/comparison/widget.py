@@ -1,20 +1,20 @@
-"""The widget of lesson 8: any compression schemes, your own among them, and accuracy against bytes, live."""
+"""The widget of lesson 8: accuracy against bytes for any compression schemes, including your own, live."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-from typing import ClassVar
 
 from ipywidgets import Dropdown, FloatText, IntText, Text
 
 from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import check_choice
 from dgc_lab.comparison.table import rate_of
-from dgc_lab.training.live_sweep import LiveSweep
+from dgc_lab.training.live_sweep import LiveSweep, training_controls
 from dgc_lab.training.sweeps import table
-from dgc_lab.ui.widget import wide
+from dgc_lab.ui.live_panel import LivePanel
+from dgc_lab.ui.widget import preset_menu, wide
 
 PRESETS = {
     "one of each kind": "dense qsgd:levels=7 ef_sign top_k:ratio=0.01 powersgd:rank=2",
@@ -26,26 +26,26 @@ PRESETS = {
 }
 
 
-class SchemeLab(LiveSweep):
-    """Train with one compression scheme after the other and watch accuracy against bytes grow a point per run.
+class SchemeLab(LivePanel):
+    """Train with one compression scheme after another, and watch accuracy against bytes: one point for each run.
 
-    Run trains every scheme of the list with every seed, unless it has that row already; Stop ends the training within
-    a step and keeps the finished rows, Clear empties picture and table. ``run()`` does what Run does and waits for the
-    end.
+    Run trains every scheme of the list with every seed, unless the table has that row already. Stop ends the training
+    within a step and keeps the finished rows. Clear empties picture and table. ``run()`` does what Run does and waits
+    until it has ended.
 
     Args:
-        mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them, shown by name.
+        mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them; the list of schemes shows their names.
         ranks: started `dgc_lab.cluster.HorovodRanks` to train on; simulated workers in this process if None.
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
+        out: file that keeps finished rows (`dgc_lab.training.sweeps`); after a restart of the kernel, Run finds them.
         settings: first values of the controls: dataset, schemes (text), seeds (text), workers, learning_rate (0 for
-            each scheme's own), momentum, batch, steps, as in `dgc_lab.training.DistributedConfig`.
+            the rate that suits each scheme), momentum, batch, steps, as in `dgc_lab.training.DistributedConfig`.
 
     Attributes:
         rows: the finished rows, in the order in which they were made.
 
     Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes; or two of
-            your schemes have one name, or that of a published one.
+        ValueError: no control has the name of a setting, or the control does not accept its value; or two of your
+            schemes have the same name, or one has the name of a published scheme.
 
     Example:
         >>> lab = SchemeLab(schemes="dense qsgd:levels=1", seeds="0, 1", steps=100)
@@ -53,35 +53,78 @@ class SchemeLab(LiveSweep):
         [('dense', 0), ('dense', 1), ('qsgd:levels=1', 0), ('qsgd:levels=1', 1)]
     """
 
-    listed: ClassVar = "schemes"
-    presets: ClassVar = PRESETS
-    sent: ClassVar = "kB a step and worker"
-    beside_settings: ClassVar = (*LiveSweep.beside_settings, "scheme", "knob")
-
     def __init__(self, mine=None, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
         from dgc_lab.compression import SCHEMES
 
         self.ranks, self.mine = ranks, named_ones(mine)
-        self.scheme = wide(Dropdown, "Scheme", options=[*self.mine, *SCHEMES])
-        self.knob = wide(FloatText, "", value=0)
-        self.schemes = wide(Text, "Schemes", field=42, value=next(iter(self.mine), "dense"), placeholder="dense sign")
-        self.seeds = wide(Text, "Seeds", value="0", placeholder="0 or 0, 1, 2")
-        self.workers = wide(IntText, "Workers", value=ranks.size if ranks else 4, disabled=ranks is not None)
-        self.scheme.observe(self._scheme_chosen, "value")
-        self.knob.observe(self._knob_turned, "value")
-        super().__init__(out, **{"batch": 16, "learning_rate": 0, **settings})
+        sweep = LiveSweep(
+            self.runs,
+            self._trainer,
+            published={},
+            table=scheme_frame,
+            label=lambda settings, ratio, first: settings.facts()["scheme"],
+            group=self._shared_settings,
+            sent=lambda row: row["bytes a step"] / 1000,
+            sent_label="kB a step and worker",
+            out=out,
+        )
+        schemes = wide(Text, "Schemes", field=42, value=next(iter(self.mine), "dense"), placeholder="dense sign")
+        presets = {name: {"schemes": text} for name, text in PRESETS.items()}
+        controls = {
+            **training_controls(),
+            "scheme": wide(Dropdown, "Scheme", options=[*self.mine, *SCHEMES]),
+            "knob": wide(FloatText, "", value=0),
+            "schemes": schemes,
+            "preset": preset_menu("Sweep", {"schemes": schemes}, presets),
+            "seeds": wide(Text, "Seeds", value="0", placeholder="0 or 0, 1, 2"),
+            "workers": wide(IntText, "Workers", value=ranks.size if ranks else 4, disabled=ranks is not None),
+        }
+        controls["scheme"].observe(self._scheme_chosen, "value")
+        controls["knob"].observe(self._write_scheme, "value")
+        super().__init__(
+            sweep,
+            controls,
+            ["scheme knob preset dataset", "workers batch steps seeds", "learning_rate momentum", "schemes"],
+            {"batch": 16, "learning_rate": 0, **settings},
+            helpers=("scheme", "knob", "preset"),
+        )
         self._name_knob()
 
-    def _columns(self):
-        return [
-            [self.scheme, self.knob, self.preset, self.dataset],
-            [self.workers, self.batch, self.steps, self.seeds],
-            [self.learning_rate, self.momentum],
-            [self.schemes],
-        ]
+    def runs(self):
+        """Return the runs that the controls ask for: settings of each scheme and seed, and 1.0 as ratio.
+
+        Raises:
+            ValueError: a control has a wrong value.
+        """
+        from dgc_lab.training.distributed_trainer import DistributedConfig
+
+        every, seeds = self.schemes.value.replace(";", " ").split(), self.seeds.value.replace(",", " ").split()
+        if not every:
+            raise ValueError(f"schemes must hold at least one scheme, such as dense, got {self.schemes.value!r}")
+        if not seeds or not all(seed.isdecimal() for seed in seeds):
+            raise ValueError(f"seeds must be whole numbers such as 0, 1, 2, got {self.seeds.value!r}")
+        values, runs = self._values(without=("schemes", "seeds")), []
+        for name in dict.fromkeys(name if name in self.mine else self._with_ratio(name) for name in every):
+            rate = values["learning_rate"] or rate_of(name, self.dataset.value)
+            own = {**values, "scheme": self.mine.get(name, name), "learning_rate": rate}
+            runs += [(DistributedConfig(**own, seed=int(seed)), 1.0) for seed in dict.fromkeys(seeds)]
+        return runs
+
+    def _trainer(self, settings, data):
+        from dgc_lab.distributed import SimulatedWorkers
+        from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
+
+        if self.ranks is not None:
+            return TrainerOnRanks(settings, self.ranks, data)
+        return DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
+
+    def _shared_settings(self, settings) -> dict:
+        """Return all settings but scheme and seed; a rate of 0 counts as one rate, though each scheme has its own."""
+        facts = {name: value for name, value in settings.facts().items() if name not in ("scheme", "seed")}
+        return {**facts, "learning_rate": self.learning_rate.value}
 
     def _parameter(self):
-        """The chosen scheme's first parameter, which the knob turns; None where it has none."""
+        """Return the chosen scheme's first parameter, which the knob sets; None if it has none."""
         from dgc_lab.compression import SCHEMES
 
         make = SCHEMES.get(self.scheme.value)
@@ -90,37 +133,21 @@ class SchemeLab(LiveSweep):
     def _name_knob(self):
         parameter = self._parameter()
         self.knob.disabled = parameter is None
-        self.knob.description = self.knob.tooltip = parameter.name.capitalize() if parameter else "No knob"
+        self.knob.description = self.knob.tooltip = parameter.name.capitalize() if parameter else "No parameter"
         self.knob.value = parameter.default if parameter else 0
 
     def _scheme_chosen(self, _):
         self._name_knob()
-        self._knob_turned(None)
+        self._write_scheme()
 
-    def _knob_turned(self, _):
+    def _write_scheme(self, _=None):
+        """Set the list to the chosen scheme with the knob's value."""
         parameter = self._parameter()
         value = repr(self.knob.value).removesuffix(".0")
         self.schemes.value = self.scheme.value + (f":{parameter.name}={value}" if parameter else "")
 
-    def runs(self):
-        from dgc_lab.training.distributed_trainer import DistributedConfig
-
-        every, seeds = self.schemes.value.replace(";", " ").split(), self.seeds.value.replace(",", " ").split()
-        if not every:
-            raise ValueError(f"schemes must hold at least one scheme, such as dense, got {self.schemes.value!r}")
-        if not seeds or not all(seed.isdecimal() for seed in seeds):
-            raise ValueError(f"seeds must be whole numbers such as 0, 1, 2, got {self.seeds.value!r}")
-        values, runs = self._values(), []
-        del values["schemes"], values["seeds"]
-        self._asked_rate = values["learning_rate"]
-        for name in dict.fromkeys(name if name in self.mine else self._in_full(name) for name in every):
-            rate = values["learning_rate"] or rate_of(name, self.dataset.value)
-            own = {**values, "scheme": self.mine.get(name, name), "learning_rate": rate}
-            runs += [(DistributedConfig(**own, seed=int(seed)), 1.0) for seed in dict.fromkeys(seeds)]
-        return runs
-
-    def _in_full(self, name: str) -> str:
-        """A scheme's name with its ratio, where it has one: left out, it would be the run's, which is 1."""
+    def _with_ratio(self, name: str) -> str:
+        """Return a scheme's name with its default ratio, if it names none: the trainer would use the run's, 1."""
         from dgc_lab.compression import SCHEMES, parse_scheme
 
         base, _, given = name.partition(":")
@@ -131,32 +158,15 @@ class SchemeLab(LiveSweep):
             return name
         return f"{base}:ratio={own.default}" + f",{given}" * bool(given)
 
-    def _trainer(self, settings):
-        from dgc_lab.distributed import SimulatedWorkers
-        from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
 
-        if self.ranks is not None:
-            return TrainerOnRanks(settings, self.ranks, self._data)
-        return DistributedTrainer(settings, SimulatedWorkers(settings.workers), self._data)
-
-    def _sent(self, row):
-        return row["bytes a step"] / 1000
-
-    def _mark(self, settings):
-        facts = {name: value for name, value in settings.facts().items() if name not in ("scheme", "seed")}
-        return self._marks.setdefault(repr({**facts, "learning_rate": self._asked_rate}), len(self._marks))
-
-    def _label(self, settings, _):
-        return settings.facts()["scheme"]
-
-    def frame(self):
-        """The rows as a table: the settings in which they differ, accuracy, loss, seconds, bytes a step."""
-        frame = table(self.rows).drop(columns=["ratio", "kept"])
-        return frame if "scheme" in frame else frame.assign(scheme=[row["scheme"] for row in self.rows])
+def scheme_frame(rows: list[dict], _):
+    """Return the rows as a table: settings in which they differ, scheme, accuracy, loss, seconds and bytes a step."""
+    frame = table(rows).drop(columns=["ratio", "kept"])
+    return frame if "scheme" in frame else frame.assign(scheme=[row["scheme"] for row in rows])
 
 
 def named_ones(mine) -> dict:
-    """A user's schemes by their names; a ValueError where two have one."""
+    """Return a user's schemes by name; raise ValueError if two have the same name."""
     from dgc_lab.compression import SCHEMES, Scheme
 
     by_name = {}

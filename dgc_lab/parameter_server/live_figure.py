@@ -1,4 +1,4 @@
-"""The live picture of lesson 3's widget: loss by time, staleness, and what the workers have just done."""
+"""The live figure of lesson 3's widget: loss by time, staleness, and the last seconds of every worker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dgc_lab.ui.live_figure import LiveFigure
 
 LEAST_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
 GRADIENTS_IN_WINDOW = 4  # of the slowest worker
-LEAST_STALENESS = 8  # where the histogram ends at first; doubled until its last bar holds few gradients
-MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not squeeze all others
+LEAST_STALENESS = 8  # end of the empty histogram; doubled until its last bar holds few gradients
+MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not narrow all other bars
 GRADIENTS_FOR_SHARES = 25
 NAMES_IN_LEGEND = 12
 CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar, in its length and in rows
@@ -28,7 +28,7 @@ class StragglerPicture(LiveFigure):
 
     def __init__(self):
         super().__init__(Figure(figsize=(9.6, 4.9), dpi=84))
-        # Places by hand: to lay out costs more than to draw, and comes out the same every time.
+        # Positions by hand: layout takes longer than drawing and always gives the same result.
         self.loss_axes = self.figure.add_axes((0.065, 0.5, 0.56, 0.46))
         self.staleness_axes = self.figure.add_axes((0.71, 0.5, 0.275, 0.46))
         self.worker_axes = self.figure.add_axes((0.09, 0.17, 0.895, 0.21))
@@ -53,7 +53,7 @@ class StragglerPicture(LiveFigure):
         self._start(0)
 
     def _start(self, workers: int):
-        """Empty the panels that show one run alone."""
+        """Clear the panels of the current run."""
         self.workers, self.window, self.shown = workers, LEAST_WINDOW, LEAST_STALENESS
         self.counts, self._recent = Counter(), deque()
         self._lengths = [deque(maxlen=9) for _ in range(workers)]  # seconds of a worker's last gradients
@@ -67,7 +67,7 @@ class StragglerPicture(LiveFigure):
         self.background = None
 
     def begin(self, label: str, workers: int) -> None:
-        """A new run starts; the lines of those before become thinner."""
+        """Start a new run; the lines of earlier runs become thinner."""
         self._last = deque(maxlen=SMOOTH)  # losses
         self._begin(label, loss=(self.loss_axes, {"linewidth": 1.8}))
         self._start(workers)
@@ -76,14 +76,14 @@ class StragglerPicture(LiveFigure):
         run = self.runs[-1]
         run["lines"]["loss"].set_label(run["label"])
         self.staleness_axes.set_title(run["label"], fontsize=9, pad=3)
-        # The names of a long row of runs would hide its lines.
+        # The names of many runs would hide the lines.
         lines = [run["lines"]["loss"] for run in self.runs[-NAMES_IN_LEGEND:]]
         self.loss_axes.legend(handles=lines, loc="upper right", fontsize=8, ncols=1 + len(lines) // 7, framealpha=0.8)
 
     def add(self, record: GradientEvent) -> None:
-        """One more gradient of the current run."""
+        """Add a gradient of the current run."""
         self._last.append(record.loss)
-        # Workers that report at once are a little out of order; the line goes forward only.
+        # Reports of different workers can arrive out of order; time on the line never goes back.
         seconds = max([record.done, *self.runs[-1]["loss"][0][-1:]])
         loss = float(np.mean(self._last))
         self._add("loss", seconds, loss)
@@ -98,7 +98,7 @@ class StragglerPicture(LiveFigure):
         self._fit_one_run()
 
     def _fit_one_run(self):
-        """The panels that show one run alone grow by doubling."""
+        """Double the panels of the current run if they have become too small."""
         slowest = max(float(np.median(lengths)) for lengths in self._lengths if lengths)
         before = self.shown, self.window
         while self.shares()[-1] > MOST_IN_LAST_BAR and self.counts.total() >= GRADIENTS_FOR_SHARES:
@@ -109,13 +109,13 @@ class StragglerPicture(LiveFigure):
             self._fit()
 
     def shares(self) -> list[float]:
-        """Heights of the histogram's bars: the share of the gradients with staleness 0, 1, ..., ``shown`` or more."""
+        """Return the bars of the histogram: the share of gradients with staleness 0, 1, ..., ``shown`` or more."""
         total = max(self.counts.total(), 1)
         below = [self.counts[staleness] for staleness in range(self.shown)]
         return [count / total for count in (*below, self.counts.total() - sum(below))]
 
     def _last_seconds(self):
-        """What the workers did in the window that ends with the latest gradient, and when updates happened in it."""
+        """Return the end of the window, which is the latest gradient, and each worker's spans and the updates in it."""
         end = max((record.done for record in self._recent), default=0.0)
         start = end - self.window
         self._recent = deque(record for record in self._recent if record.done > start)
@@ -137,7 +137,7 @@ class StragglerPicture(LiveFigure):
         return [*super()._moving(), self._stairs, *self._bars.values(), self._marks]
 
     def alt(self) -> str:
-        """What the three panels show, in words."""
+        """Describe the three panels in words."""
         said = []
         for run in self.runs:
             seconds, values = run["loss"]

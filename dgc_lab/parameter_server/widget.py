@@ -1,9 +1,10 @@
-"""The widget of lesson 3: workers on real parameter servers, one of them slow, in four modes, live."""
+"""The widget of lesson 3: workers on parameter servers, one of them slow, in four modes, live."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import pandas as pd
 from ipywidgets import Checkbox, Dropdown, FloatSlider, FloatText, IntSlider, IntText
@@ -18,7 +19,7 @@ from dgc_lab.parameter_server.metrics import figures, stalenesses
 from dgc_lab.parameter_server.schedule import MODES, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train
-from dgc_lab.ui.live_run import LiveRun
+from dgc_lab.ui.live_panel import LivePanel, start_alone
 from dgc_lab.ui.widget import wide
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Task
@@ -31,26 +32,26 @@ COLUMNS = (
 )
 
 
-class StragglerLab(LiveRun):
+class StragglerLab(LivePanel):
     """Train on parameter servers in one of four modes with the last worker slowed down, and watch it live.
 
-    Run starts the servers if they are not there (some seconds, once for each number of workers), and adds a row; Stop
-    keeps what there is of it. ``close()`` ends the servers.
+    Run starts the servers if they are not up (some seconds, once for each number of workers), and adds a row, also
+    after Stop. ``close()`` ends the servers.
 
     Args:
-        task: what is trained, as `dgc_lab.parameter_server.train` takes it; digits by `wide_digits_cnn` if None.
+        task: what to train, as in `dgc_lab.parameter_server.train`; `wide_digits_cnn` on digits if None.
         reachable: as in `dgc_lab.cluster.ParameterServers`, for machines that allow no private network.
         settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
             learning_rate, momentum, staleness_aware, batch, gradients, seed.
 
     Attributes:
-        rows: a dictionary for each finished or stopped run: what the table shows, its ``name`` in ``records``, and all
-            of `dgc_lab.parameter_server.summary`. The scores, as ``loss`` and ``accuracy``, are those at the end.
+        rows: a dictionary for each finished or stopped run: the columns of the table, its ``name`` in ``records``, and
+            all of `dgc_lab.parameter_server.summary`. The scores, as ``loss`` and ``accuracy``, are those at the end.
         records: by the name of the run, the list of its `dgc_lab.parameter_server.GradientEvent`.
         servers: the `ParameterServers`; None before the first run.
 
     Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+        ValueError: no control has the name of a setting, or the control does not accept its value.
 
     Example:
         >>> lab = StragglerLab(mode="asynchronous", slowdown=5)
@@ -58,173 +59,176 @@ class StragglerLab(LiveRun):
         (Straggler(worker=1, slowdown=5.0, delay=0.0, tail=None),)
     """
 
-    redraw_share: ClassVar = 0.02
-
     def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
-        self.task, self.reachable, self.servers = task, reachable, None
-        super().__init__(**settings)
+        controls = {
+            "mode": wide(Dropdown, "Mode", options=MODES),
+            "workers": wide(IntSlider, "Workers", value=2, min=1, max=4),
+            "slowdown": wide(FloatSlider, "Last worker ×", value=1, min=1, max=10, step=0.5, readout_format=".1f"),
+            "bound": wide(IntText, "Bound", value=2),
+            "backup": wide(IntText, "Backup", value=1),
+            "learning_rate": wide(FloatText, "Learning rate", value=0.05),
+            "momentum": wide(FloatText, "Momentum", value=0),
+            "staleness_aware": wide(Checkbox, "Staleness-aware learning rate", value=False, indent=False),
+            "batch": wide(IntText, "Batch", value=128),
+            "gradients": wide(IntText, "Gradients", value=240),
+            "seed": wide(IntText, "Seed", value=0),
+        }
+        controls["mode"].observe(lambda _: self._show_controls_of_mode(), "value")
+        runs = StragglerRuns(lambda: (self.settings(), self.workers.value), task, reachable, self._say)
+        columns = ["mode workers slowdown bound backup", "learning_rate momentum staleness_aware"]
+        super().__init__(runs, controls, [*columns, "batch gradients seed"], settings)
+        self._show_controls_of_mode()
 
-    def _columns(self):
-        self.mode = wide(Dropdown, "Mode", options=MODES)
-        self.workers = wide(IntSlider, "Workers", value=2, min=1, max=4)
-        self.slowdown = wide(FloatSlider, "Last worker ×", value=1, min=1, max=10, step=0.5, readout_format=".1f")
-        self.bound = wide(IntText, "Bound", value=2)
-        self.backup = wide(IntText, "Backup", value=1)
-        self.learning_rate = wide(FloatText, "Learning rate", value=0.05)
-        self.momentum = wide(FloatText, "Momentum", value=0)
-        self.staleness_aware = wide(Checkbox, "Staleness-aware learning rate", value=False, indent=False)
-        self.batch = wide(IntText, "Batch", value=128)
-        self.gradients = wide(IntText, "Gradients", value=240)
-        self.seed = wide(IntText, "Seed", value=0)
-        self.mode.observe(lambda _: self._show_what_the_mode_has(), "value")
-        self._show_what_the_mode_has()
-        return [
-            [self.mode, self.workers, self.slowdown, self.bound, self.backup],
-            [self.learning_rate, self.momentum, self.staleness_aware],
-            [self.batch, self.gradients, self.seed],
-        ]
+    redraw_share = 0.02  # its training runs in other processes
+    records = property(lambda self: self.experiment.records)
+    servers = property(lambda self: self.experiment.servers)
 
-    def _show_what_the_mode_has(self):
-        for name, mode in ONLY_IN.items():
-            getattr(self, name).layout.display = None if self.mode.value == mode else "none"
-
-    def _new_curves(self):
-        self.records = {}
-        return StragglerPicture()
-
-    def settings(self):
-        """The controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names what is wrong."""
+    def settings(self) -> AsyncConfig:
+        """Return the controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names a wrong one."""
         values = self._values()
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
-        # What the mode does not have is not shown, and not checked.
-        own = {name: values.pop(name) for name in ONLY_IN}
+        own = {name: values.pop(name) for name in ONLY_IN}  # bound and backup, hidden and not checked in other modes
         stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
         schedule = Schedule(mode, stragglers=stragglers, **{n: own[n] for n in own if ONLY_IN[n] == mode})
         settings = AsyncConfig(schedule, **values, score_every=max(1, values["gradients"]))
         settings.check(workers)
         return settings
 
-    def frame(self):
-        """The rows as a table."""
-        return pd.DataFrame(self.rows, columns=COLUMNS)
-
-    # The work ----------------------------------------------------------------------------------------------------
-
     def stop(self) -> None:
-        """Stop: end the training within a second or so, once the servers are up. A second call changes nothing."""
+        """Stop: end the training within about a second, once the servers are up. A second call changes nothing."""
         super().stop()
-        if (servers := self.servers) is not None:  # the thread that trains may change them
+        if (servers := self.servers) is not None:  # the training thread may replace them meanwhile
             servers.request_stop()
 
-    def _job(self):
-        self._say("Starting.")
-        return self.settings(), self.workers.value
+    def _show_controls_of_mode(self):
+        for name, mode in ONLY_IN.items():
+            self.controls[name].layout.display = None if self.mode.value == mode else "none"
 
-    def _train(self, failures, settings, workers):
-        self.progress.value = 0
+
+class StragglerRuns:
+    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`: each job, settings and workers, is one training on servers."""
+
+    note = ""
+
+    def __init__(self, job: Callable, task: Task | None, reachable: bool, say: Callable[[str], None]):
+        self.job, self.task, self.reachable, self.say = job, task, reachable, say
+        self.servers = self.curves = None
+
+    def clear(self) -> None:
+        self.rows, self.records, self.curves = [], {}, StragglerPicture()
+
+    def close(self) -> None:
+        self.curves = None
+        if self.servers is not None:
+            self.servers.stop()
+
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.rows, columns=COLUMNS)
+
+    def prepare(self) -> tuple[tuple[AsyncConfig, int], str]:
+        settings, workers = self.job()
+        self.progress = RunProgress(who_trains(settings, workers), settings.gradients)
+        return (settings, workers), "Starting."
+
+    def train(self, job, stopping):
+        settings, workers = job
         self._start_servers(workers)
-        if self._stopping.is_set():
-            return "Stopped before the training began. The servers are up."
+        if stopping.is_set():
+            self.progress.stopped = True
+            return
         slow = f", {slowdown_of(settings):g}x" * bool(settings.schedule.stragglers)
-        label = f"{len(self.curves.runs) + 1} {settings.schedule.mode}{slow}"
+        label, training = f"{len(self.curves.runs) + 1} {settings.schedule.mode}{slow}", self.progress.training
         self.curves.begin(label, workers)
-        self._say("Building the model on the servers.")
-        self._draw()  # axes and legend are drawn while the servers build
-        if self.task is None:
-            self.task = Classifier(wide_digits_cnn, load("digits"))
+        self.say("Building the model on the servers.")
+        self.task = self.task or Classifier(wide_digits_cnn, load("digits"))
         try:
             with contextlib.closing(self.servers.stream(train, self.task, settings)) as events:
-                return self._follow(events, settings, workers, label)
+                for event in events:
+                    if stopping.is_set():  # the request of `stop` may have come before the stream began
+                        self.servers.request_stop()
+                    training.take(event)
+                    if isinstance(event, GradientEvent):
+                        self.curves.add(event)
+                        yield
         except BaseException:
             self.curves.rename(f"{label} (broken off)")
             raise
-
-    def _start_servers(self, workers):
-        """Servers for that many workers: those that are there, or new ones where they do not fit or have died."""
-        if self.servers is not None and self.servers.workers != workers:
-            self.servers.stop()
-            self.servers = None
-        if self.servers is None:
-            self.servers = ParameterServers(
-                workers, reachable=self.reachable, progress=lambda text: self._say(f"Parameter servers: {text}.")
-            )
-        # Never started, or dead. Servers go on without a worker, so that it is the coordinator that knows.
-        if not self.servers.ready or self.servers.run(dead_workers):
-            self._start_alone(self.servers)
-
-    def _follow(self, events, settings, workers, label) -> str:
-        """Show the events of a training as they come, and keep what it was; returns the last message."""
-        training, asked = Training(), False
-        who = f"{workers} {'worker' if workers == 1 else 'workers'}"
-        who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
-        if settings.schedule.stragglers:
-            who += f", worker {workers - 1} slowed {slowdown_of(settings):g} times"
-
-        def tell():
-            self.progress.value = len(training.records) / settings.gradients
-            return f"{who}: {in_words(training, settings.gradients)}" if training.records else ""
-
-        for event in self._live(events, tell):
-            if self._stopping.is_set() and not asked:  # a word from `stop` can come before the training hears it
-                asked = True
-                self.servers.request_stop()
-            training.take(event)
-            if isinstance(event, GradientEvent):
-                self.curves.add(event)
-        told, stopped = tell(), len(training.records) < settings.gradients
-        if stopped:
+        self.progress.stopped = self.progress.share < 1
+        if self.progress.stopped:
             label += " (stopped)"
             self.curves.rename(label)
-        if not told:
-            return "Stopped before the first gradient."
-        self.records[label] = training.records
-        self.rows.append(self._row(label, settings, workers, training))
-        return f"{'Stopped' if stopped else 'Done'}: {told}"
+        if training.records:
+            self.records[label] = training.records
+            self.rows.append(row_of(label, settings, workers, training))
 
-    def _row(self, label, settings, workers, training) -> dict:
-        schedule = settings.schedule
-        own = [f", {name} {getattr(schedule, name)}" for name, mode in ONLY_IN.items() if schedule.mode == mode]
-        rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
-        rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
-        return {
-            **figures(training.records, settings.batch),
-            "run": label.split()[0] + ", stopped" * (len(training.records) < settings.gradients),
-            "name": label,
-            "mode": "".join([schedule.mode, *own]),
-            "workers": workers,
-            "slowdown": slowdown_of(settings),
-            "rate": rate,
-            "batch": settings.batch,
-            "seed": settings.seed,
-            **training.scores[-1].values,
-        }
+    def _start_servers(self, workers):
+        if self.servers is None or self.servers.workers != workers:
+            if self.servers:
+                self.servers.stop()
+            self.servers = ParameterServers(
+                workers, reachable=self.reachable, progress=lambda text: self.say(f"Parameter servers: {text}.")
+            )
+        # Never started, or dead. Servers work without a dead worker, so only the coordinator knows of it.
+        if not self.servers.ready or self.servers.run(dead_workers):
+            start_alone(self.servers)
 
-    def close(self):
-        """End the training, the widget, and the servers that it started."""
-        super().close()
-        if getattr(self, "servers", None) is not None:  # one that refused a setting has none yet
-            self.servers.stop()
+
+@dataclass
+class RunProgress:
+    """State of a training of ``total`` gradients by ``who``, the workers in words."""
+
+    who: str
+    total: int
+    training: Training = field(default_factory=Training)
+    stopped: bool = False
+    failure = None  # an error ends the run, and leaves no row
+
+    @property
+    def share(self) -> float:
+        return len(self.training.records) / self.total
+
+    def message(self) -> str:
+        records = self.training.records
+        if not records:
+            return "Stopped before the first gradient. The servers are up." if self.stopped else ""
+        stale = stalenesses(records)
+        dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
+        deaths = "".join(f" Worker {death.worker} died; the others continued." for death in self.training.deaths)
+        end = "Stopped: " if self.stopped else "Done: " if self.training.end else ""
+        return (
+            f"{end}{self.who}: {len(records)} of {self.total} gradients{dropped}, "
+            f"{len(records) / records[-1].done:.1f} gradients/s, "
+            f"mean staleness {sum(stale) / max(len(stale), 1):.2f}.{deaths}"
+        )
+
+
+def row_of(label: str, settings: AsyncConfig, workers: int, training: Training) -> dict:
+    schedule = settings.schedule
+    own = [f", {name} {getattr(schedule, name)}" for name, mode in ONLY_IN.items() if schedule.mode == mode]
+    rate = f"{settings.learning_rate:g}" + " / staleness" * settings.staleness_aware
+    rate += f", momentum {settings.momentum:g}" * (settings.momentum > 0)
+    return {
+        **figures(training.records, settings.batch),
+        "run": label.split()[0] + ", stopped" * (len(training.records) < settings.gradients),
+        "name": label,
+        "mode": "".join([schedule.mode, *own]),
+        "workers": workers,
+        "slowdown": slowdown_of(settings),
+        "rate": rate,
+        "batch": settings.batch,
+        "seed": settings.seed,
+        **training.scores[-1].values,
+    }
 
 
 def slowdown_of(settings: AsyncConfig) -> float:
-    """How many times as long the one slow worker computes; 1 without one."""
+    """Return how many times longer the slow worker computes; 1 if there is none."""
     return next((straggler.slowdown for straggler in settings.schedule.stragglers), 1.0)
 
 
-def in_words(training, total: int) -> str:
-    """How far a training with a record or more is, how quick, how stale its gradients are, and who died.
-
-    Example:
-        >>> from dgc_lab.parameter_server.events import WorkerDied
-        >>> one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
-        >>> in_words(Training([one], deaths=[WorkerDied(1, 0.4)]), 8)
-        '1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others went on.'
-    """
-    records = training.records
-    stale = stalenesses(records)
-    dropped = f", {len(records) - len(stale)} dropped" if len(stale) < len(records) else ""
-    deaths = "".join(f" Worker {death.worker} died; the others went on." for death in training.deaths)
-    return (
-        f"{len(records)} of {total} gradients{dropped}, {len(records) / records[-1].done:.1f} gradients/s, "
-        f"mean staleness {sum(stale) / max(len(stale), 1):.2f}.{deaths}"
-    )
+def who_trains(settings: AsyncConfig, workers: int) -> str:
+    who = f"{workers} {'worker' if workers == 1 else 'workers'}"
+    who += f" on {cores()} cores" * (workers > cores()) + f", {settings.schedule.mode}"
+    if settings.schedule.stragglers:
+        who += f", worker {workers - 1} slowed {slowdown_of(settings):g} times"
+    return who

@@ -1,4 +1,4 @@
-"""What the training loops of lessons 4 and 5 yield, and the error that ends one. Readers of rows need no TensorFlow."""
+"""Events that the training loops of lessons 4 and 5 yield, and the error that ends a loop. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class TrainingDiverged(ArithmeticError):
 
 @dataclass(frozen=True)
 class Step:
-    """What one update did.
+    """Result of one update.
 
     Attributes:
-        step: 1 for the first.
+        step: 1 for the first update.
         loss: mean cross-entropy of the batch before the update.
-        kept: share of the elements that passed the mask, per tensor in the order of the trainer's ``names``.
+        kept: share of the elements that passed the mask, for each tensor in the order of the trainer's ``names``.
         kept_overall: the same over all elements.
-        seconds: wall-clock time of the updates so far; tracing and evaluations left out.
-        bytes_sent: payload that a worker handed to the collectives; None where one worker trains alone.
+        seconds: wall-clock time of all updates so far, without tracing and evaluations.
+        bytes_sent: payload that a worker passed to the collectives; None if one worker trains alone.
 
     Example:
         >>> Step(1, loss=2.3, kept=np.array([0.02, 0.5]), kept_overall=0.02, seconds=0.1).loss
@@ -39,13 +39,14 @@ class Step:
 
 @dataclass(frozen=True)
 class DistributedStep(Step):
-    """What one update of all workers did; the loss is the mean over them, ``kept`` that over those of this process.
+    """Result of one update of all workers.
 
-    Its step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`.
+    Its step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`. The loss is the mean over all workers,
+    ``kept`` the mean over the workers of this process.
 
     Attributes:
-        dense_bytes: what sending the whole gradient in float32 would have been.
-        ratio: the ratio of this step, by the warm-up.
+        dense_bytes: size of the dense gradient in float32.
+        ratio: the ratio of this step, which depends on the warm-up.
 
     Example:
         >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
@@ -73,7 +74,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RowStarted:
-    """A ``ratio`` begins; ``number`` counts from 0 over all ratios of the sweep.
+    """Row ``number`` of the sweep, from 0, starts to train at a ``ratio``.
 
     Example:
         >>> RowStarted(number=0, ratio=0.01).ratio
@@ -86,7 +87,7 @@ class RowStarted:
 
 @dataclass(frozen=True)
 class RowFailed:
-    """A ``ratio``, the ``number``-th, whose training diverged: no row, the ``reason`` in words; the sweep goes on.
+    """Row ``number`` diverged, with the ``reason`` in words. There is no row; the sweep continues.
 
     Example:
         >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
@@ -100,7 +101,7 @@ class RowFailed:
 
 @dataclass(frozen=True)
 class RowEnded:
-    """A ratio is done: ``number`` as in `RowStarted`, its ``row``, and whether an earlier call had made it.
+    """Row ``number`` is finished; ``from_file`` says whether the file already had it.
 
     Example:
         >>> RowEnded(0, {"ratio": 0.01, "accuracy": 0.9}, from_file=True).row["accuracy"]
@@ -113,7 +114,7 @@ class RowEnded:
 
 
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
-    """The next step after ``step``, not the last, at which the test set is measured: evenly spaced, the last included.
+    """Return the next step after ``step`` with an evaluation; they are evenly spaced, the last after the last step.
 
     Example:
         >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)
@@ -124,7 +125,7 @@ def next_evaluation(step: int, steps: int, evaluations: int) -> int:
 
 
 def readable_error(error) -> str:
-    """TensorFlow's message cut down to "gradient of NAME holds NaN", where that is what it says."""
-    said = str(error.message).replace('\\"', "")
-    found = re.search(r"gradient of .*?(?= values| \[\[|]?$)", said, re.MULTILINE)
-    return found[0].replace(" : Tensor had", " holds") if found else said
+    """Shorten TensorFlow's message to "gradient of NAME holds NaN", if it is about that."""
+    message = str(error.message).replace('\\"', "")
+    found = re.search(r"gradient of .*?(?= values| \[\[|]?$)", message, re.MULTILINE)
+    return found[0].replace(" : Tensor had", " holds") if found else message

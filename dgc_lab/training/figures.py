@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from dgc_lab.common import check_number, check_some
 from dgc_lab.distributed.timeline import by_phase
-from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
 from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, grid, lines, stacked_rows
+from dgc_lab.ui.curves import Curves
 
 # What Horovod's names of phases begin with, in plain words; whatever else there is, is a collective as a whole.
 KINDS = {

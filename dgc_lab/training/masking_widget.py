@@ -1,30 +1,35 @@
-"""The widgets of the first page and of lesson 4: choose what share of the gradients is kept, and watch it train."""
+"""The widgets of the first page and of lesson 4: choose the share of the gradient to keep, and watch the training."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import os
 
 from ipywidgets import Dropdown
 
-from dgc_lab.training.live_sweep import RatioSweep
+from dgc_lab.training.live_sweep import LiveSweep, ratio_controls, runs_from, training_controls
 from dgc_lab.training.published_tables import SINGLE_NODE
+from dgc_lab.ui.live_panel import LivePanel
 from dgc_lab.ui.widget import wide
 
+PRESETS = {
+    "4 ratios": "1, 0.1, 0.01, 0.001",
+    "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
+}
 PUBLISHED_RECIPE = (
     "<p>Published rows: 20 000 steps, learning rate 0.001, momentum 0.9, batch 100, the first tensor's threshold.</p>"
 )
 SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global", "the first tensor's": "first"}
 
 
-class CompressionSweep(RatioSweep):
+class CompressionSweep(LivePanel):
     """Train one worker at one or several compression ratios and watch it live.
 
-    Run trains every ratio in the list that has no row yet, Stop ends the training within a twentieth of a second, or
-    with the step, and keeps the finished rows, Clear empties picture and table. ``run()`` does what Run does and waits
-    for the end.
+    Run trains every ratio in the list that has no row yet. Stop ends the training within a twentieth of a second, or
+    at the end of the step, and keeps the finished rows. Clear empties picture and table. ``run()`` does what Run does
+    and waits until it has ended.
 
     Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); a restarted kernel goes on with it.
+        out: file that keeps finished rows (`dgc_lab.training.sweeps`); after a restart of the kernel, Run finds them.
         settings: first values of the controls: dataset, ratios (text), rule, scope, learning_rate, momentum, batch,
             steps, seed, as in `dgc_lab.training.masking_trainer.MaskingConfig`.
 
@@ -32,7 +37,7 @@ class CompressionSweep(RatioSweep):
         rows: the finished rows, in the order in which they were made.
 
     Raises:
-        ValueError: a keyword is not the name of a control, or its value is none that the control takes.
+        ValueError: no control has the name of a setting, or the control does not accept its value.
 
     Example:
         >>> lab = CompressionSweep(ratios="1, 0.01", steps=100)
@@ -40,50 +45,53 @@ class CompressionSweep(RatioSweep):
         (100, [])
     """
 
-    published: ClassVar = SINGLE_NODE
-    presets: ClassVar = {
-        "4 ratios": "1, 0.1, 0.01, 0.001",
-        "12 published ratios": ", ".join(f"{ratio:g}" for ratio in SINGLE_NODE),
-    }
-
-    def _columns(self):
-        self.rule = wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact", "off"])
-        self.scope = wide(Dropdown, "Whose", options=SCOPE_NAMES)
-        return [
-            [self.dataset, self.ratio, self.ratios, self.preset],
-            [self.rule, self.scope, self.learning_rate, self.momentum],
-            [self.batch, self.steps, self.seed],
-        ]
+    def __init__(self, out: str | os.PathLike | None = None, **settings):
+        sweep = LiveSweep(runs_from(self), KeptTrainer(), SINGLE_NODE, recipe=PUBLISHED_RECIPE, out=out)
+        controls = {
+            **training_controls(),
+            **ratio_controls(PRESETS),
+            "rule": wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact", "off"]),
+            "scope": wide(Dropdown, "Whose", options=SCOPE_NAMES),
+        }
+        columns = ["dataset ratio ratios preset", "rule scope learning_rate momentum", "batch steps seed"]
+        super().__init__(sweep, controls, columns, settings, helpers=("ratio", "preset"))
 
     def settings(self):
-        """The controls as `dgc_lab.training.masking_trainer.MaskingConfig`; a ValueError names what is wrong."""
+        """Return the controls as `dgc_lab.training.masking_trainer.MaskingConfig`; a ValueError names a wrong one."""
         from dgc_lab.training.masking_trainer import MaskingConfig
 
-        return MaskingConfig(**self._values())
-
-    def _below_table(self):
-        return PUBLISHED_RECIPE * self._on_mnist()
-
-    def _trainer(self, settings):
-        """The last trainer when it fits, for a second trace of the step costs a second; else a new one."""
-        from dgc_lab.training.masking_trainer import Trainer
-
-        if self._last_trainer is None or self._last_trainer.settings != settings:
-            self._last_trainer = None  # lets go of the old one's memory first
-            self._last_trainer = Trainer(settings, self._data)
-        return self._last_trainer
+        return MaskingConfig(**self._values(without=("ratios",)))
 
 
-class CompressionTaste(CompressionSweep):
-    """`CompressionSweep` with one slider, the ratio, and everything else at its first value: digits, 300 steps.
-
-    ``out`` is that of `CompressionSweep`; a ValueError for any of ``settings``.
+class CompressionTaste(LivePanel):
+    """`CompressionSweep` with one slider, the ratio; every other setting has its default: digits, 300 steps.
 
     Example:
         >>> CompressionTaste().settings().dataset
         'digits'
     """
 
-    def _columns(self):
-        self.ratios.value = "1"
-        return [[self.ratio]]
+    def __init__(self):
+        sweep = LiveSweep(runs_from(self), KeptTrainer(), SINGLE_NODE)
+        super().__init__(sweep, ratio_controls(PRESETS), ["ratio"], {}, helpers=("ratio",))
+        self.ratio.value = 1
+
+    def settings(self):
+        """Return the settings of every run, a `dgc_lab.training.masking_trainer.MaskingConfig`."""
+        from dgc_lab.training.masking_trainer import MaskingConfig
+
+        return MaskingConfig()
+
+
+class KeptTrainer:
+    """Function of settings and data to a trainer; it keeps the last one, as a second trace would take a second."""
+
+    last = None
+
+    def __call__(self, settings, data):
+        from dgc_lab.training.masking_trainer import Trainer
+
+        if self.last is None or self.last.settings != settings:
+            self.last = None  # release its memory first
+            self.last = Trainer(settings, data)
+        return self.last

@@ -74,8 +74,10 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
 
 
 def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.DataFrame:
-    """The table of ``rows``, and behind those on MNIST the published accuracy and loss, where there is one."""
+    """Return the table of ``rows``, with columns of published accuracy and loss if there are rows on MNIST."""
     frame = table(rows)
+    if not any(row["dataset"] == "mnist" for row in rows):
+        return frame
     # Where all rows are of one data set, the table has no column for it.
     on_mnist = frame["dataset"] == "mnist" if "dataset" in frame else [row["dataset"] == "mnist" for row in rows]
     for place, name in enumerate(("accuracy", "loss")):

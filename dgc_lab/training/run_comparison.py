@@ -1,7 +1,4 @@
-"""Runs of `dgc_lab.training.ModelTrainer`: watched by a bar while they train, then side by side in a table.
-
-Lesson 7.
-"""
+"""Lesson 7: a progress bar for runs of `dgc_lab.training.ModelTrainer`, and a table that compares them."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ import pandas as pd
 
 from dgc_lab.common import check_text, check_whole, free_memory
 from dgc_lab.training.events import DistributedStep, Evaluation
+from dgc_lab.training.progress import SweepProgress
 
 
 def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
-    """A run's events as a list, with a progress bar, behind ``label``, while it trains.
+    """Train with a progress bar, behind a ``label``, and return all events.
 
-    ``run`` is what `dgc_lab.training.model_trainer.ModelTrainer.run` gives, ``steps`` how many updates it will make.
+    ``run`` is the generator that `dgc_lab.training.ModelTrainer.run` returns, ``steps`` how many updates it makes.
 
     Raises:
         ValueError: ``steps`` is not a whole number of at least 0, or ``label`` is not text.
@@ -32,17 +30,18 @@ def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
 
     check_whole("steps", steps, 0)
     check_text("label", label)
-    events = []
-    with tqdm(total=steps, desc=label, unit="step", leave=False) as bar:
+    events, progress = [], SweepProgress([label], steps)
+    with tqdm(total=progress.total, desc=label, unit="step", leave=False) as bar:
         for event in run:
             events.append(event)
-            bar.update(isinstance(event, DistributedStep))
+            progress.take(event)
+            bar.update(progress.done - bar.n)
     free_memory()  # the trainer and its traces
     return events
 
 
 def steps_of(events: Iterable) -> list[DistributedStep]:
-    """The updates among a run's ``events``.
+    """Return the updates among a run's ``events``.
 
     Example:
         >>> steps_of([Evaluation(step=10, accuracy=0.9, loss=0.3)])
@@ -52,22 +51,22 @@ def steps_of(events: Iterable) -> list[DistributedStep]:
 
 
 def evaluations_of(events) -> list[Evaluation]:
-    """The evaluations among a run's events."""
+    """Return the evaluations among a run's events."""
     return [event for event in events if isinstance(event, Evaluation)]
 
 
 def comparison(runs: dict) -> pd.DataFrame:
-    """One row per run: what it is worth at the end, and how many bytes a worker sent in a step.
+    """Compare runs: accuracy and loss at the end, and bytes that a worker sent in a step.
 
     Args:
-        runs: by label, a finished run's events, with an evaluation at the end.
+        runs: the events of each finished run by label, with an evaluation at the end.
 
     Returns:
-        Columns ``accuracy``, ``test loss`` (after the last step), ``kB a step`` (mean over all steps, warm-up
-        included), ``kB a step at the end`` (of the last one), and ``times fewer at the end`` than the whole gradient.
+        Columns ``accuracy`` and ``test loss`` (after the last step), ``kB a step`` (mean over all steps, including
+        warm-up), ``kB a step at the end`` (the last one), and ``times fewer at the end`` (than the dense gradient).
 
     Raises:
-        ValueError: there are no runs, or one was not evaluated.
+        ValueError: there is no run, or a run has no evaluation.
 
     Example:
         >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
@@ -89,18 +88,18 @@ def comparison(runs: dict) -> pd.DataFrame:
 
 
 def spread(figures: dict) -> pd.DataFrame:
-    """Mean, least and most of each label's figures, one of each seed: what a difference between labels is held against.
+    """Return mean, least and greatest of each label's figures, one for each seed, to judge differences between labels.
 
     Example:
         >>> spread({"dense": [0.97, 0.98, 0.96]}).round(3).values.tolist()
         [[0.97, 0.96, 0.98]]
     """
-    told = {label: {"mean": np.mean(own), "least": min(own), "most": max(own)} for label, own in figures.items()}
-    return pd.DataFrame(told).T
+    table = {label: {"mean": np.mean(own), "least": min(own), "most": max(own)} for label, own in figures.items()}
+    return pd.DataFrame(table).T
 
 
 def check_runs(runs: dict) -> None:
-    """A ValueError unless there are runs, each with updates and an evaluation."""
+    """Raise ValueError unless there are runs, each with updates and an evaluation."""
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     for label, events in runs.items():

@@ -1,7 +1,8 @@
 """What the widgets and figures of all lessons share.
 
-`charts` has the palette, lines, losses, bars and rows over time; `widget` the base of all widgets, `explorer` that of
-those that compute at once, `live_run` that of those that train, with a `live_figure`; `prediction` a widget of its own.
+`charts` has the palette, lines, losses, bars and rows over time. `widget` has the base of all panels, `explorer` that
+of those that compute at once, `live_panel` that of those that train; they draw a `live_figure`, such as
+`curves`. `prediction` is a widget of its own.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""The base of the widgets of lessons 1, 2 and 6: move a control, and what it does is computed and drawn anew.
+"""The base of the widgets of lessons 1, 2 and 6: move a control, and the widget computes and draws the result.
 
-Work runs in one thread that the controls start; while it runs, further moves only leave word, so that a quick slider
-gives one more drawing and not fifty.
+A control starts one thread that computes. Moves during its work only raise a counter, so that a quickly moved slider
+causes one more drawing, not fifty.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import threading
 import time
 
 from dgc_lab.ui.charts import png
-from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, Panel, wide
+from dgc_lab.ui.widget import SHORTEST_REDRAW, Panel, wide
 
 wider = functools.partial(wide, label=9)
 
 
 class Explorer(Panel):
-    """Controls above a message, a picture and a table: ``frame``, None before the first.
+    """Controls above a message, a picture and a table; a base class.
 
-    A subclass makes its controls and defines ``result(**values)``, which returns a `dgc_lab.ui.charts.Picture`, a
-    ``pandas.DataFrame`` and a sentence, and knows no widget.
+    A subclass makes its controls and defines ``result(**values)``, a function of their values that returns a
+    `dgc_lab.ui.charts.Picture`, a ``pandas.DataFrame`` and a sentence, and knows no widget.
+
+    Args:
+        controls, rows, settings: as in `Panel`.
+
+    Attributes:
+        frame, picture: the latest result; None before the first.
     """
 
     def __init__(self, controls: dict, rows: list, settings: dict):
@@ -33,13 +39,14 @@ class Explorer(Panel):
         self._update(self.values())
 
     def values(self) -> dict:
-        """The controls' values by name."""
+        """Return the controls' values by name."""
         return self._values()
 
     def show(self) -> None:
-        """Show picture and table as ordinary output, for notebooks that are read without a kernel.
+        """Show picture and table as ordinary output, which readers of a notebook see without a kernel.
 
-        Where the controls' values could not be computed, it raises what the message line says.
+        Raises:
+            Exception: the error in the message line, if the latest result could not be computed.
         """
         from IPython.display import display
 
@@ -55,13 +62,13 @@ class Explorer(Panel):
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 try:
                     self._thread.start()
-                except BaseException:  # no thread to be had, or an interrupt
+                except BaseException:  # the system has no thread left, or an interrupt
                     if not self._thread.is_alive():
                         self._thread = None
                     raise
 
     def _work(self):
-        """Compute until the newest values are shown; each drawing at least a quarter of a second after the last."""
+        """Compute until the latest values are shown, with at least `SHORTEST_REDRAW` between two drawings."""
         while True:
             with self._lock:
                 if self._done == self._wanted:
@@ -75,21 +82,20 @@ class Explorer(Panel):
             self._next = time.monotonic() + SHORTEST_REDRAW
 
     def _update(self, values):
-        """Show the result for these values; what goes wrong is said in the message, and the old picture stays."""
+        """Show the result for these values. After an error the message says so, and the old picture stays."""
         try:
             self.picture, self.frame, said = self.result(**values)
             self._show_image(png(self.picture.figure), self.picture.alt)
             self._show_frame(self.frame)
             self._error = None
             self._say(said)
-        except Exception as error:  # whatever it is must be seen: in a thread it would end in silence
+        except Exception as error:  # in a thread, nobody would see it
             self._error = error
-            kind = "" if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: "
             old = " (The picture and table below still show the previous values.)" if self.image.value else ""
-            self._say(f"{kind}{error}{old}", error=True)
+            self._say(self._describe(error) + old, error=True)
 
 
 def in_columns(controls: dict, height: int) -> list[list]:
-    """The controls in columns of that height."""
+    """Return the controls in columns of at most ``height``."""
     every = list(controls.values())
     return [every[start : start + height] for start in range(0, len(every), height)]

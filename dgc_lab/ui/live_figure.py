@@ -1,4 +1,4 @@
-"""A figure that is drawn several times a second while training runs, and leaves the training its time."""
+"""A figure that is drawn several times a second during training, and takes little time from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, Picture, style
 
 
 class LiveFigure:
-    """Lines of several runs, of which the last one grows: what does not move is drawn once and kept as ``background``.
+    """Lines of several runs, the last of which grows. Everything that does not move is drawn once, as ``background``.
 
-    A subclass draws the legend with the current run's name (``_named()``), says what else moves (`_moving`) and what
-    the figure shows in words (``alt()``), and sets ``background`` to None where it has changed.
-    Each of ``runs`` is a dictionary: ``label``, ``lines`` by name, and by the same names lists of x and y.
+    A subclass draws the legend with the current run's name (``_named()``), adds artists that move (`_moving`),
+    describes the figure in words (``alt()``), and sets ``background`` to None when it has changed it.
+    Each of ``runs`` is a dictionary: ``label``, ``lines`` by name, and lists of x and y by the same names.
     """
 
     def __init__(self, figure: Figure):
@@ -24,13 +24,15 @@ class LiveFigure:
         self.runs = []
 
     def _moving(self) -> list:
-        """The artists that change from frame to frame, brought up to date, in the order of drawing."""
+        """Update the artists that change from frame to frame, and return them in drawing order."""
         return self._up_to_date(self.runs[-1]) if self.runs else []
 
     def _begin(self, label: str, **lines) -> None:
-        """A new run starts, with a line for each name given: its axes and looks. The runs before become thinner.
+        """Start a new run, and make the lines of earlier runs thinner. Runs of one label have one colour.
 
-        Runs of one label have one colour.
+        Args:
+            label: the run's name.
+            lines: axes and style of each line, by the line's name.
         """
         self._restyle(linewidth=0.9)
         labels = dict.fromkeys([*(run["label"] for run in self.runs), label])
@@ -46,12 +48,12 @@ class LiveFigure:
         self.background = None
 
     def _add(self, name: str, x: float, y: float) -> None:
-        """One more point of one of the current run's lines."""
+        """Add a point to one of the current run's lines."""
         for values, value in zip(self.runs[-1][name], (x, y), strict=True):
             values.append(value)
 
     def _make_room(self, axes, loss: float) -> None:
-        """The loss axis grows at once by so much that it seldom does."""
+        """Extend the loss axis if needed, by so much that it is seldom needed."""
         if axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
             axes.set_ylim(0, 1.2 * loss)
             self.background = None
@@ -62,13 +64,13 @@ class LiveFigure:
         return list(run["lines"].values())
 
     def _restyle(self, **looks) -> None:
-        """Bring every run's lines up to its last point and give them all the same looks."""
+        """Draw every run's lines up to its last point, and give all of them the same style."""
         for run in self.runs:
             for line in self._up_to_date(run):
                 line.set(**looks)
 
     def frame(self) -> bytes:
-        """The picture as it stands, as a PNG file."""
+        """Return the current picture as a PNG file."""
         from PIL import Image
 
         artists = self._moving()
@@ -83,17 +85,17 @@ class LiveFigure:
         for artist in artists:
             artist.axes.draw_artist(artist)
         file = io.BytesIO()
-        # A palette and light packing: a third of the bytes of the default. The octree takes a quarter of the time of
-        # Pillow's default, and gets thin lines' colours right.
+        # A palette and light compression give a third of the default's bytes. The octree takes a quarter of the time of
+        # Pillow's default method, and keeps the colours of thin lines.
         picture = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")
         packed = picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         packed.save(file, "png", compress_level=3)
         return file.getvalue()
 
     def picture(self) -> Picture:
-        """The whole figure, every run as thick as the others."""
+        """Return the whole figure, with lines of equal width."""
         self._moving()
         self._restyle(linewidth=1.4)
         if self.runs:
-            self.rename(self.runs[-1]["label"])  # the legend has the lines' new looks
+            self.rename(self.runs[-1]["label"])  # so that the legend shows the new width
         return Picture(self.figure, self.alt())

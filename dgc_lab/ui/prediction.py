@@ -1,4 +1,4 @@
-"""A prediction before an experiment: the widget keeps it, and puts it beside what was seen. Lessons 1 to 8."""
+"""A prediction before an experiment: the widget saves it and compares it with the result. Lessons 1 to 8."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import ipywidgets
 import pandas as pd
 
 from dgc_lab.common import check_list, check_number, check_text
-from dgc_lab.ui.widget import Column, message_line
+from dgc_lab.ui.widget import close_all, message_line
 
 NONE_MADE = "none made"
 
 
-class Prediction(Column):
-    """A slider for each thing that is predicted, and a button that fixes them.
+class Prediction(ipywidgets.VBox):
+    """A slider for each quantity to predict, and a button that saves the prediction.
 
-    In a notebook, put it before the experiment as the last line of a cell, and ``confront`` behind it. Who skips it
-    sees a table in which no prediction was made. ``kept`` is what was predicted, name to number; None until the button
-    was pressed.
+    In a notebook, make it the last line of a cell before the experiment, and call ``confront`` after the experiment.
+    Without a prediction, ``confront`` still shows the results. ``kept`` is the saved prediction, name to number, or
+    None before the button was pressed.
 
     Args:
-        question: what is asked, a sentence.
-        of: names of what is predicted, none twice.
-        least, most: bounds of every prediction, the one below the other, else a ValueError.
-        step: between two places of a slider.
-        form: how numbers are shown, a format without braces: ``".0%"``.
+        question: one sentence.
+        of: names of the quantities, none twice.
+        least, most: bounds of every slider.
+        step: step of every slider.
+        form: format of the numbers, without braces: ``".0%"``.
+
+    Raises:
+        ValueError: ``of`` is empty or repeats a name, ``least`` is not below ``most``, ``step`` is not above 0, or
+            ``form`` is not a number format.
 
     Example:
         >>> guess = Prediction("How accurate will it be?", of=("at 1 %", "at 0.1 %"))
@@ -77,17 +81,25 @@ class Prediction(Column):
         super().__init__([question, *self.sliders.values(), self.button, self.message])
 
     def keep(self) -> None:
-        """Fix the prediction: what the button does. A second time changes nothing."""
+        """Save the prediction, as the button does. A second call changes nothing."""
         if self.kept is None:
             self.kept = {name: slider.value for name, slider in self.sliders.items()}
             for each in (self.button, *self.sliders.values()):
                 each.disabled = True
-            self.message.value = message_line("Kept. The experiment will tell.")
+            self.message.value = message_line("Prediction saved. Now run the experiment.")
+
+    def close(self) -> None:
+        """Close the widget and all its parts."""
+        close_all(self)
 
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
-        """A row for each name: predicted, seen, and how much more was seen than predicted, as text.
+        """Return a table of the predicted value, the one seen, and the difference, as text, with a row for each name.
 
-        ``seen`` is a number for each name, NaN for none; a ValueError for other names, and for what is no number.
+        Args:
+            seen: the result for each name; NaN if there is none.
+
+        Raises:
+            ValueError: ``seen`` has other names, or a value that is not a number.
         """
         if not isinstance(seen, Mapping) or not all(isinstance(value, numbers.Real) for value in seen.values()):
             raise ValueError(f"seen must be a dict of numbers, got {seen!r}")
@@ -103,5 +115,5 @@ class Prediction(Column):
         off = {name: abs(seen[name] - kept) for name, kept in (self.kept or {}).items() if not math.isnan(seen[name])}
         if off:
             worst = max(off, key=off.get)
-            self.message.value = message_line(f"Furthest from what you said: {worst}. Why?")
+            self.message.value = message_line(f"Your prediction was furthest off for {worst}. Why?")
         return pd.DataFrame(rows, index=list(self.sliders), columns=["predicted", "seen", "seen - predicted"])

@@ -1,4 +1,4 @@
-"""What all widgets of the lab have in common: controls above a message, a picture and a table.
+"""What all widgets of the lab share: controls above a message, a picture and a table.
 
 Works with ipywidgets 7.7 and 8.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import sys
 
 import ipywidgets
@@ -19,26 +20,22 @@ from dgc_lab.ui.charts import image_tag
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
 LONGEST_MESSAGE = 800  # characters
 WRAP = {"flex_flow": "row wrap"}
-EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are for the user as they are
+EXPECTED_ERRORS = (ValueError, LabError, OSError)  # users can read their messages as they are
 
 
-class Column(ipywidgets.VBox):
-    """What stands under one another, closed as a whole; a base class."""
+class Panel(ipywidgets.VBox):
+    """Controls, and below them a message line, a picture and a table; a base class.
 
-    def close(self) -> None:
-        """Close every part of the widget too: ipywidgets keeps what nobody closes until the kernel ends."""
-        if self.comm is not None:  # it is open
-            for part in parts_of(self)[1:]:
-                part.close()
-        super().close()
+    Args:
+        controls: the controls that ``settings`` may set, by name.
+        rows: the widgets above the message line, the controls among them.
+        settings: first values of controls, by name.
 
-
-class Panel(Column):
-    """Controls, and under them a line that speaks, a picture and a table; a base class.
-
-    ``rows`` stand above the message, the ``controls`` among them. A ValueError for a setting that is not the name of a
-    control, or that the control does not take.
+    Raises:
+        ValueError: no control has the name of a setting, or the control does not accept its value.
     """
+
+    _thread = None
 
     def __init__(self, controls: dict, rows: list, settings: dict):
         send_copies()
@@ -51,41 +48,49 @@ class Panel(Column):
                     raise ValueError(f"settings must be among {', '.join(controls) or 'none at all'}, got {name!r}")
                 set_control(name, controls[name], value)
         except ValueError:
-            self.close()
+            close_all(self)
             raise
 
-    _thread = None
-
     def close(self) -> None:
-        """Wait for the end of the work, and close the widget with all its parts."""
+        """Wait until the work has ended, then close the widget and all its parts."""
         self.wait()
-        super().close()
-
-    def _values(self) -> dict:
-        """The controls' values by name."""
-        return {name: control.value for name, control in self.controls.items()}
+        close_all(self)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the work that was asked for has ended; False when it has not within ``timeout`` seconds."""
+        """Wait until the work has ended; return False if that takes longer than ``timeout`` seconds."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
         return thread is None or not thread.is_alive()
 
+    def _values(self, without: tuple[str, ...] = ()) -> dict:
+        return {name: control.value for name, control in self.controls.items() if name not in without}
+
     def _say(self, text: str, error: bool = False):
         self.message.value = message_line(text, error)
+
+    def _describe(self, error: Exception) -> str:
+        """Return an error's message, with its type if users cannot read the message as it is."""
+        return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
 
     def _show_image(self, png: bytes, alt: str):
         self.image.value = image_tag(png, alt)
 
     def _show_frame(self, frame, below: str = ""):
-        """A table with the looks of JupyterLab's and of the classic notebook's own tables, and HTML under it."""
+        """Show a table in the style of JupyterLab and of the classic notebook, with HTML below it."""
         table = frame.to_html(index=False, na_rep="", float_format=digits)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
 
 
+def close_all(widget: ipywidgets.Widget) -> None:
+    """Close a widget and every part of it: ipywidgets keeps an open part until the kernel ends."""
+    if widget.comm is not None:  # it is open
+        for part in parts_of(widget):
+            ipywidgets.Widget.close(part)
+
+
 def parts_of(widget, found=None) -> list:
-    """A widget and all that it is made of, each once: what it shows, their layouts and styles, what it keeps beside.
+    """Return a widget and all its parts, each once: children, layouts, styles, and widgets it holds without showing.
 
     Example:
         >>> sorted(type(part).__name__ for part in parts_of(ipywidgets.HBox([ipywidgets.Box()])))
@@ -102,10 +107,10 @@ def parts_of(widget, found=None) -> list:
 
 
 def send_copies() -> None:
-    """Have the kernel, where there is one, copy whatever it sends.
+    """Have the kernel, if there is one, copy every message that it sends.
 
-    Large messages, which most pictures are, pyzmq sends uncopied, but no longer in the moment before the kernel ends:
-    what a thread shows then breaks off, and JupyterLab takes the next message for the rest of it.
+    pyzmq sends large messages, such as most pictures, without a copy, and drops the rest of one when the kernel ends.
+    JupyterLab then reads the next message as that rest.
     """
     session = getattr(getattr(get_ipython(), "kernel", None), "session", None)
     if session is not None:
@@ -113,7 +118,7 @@ def send_copies() -> None:
 
 
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):
-    """A control with so much room for its label, and for what is right of it, in em."""
+    """Return a control of a ``kind``, with ``label`` em for its label and ``field`` em for the rest."""
     layout, style = {"width": f"{label + field}em"}, {"description_width": f"{label}em"}
     control = kind(description=description, style=style, layout=layout, **options)
     control.tooltip = description  # without one ipywidgets 8 shows "null" over the label
@@ -121,18 +126,46 @@ def wide(kind, description: str, label: int = 7, field: int = 14, **options):
 
 
 def side_by_side(columns) -> ipywidgets.HBox:
-    """Columns of controls, which stand under one another where the page is narrow."""
+    """Put columns of controls side by side, or one below the other on a narrow page."""
     return ipywidgets.HBox([ipywidgets.VBox(column) for column in columns], layout=WRAP)
+
+
+AS_TYPED = "as typed"
+
+
+def preset_menu(label: str, controls: dict, presets: dict[str, dict]) -> ipywidgets.Dropdown:
+    """Return a menu that sets controls to a preset, and shows which preset they have, or "as typed".
+
+    Args:
+        label: the menu's.
+        controls: the controls that it sets, by name.
+        presets: for each preset, the value of every control.
+    """
+    menu = wide(ipywidgets.Dropdown, label, options=[AS_TYPED, *presets])
+
+    def set_controls(_):
+        for name, value in presets.get(menu.value, {}).items():
+            controls[name].value = value
+
+    def show_preset(_=None):
+        values = {name: control.value for name, control in controls.items()}
+        menu.value = next((name for name, preset in presets.items() if preset == values), AS_TYPED)
+
+    menu.observe(set_controls, "value")
+    for control in controls.values():
+        control.observe(show_preset, "value")
+    show_preset()
+    return menu
 
 
 KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
 def set_control(name: str, control, value) -> None:
-    """Give a control its first value; a ValueError that names it when it takes no such value."""
+    """Give a control its first value; raise ValueError if the control does not accept it."""
     before, options = control.value, getattr(control, "_options_values", (value,))
     try:
-        # A slider moves what is out of bounds to its nearest end, a field of whole numbers cuts fractions off.
+        # A slider clips a value to its bounds, and an IntText truncates a fraction.
         control.value = before if control.disabled else value
         taken = value in options and control.value == value and isinstance(value, bool) == isinstance(before, bool)
     except TraitError:
@@ -147,20 +180,20 @@ def set_control(name: str, control, value) -> None:
 
 
 def message_line(text: str, error: bool = False) -> str:
-    """A line of text that screen readers announce: as an alert, in red, where it tells an error.
+    """Return a line of text that screen readers announce; an error is an alert, in red.
 
     Example:
         >>> message_line("a < b")
         '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-    if len(text) > LONGEST_MESSAGE:  # it repeats what somebody has pasted into a field
+    if len(text) > LONGEST_MESSAGE:  # a user has pasted a long text into a field
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
 
 
 def digits(value: float) -> str:
-    """A number with four digits, or with all of those before the point.
+    """Format a number with four digits, or with all digits before the point.
 
     Example:
         >>> digits(0.123456), digits(9999.6), digits(153128.0)
@@ -169,8 +202,15 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 9999.5 else f"{value:.4g}"
 
 
+def button(name: str, icon: str, action, **looks) -> ipywidgets.Button:
+    """Return a button that calls ``action`` when it is pressed."""
+    made = ipywidgets.Button(description=name, icon=icon, **looks)
+    made.on_click(lambda _: action())
+    return made
+
+
 def save_link(text: str, file: str, data: bytes, kind: str) -> str:
-    """A link that saves data, of a MIME type, under a file's name.
+    """Return a link that saves ``data``, of MIME type ``kind``, as ``file``.
 
     Example:
         >>> save_link("CSV", "rows.csv", b"a", "text/csv")
@@ -178,3 +218,15 @@ def save_link(text: str, file: str, data: bytes, kind: str) -> str:
     """
     look, address = "text-decoration: underline", f"data:{kind};base64,{base64.b64encode(data).decode()}"
     return f'<a download="{file}" style="{look}" href="{address}">{html.escape(text)}</a>'
+
+
+def save_links(frame, figure) -> str:
+    """Return links that save a table (None if it is empty) and a figure, and the table as text to copy."""
+    text = "" if frame is None else frame.to_csv(index=False)
+    links = [save_link("table as CSV", "table.csv", text.encode(), "text/csv")]
+    for kind, mime in {"png": "image/png", "svg": "image/svg+xml"}.items():
+        file = io.BytesIO()
+        figure.savefig(file, format=kind, dpi=168)
+        links.append(save_link(f"picture as {kind.upper()}", f"picture.{kind}", file.getvalue(), mime))
+    to_copy = f"<details><summary>Table to copy</summary><pre>{html.escape(text)}</pre></details>"
+    return f"<div>Save {', '.join(links)}.</div>{to_copy}"

@@ -11,6 +11,7 @@ from dgc_lab.__main__ import main
 from dgc_lab.common import results_file
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
 from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
+from dgc_lab.comparison.widget import PRESETS
 from dgc_lab.compression import AllGather, AllReduceMean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.distributed import SimulatedWorkers
 from dgc_lab.terminal import show
@@ -88,7 +89,7 @@ def test_scheme_knob_list_and_presets_agree(lab):
     assert widget.preset.value == "as typed"
 
 
-@pytest.mark.parametrize("preset", list(SchemeLab.presets))
+@pytest.mark.parametrize("preset", list(PRESETS))
 def test_every_preset_can_be_run(lab, preset):
     widget = lab()
     widget.preset.value = preset

@@ -12,7 +12,7 @@ import ipywidgets
 import pytest
 from test_bad_input import devices, in_its_own_process
 
-from dgc_lab.ui.live_run import LiveRun
+from dgc_lab.ui.live_panel import LivePanel
 from widgets import press, said
 
 TYPED = {
@@ -41,13 +41,13 @@ def fields(widget):
 def answer(widget, name, field, value):
     """None for a value that was taken, or refused by name; else what the widget did in its place."""
     field.set_state({"value": value})
-    if isinstance(widget, LiveRun):
+    if isinstance(widget, LivePanel):
         press(widget, "run")
         widget.stop()
     if not widget.wait(LONGEST):
         return f"no answer in {LONGEST} s: {said(widget)}"
     told, refused = said(widget), 'role="alert"' in widget.message.value
-    if isinstance(widget, LiveRun):
+    if isinstance(widget, LivePanel):
         widget.clear()
     named = re.match(rf"({CALLED.get(name, name)}) must ", told)
     return told if len(told) > 1000 or (refused and not named) else None

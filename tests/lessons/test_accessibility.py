@@ -14,8 +14,8 @@ from browser import ROOT, axe_complaints
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.schedule import GradientEvent
 from dgc_lab.training import figures as pictures
-from dgc_lab.training.live_figure import Curves
 from dgc_lab.ui.charts import GREY, PALETTE, png
+from dgc_lab.ui.curves import Curves
 from dgc_lab.ui.widget import message_line
 
 LESSON = "00_start_here.ipynb"

@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from dgc_lab.common import LabError
+from dgc_lab.parameter_server.events import Training, WorkerDied
 from dgc_lab.parameter_server.live_figure import StragglerPicture
 from dgc_lab.parameter_server.metrics import summary
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import Score, train
-from dgc_lab.parameter_server.widget import StragglerLab
+from dgc_lab.parameter_server.widget import RunProgress, StragglerLab
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
 from dgc_lab.workloads.models import digits_cnn
@@ -75,7 +76,7 @@ def test_run_trains_on_servers_and_the_row_agrees_with_the_records(lab):
         "workers": 2,
         "slowdown": 1.0,
     }
-    *_, score = [e for e in lab.servers.stream(train, lab.task, lab.settings()) if isinstance(e, Score)]
+    *_, score = [e for e in lab.servers.stream(train, lab.experiment.task, lab.settings()) if isinstance(e, Score)]
     assert row["loss"] == pytest.approx(score.values["loss"], rel=1e-3)
     assert row["accuracy"] == pytest.approx(score.values["accuracy"], abs=0.01)
     assert f"{row['gradients/s']:.4g}" in lab.table.value
@@ -277,6 +278,13 @@ def test_a_machine_without_private_networks_is_said(unstarted, monkeypatch):
     assert 'role="alert"' in unstarted.message.value
     with pytest.raises(LabError, match="no private network"):
         unstarted.run()
+
+
+def test_message_names_dead_workers():
+    one = GradientEvent(0, 0, 0.0, 0.1, 0.2, 0.5, version=0, update=0, loss=2.3)
+    progress = RunProgress("2 workers", 8, Training([one], deaths=[WorkerDied(1, 0.4)]))
+    words = "1 of 8 gradients, 2.0 gradients/s, mean staleness 0.00. Worker 1 died; the others continued."
+    assert (progress.share, progress.message()) == (1 / 8, f"2 workers: {words}")
 
 
 # The picture ---------------------------------------------------------------------------------------------------------

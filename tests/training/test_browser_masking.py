@@ -66,13 +66,13 @@ def test_a_prediction_is_kept_and_put_beside_what_was_seen(page):
     change_all_by_mouse(page, quiz, "guess")
     change_all_by_keyboard(page, quiz, "guess")
     quiz.get_by_role("button").press("Enter")
-    expect(quiz.get_by_role("status").last).to_have_text("Kept. The experiment will tell.")
+    expect(quiz.get_by_role("status").last).to_have_text("Prediction saved. Now run the experiment.")
     expect(quiz.get_by_role("button")).to_be_disabled()
     expect(quiz.locator(".noUi-target[disabled]")).to_have_count(4)
     cell = run_cell(page, "guess.confront(")
     predicted = kernel_says(page, "' '.join(f'{share:.2f}' for share in guess.kept.values())").strip("'").split()
     expect(cell.locator("tbody tr td:nth-of-type(1)")).to_have_text(predicted)
-    expect(quiz.get_by_role("status").last).to_contain_text("Furthest from what you said")
+    expect(quiz.get_by_role("status").last).to_contain_text("furthest off for")
 
 
 def test_slider_sets_the_ratio_and_run_draws_live(page):

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from dgc_lab.training.events import TrainingDiverged
-from dgc_lab.training.live_figure import Curves
 from dgc_lab.training.masking_widget import CompressionSweep
 from dgc_lab.training.sweeps import read_rows
 from dgc_lab.ui.charts import Picture
+from dgc_lab.ui.curves import Curves
 from widgets import picture_of, press
 
 LONG = 1_000_000  # steps; such a run ends by Stop alone
@@ -242,7 +242,7 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(lab, "_draw", interrupt)
-    monkeypatch.setattr("dgc_lab.ui.live_run.SHORTEST_REDRAW", 0)
+    monkeypatch.setattr("dgc_lab.ui.live_panel.SHORTEST_REDRAW", 0)
     monkeypatch.setattr(lab, "redraw_share", 1e9)
     with pytest.raises(KeyboardInterrupt):
         lab.run()
@@ -293,11 +293,11 @@ def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
 def test_trainer_is_kept_while_settings_stay(lab):
     press(lab, "run")
     assert lab.wait(60)
-    trainer = lab._last_trainer
+    trainer = lab.experiment.trainer.last
     lab.ratio.value = 0.01
     press(lab, "run")
     assert lab.wait(60)
-    assert lab._last_trainer is trainer
+    assert lab.experiment.trainer.last is trainer
     assert trainer.traces == 1
 
 

@@ -20,7 +20,7 @@ def test_a_prediction_is_kept_and_cannot_be_changed_afterwards():
     guess.button.click()
     table = guess.confront({"a": 0.25, "b": 0.9})
     assert table.loc["b"].tolist() == ["0.50", "0.90", "+0.40"]
-    assert "Furthest from what you said: b" in guess.message.value
+    assert "furthest off for b" in guess.message.value
 
 
 def test_without_a_prediction_the_result_is_shown_all_the_same():
@@ -59,7 +59,7 @@ def test_what_was_not_seen_is_not_the_furthest():
     guess.keep()
     table = guess.confront({"a": math.nan, "b": np.float32(0.75)})
     assert table.loc["a"].tolist() == ["0.50", "nan", ""]
-    assert "Furthest from what you said: b" in guess.message.value
+    assert "furthest off for b" in guess.message.value
 
 
 def test_pictures_refuse_what_they_cannot_draw():

@@ -1,4 +1,4 @@
-"""The live picture of the widgets that train: loss and accuracy by step, and accuracy by what was sent."""
+"""The live figure of the sweep widgets: loss and accuracy by step, and accuracy by what was sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from dgc_lab.ui.charts import GREY, MARKERS
 from dgc_lab.ui.live_figure import LiveFigure
 
 LONGEST_LINE = 30  # letters in the legend
-LEFT_END = 3  # times as far to the left as the least that was sent stand rows that sent nothing
+LEFT_END = 3  # rows that sent nothing are drawn this many times to the left of the least share sent
 
 
 class Curves(LiveFigure):
-    """Panels that grow while training runs: loss by step, accuracy on the test set by step.
+    """Panels that grow during training: loss and test accuracy by step.
 
-    With ``sent``, the words for what a run sends, a third one: the accuracy of each finished run by what it has sent.
+    Args:
+        steps: end of the step axes.
+        sent: label for what a run sends, such as ``"kB a step"``; adds a third panel, accuracy by what was sent.
     """
 
     def __init__(self, steps: int, sent: str = ""):
@@ -33,28 +35,27 @@ class Curves(LiveFigure):
             self.sent_axes.xaxis.set_minor_formatter(NullFormatter())
         for axes in self.figure.axes:
             axes.grid(alpha=0.3)
-        # Laying out costs as much as drawing and comes out the same every time: do it once.
+        # Layout takes as long as drawing and always gives the same result: do it once.
         self.figure.get_layout_engine().set(w_pad=0.16)  # inches; room for longer numbers at the right ends
         self.canvas.draw()
         self.figure.set_layout_engine("none")
-        self.steps = 0
         self.fit(steps)
 
     def fit(self, steps: int) -> None:
-        """Make room for runs of that many steps."""
-        self.steps = max(self.steps, steps)
+        """Extend the step axes to ``steps``; without a run, they end there."""
+        self.steps = max(steps, self.steps) if self.runs else steps
         for axes in (self.loss_axes, self.accuracy_axes):
             axes.set_xlim(0, self.steps)
-            axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps run into each other
+            axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps would overlap
         self.background = None
 
     def begin(self, label: str) -> None:
-        """A new run starts; the ones before become thinner."""
+        """Start a new run; the lines of earlier runs become thinner."""
         thick = {"linewidth": 2, "marker": "o", "markersize": 3.5}
         self._begin(label, loss=(self.loss_axes, {"linewidth": 1.2}), accuracy=(self.accuracy_axes, thick))
 
     def _named(self):
-        # Names that list settings are longer than a panel is wide; runs of one name have one line in the legend.
+        # Names that list settings can be wider than the panel. Runs of one name share one line of the legend.
         label = self.runs[-1]["label"]
         again = label in [run["label"] for run in self.runs[:-1]]
         name = "_again" if again else textwrap.fill(label, LONGEST_LINE)
@@ -63,16 +64,16 @@ class Curves(LiveFigure):
         self.accuracy_axes.legend(loc="lower right", fontsize=8, ncols=columns, framealpha=0.8)
 
     def add_loss(self, step: int, loss: float) -> None:
-        """One more point of the current run's loss."""
+        """Add a point to the current run's loss."""
         self._add("loss", step, loss)
         self._make_room(self.loss_axes, loss)
 
     def add_accuracy(self, step: int, accuracy: float) -> None:
-        """One more point of the current run's accuracy on the test set."""
+        """Add a point to the current run's test accuracy."""
         self._add("accuracy", step, accuracy)
 
     def add_row(self, sent: float, accuracy: float, mark: int = 0) -> None:
-        """The current run has ended, and has sent so much: a point, with another ``mark`` where settings differ."""
+        """Add the point of the current run, which has finished. Runs of one ``mark`` share a marker."""
         colour = self.runs[-1]["lines"]["loss"].get_color()
         looks = {"color": colour, "marker": MARKERS[mark % len(MARKERS)], "markersize": 6}
         [point] = self.sent_axes.plot([sent], [accuracy], linestyle="", **looks)
@@ -90,7 +91,7 @@ class Curves(LiveFigure):
         return min(sizes), max(sizes)
 
     def beside(self, published: dict) -> None:
-        """Published accuracies, by what was sent, as a thin line behind the points."""
+        """Draw published accuracies by what was sent, as a thin line behind the points."""
         if not self.sent_axes.get_legend():
             shares = sorted(share for share in published if share > 0)
             accuracies = [published[share][0] for share in shares]
@@ -99,7 +100,7 @@ class Curves(LiveFigure):
             self.background = None
 
     def alt(self) -> str:
-        """What the panels show, in words."""
+        """Describe the panels in words."""
         said = []
         for run in self.runs:
             (steps, losses), (_, accuracies) = run["loss"], run["accuracy"]
@@ -107,8 +108,8 @@ class Curves(LiveFigure):
             words += [f"test accuracy {accuracies[-1]:.3f}"] if accuracies else []
             said.append(f"{run['label']}: {', '.join(words) or 'starting'}")
         ended = [f"{label}: {accuracy:.3f} at {sent:.3g}" for label, sent, accuracy, _ in self.points]
-        third = (
-            f" Right: test accuracy by {self.sent}. {'; '.join(ended) or 'No run has ended yet'}." if self.sent else ""
-        )
-        places = "(left) and test accuracy (middle)" if self.sent else "(left) and test accuracy (right)"
-        return f"Training loss {places} by step. " + ("; ".join(said) or "No run yet") + "." + third
+        places, third = "(left) and test accuracy (right)", ""
+        if self.sent:
+            places = "(left) and test accuracy (middle)"
+            third = f" Right: test accuracy by {self.sent}. {'; '.join(ended) or 'No run has ended yet'}."
+        return f"Training loss {places} by step. {'; '.join(said) or 'No run yet'}.{third}"
