@@ -48,6 +48,15 @@ def run_schemes(
         ``(results, bytes_sent)``: the return values of the steps, in such lists, with each worker's table of metadata
         (workers, numbers) at its end; and int64 (2,), the bytes that the workers here handed to allreduce and to
         allgather.
+
+    Example:
+        >>> from dgc_lab.compression import AllReduceMean
+        >>> from dgc_lab.distributed import SimulatedWorkers
+        >>> def step(number):
+        ...     return (yield AllReduceMean(tf.constant(number)))
+        >>> results, _ = run_schemes([[step(1.0)], [step(2.0)]], SimulatedWorkers(2))  # as Horovod's ranks would
+        >>> [float(mean) for [mean] in results]
+        [1.5, 1.5]
     """
     answers, bytes_sent = dict.fromkeys(range(len(workers[0]))), tf.zeros([2], tf.int64)
     results, tables, rounds = [[None] * len(steps) for steps in workers], [], 0

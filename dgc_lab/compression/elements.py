@@ -14,7 +14,7 @@ from dgc_lab.compression.wire_format import add_in_order
 def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: int = 0):
     """Return what one worker's message stands for: float32, of the gradient's shape, for the scheme's first state.
 
-    Without other workers, the answer to each question is what was asked.
+    Without other workers, the answer to each question is what was asked. Lesson 8 looks at schemes in this way.
 
     Args:
         scheme: any scheme.
@@ -45,7 +45,7 @@ def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: 
 
 
 def mean_of(tensors: list[tf.Tensor]):
-    """Return the mean of a list of tensors, added in the order of the workers.
+    """Return the mean of a list of tensors, added in the order of the workers (lesson 8).
 
     Example:
         >>> float(mean_of([tf.constant(1.0), tf.constant(2.0)]))
@@ -71,7 +71,7 @@ def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
 
 
 def pack_bits(numbers: tf.Tensor, bits: int):
-    """Return whole numbers from 0 to 2**bits - 1 as bytes, 8 // bits of them in each: uint8 (bytes,).
+    """Return whole numbers from 0 to 2**bits - 1 as bytes, 8 // bits of them in each: uint8 (bytes,). Lesson 8.
 
     Raises:
         ValueError: bits is not from 1 to 8.
@@ -88,7 +88,7 @@ def pack_bits(numbers: tf.Tensor, bits: int):
 
 
 def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence[int] | tf.TensorShape):
-    """Return the numbers that `pack_bits` packed with ``bits`` each, as an int32 tensor of a shape.
+    """Return the numbers that `pack_bits` packed with ``bits`` each, as an int32 tensor of a shape. Lesson 8.
 
     Raises:
         ValueError: bits is not from 1 to 8.

@@ -289,11 +289,8 @@ def natural():
         exponents = tf.cast(float_bits // 2**23 + tf.cast(above, tf.int32), tf.uint8)
         bits = pack_bits(gradient >= 0, 1)
         everyone = yield AllGather((exponents, bits))
-        return (
-            mean_of([powers(*own, gradient.shape) for own in everyone]),
-            powers(exponents, bits, gradient.shape),
-            state,
-        )
+        values = [powers(*own, gradient.shape) for own in everyone]
+        return mean_of(values), powers(exponents, bits, gradient.shape), state
 
     return Scheme(step)
 

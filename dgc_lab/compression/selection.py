@@ -13,14 +13,20 @@ import tensorflow as tf
 
 from dgc_lab.compression import native
 from dgc_lab.compression.scheme import StepContext
-from dgc_lab.compression.thresholding import checked_ratio, sampling, segment_numbers, segments_of, vector_thresholds
+from dgc_lab.compression.segment_search import segment_numbers
+from dgc_lab.compression.thresholding import checked_ratio, sampling, segments_of, vector_thresholds
 
 BLOCK = 64
 SMALLEST_HALF = 2.0**-24  # the smallest float16 above zero
 
 
 class Rule(NamedTuple):
-    """How the elements to send are chosen; fields as in `dgc_lab.compression.DGCConfig`."""
+    """How the elements to send are chosen; ratio, rule, scope and sample are as in `dgc_lab.compression.DGCConfig`.
+
+    Example:
+        >>> Rule(0.01).rule
+        'sampled'
+    """
 
     ratio: float | tf.Tensor
     rule: str = "sampled"
@@ -32,6 +38,17 @@ def select(x: tf.Tensor, rule: Rule, context: StepContext):
     """Return the elements of a flat vector that pass their tensor's threshold: int32 indices, float32 values.
 
     Elements that are NaN or infinite are always among them. Values are rounded to the wire's value type.
+
+    Args:
+        x: float32 (n,), tensors of ``context.sizes`` one after another.
+        rule: which elements pass.
+        context: sizes, seed and the wire's value type.
+
+    Example:
+        >>> context = StepContext((3,), (0, 0), (0, 0), workers=1)
+        >>> indices, values = select(tf.constant([0.5, -2.0, 1.0]), Rule(0.3), context)
+        >>> indices.numpy().tolist(), values.numpy().tolist()
+        ([1], [-2.0])
     """
     return accumulate_and_select(x, (), rule, context)[:2]
 
@@ -58,6 +75,13 @@ def accumulate_and_select(
     Returns:
         ``(indices, values, state)``: int32 (k,), ascending; float32 (k,), rounded to ``context.values``; the new state,
         in which the rounding error stays in the residual.
+
+    Example:
+        >>> state, context = (tf.constant([0.0, 1.0]), tf.zeros([2])), StepContext((2,), (0, 0), (0, 0), workers=1)
+        >>> sent = accumulate_and_select(tf.constant([0.5, 2.0]), state, Rule(0.5), context, momentum=0.9)
+        >>> indices, values, (residual, velocity) = sent
+        >>> indices.numpy().tolist(), values.numpy().tolist(), residual.numpy().tolist(), velocity.numpy().tolist()
+        ([1], [3.0], [0.5, 0.0], [0.5, 0.0])
     """
     ratio = checked_ratio(rule.ratio)
     if operations := native.operations():

@@ -113,7 +113,8 @@ def threshold(limit: float = 0.001):
         [0.0, -0.5]
 
     References:
-        Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing", without its bits.
+        Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing" (Interspeech), without its
+        bits. Lesson 8.
     """
 
     def step(gradient, state, context):

@@ -25,18 +25,16 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number
 from dgc_lab.compression import native
+from dgc_lab.compression.segment_search import SMALLEST_NORMAL, elements_to_keep, search  # noqa: F401, names of this module
 
 # A threshold read off a sample is the s-th largest of its elements. With s >= 32 the share that passes it scatters by
 # about 1 / sqrt(32) = 18 % around the ratio.
 MINIMUM_KEPT_IN_SAMPLE = 32
 SMALL_TENSOR = 10_000  # up to this many elements, sampling costs more than it saves
-# The paper's hierarchical selection repairs a sampled threshold outside this band of the wanted number.
-TOO_FEW, TOO_MANY = 0.8, 1.3
+#: Names of the rules that find a threshold.
 RULES = ("exact", "sampled", "hierarchical")
 #: Whose threshold applies to a tensor: its own, one over the elements of all tensors, or the first tensor's.
 SCOPES = ("tensor", "global", "first")
-SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
-LARGEST_BITS = 0x7FFFFFFF  # magnitudes of float32, read as integers, lie between 0 and this
 
 
 def exact_threshold(x: tf.Tensor, ratio: float):
@@ -192,7 +190,7 @@ def keep_mask(x: tf.Tensor, threshold: float):
 def split(x: tf.Tensor, threshold: float):
     """Return the elements of x that are sent and those that are not, each with zeros elsewhere.
 
-    ``kept + dropped == x`` exactly.
+    ``kept + dropped == x`` exactly; an element is kept if its magnitude is at least the ``threshold``.
 
     Example:
         >>> kept, dropped = split(tf.constant([3.0, -1.0, -4.0]), 3.0)
@@ -220,17 +218,6 @@ def checked_ratio(ratio) -> tf.Tensor:
     check = tf.debugging.Assert((ratio >= 0) & (ratio <= 1), ["ratio must be in [0, 1], got", ratio])
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(ratio)
-
-
-def elements_to_keep(ratio, elements) -> tf.Tensor:
-    """Return k = ceil(ratio * elements), int32; the top of this module explains the rounding.
-
-    Example:
-        >>> int(elements_to_keep(0.1, 10)), int(elements_to_keep(0.001, 10))
-        (1, 1)
-    """
-    ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
-    return tf.cast(tf.math.ceil(ratio * (1 - 1e-7) * tf.cast(elements, tf.float64)), tf.int32)
 
 
 # The thresholds of a flat vector --------------------------------------------------------------------------------------
@@ -266,84 +253,7 @@ def vector_thresholds(x: tf.Tensor, sizes: Sequence[int], ratio: tf.Tensor, rule
         )
     magnitudes = tf.abs(x[: sum(segments)])
 
-    def search():
-        return _search(magnitudes, np.array(segments), ratio, strides, starts, rule == "hierarchical")
+    def found():
+        return search(magnitudes, np.array(segments), ratio, strides, starts, rule == "hierarchical")
 
-    return tf.cond(ratio >= 1, lambda: tf.zeros([len(segments)]), search)
-
-
-def _search(magnitudes, segments, ratio, strides, starts, hierarchical):
-    """Return every segment's threshold from one sort of all samples, whose keys begin with the segment's number."""
-    counts = (tf.constant(segments, tf.int32) - starts + strides - 1) // strides
-    numbers = tf.repeat(tf.range(len(segments)), counts)
-    place = tf.range(tf.size(numbers)) - tf.gather(tf.cumsum(counts, exclusive=True), numbers)
-    begins = tf.constant(np.cumsum(segments) - segments, tf.int32) + starts
-    sample = tf.gather(magnitudes, tf.gather(begins, numbers) + place * tf.gather(strides, numbers))
-    kth_largest = _ranking(sample, numbers, counts)
-    limits = kth_largest(elements_to_keep(ratio, counts))
-    if not hierarchical:
-        return limits
-
-    every = segment_numbers(tuple(segments))
-    wanted = elements_to_keep(ratio, segments)
-
-    def passes(limits):
-        return magnitudes >= tf.gather(limits, every)
-
-    def passing(limits):
-        found = tf.math.bincount(tf.boolean_mask(every, passes(limits)), minlength=len(segments))
-        return tf.ensure_shape(found, [len(segments)])  # in a graph, the loop below needs a static shape
-
-    def too_few(passed, shares):
-        return (tf.cast(passed, tf.float64) < TOO_FEW * tf.cast(wanted, tf.float64)) & (shares < 1)
-
-    def lower(shares, limits, passed):
-        low = too_few(passed, shares)
-        shares = tf.where(low, tf.minimum(2 * shares, 1.0), shares)
-        lowered = tf.where(shares < 1, kth_largest(elements_to_keep(shares, counts)), SMALLEST_NORMAL)
-        limits = tf.where(low, lowered, limits)
-        return shares, limits, passing(limits)
-
-    shares = tf.fill([len(segments)], ratio)
-    shares, limits, passed = tf.while_loop(
-        lambda shares, limits, passed: tf.reduce_any(too_few(passed, shares)),
-        lower,
-        (shares, limits, passing(limits)),
-    )
-    # A sample of everything is exact, and needs no repair.
-    too_many = (tf.cast(passed, tf.float64) > TOO_MANY * tf.cast(wanted, tf.float64)) & (strides > 1)
-
-    def repair():
-        chosen = tf.where(passes(limits) & tf.gather(too_many, every))[:, 0]
-        exact = _ranking(tf.gather(magnitudes, chosen), tf.gather(every, chosen), tf.where(too_many, passed, 0))
-        return tf.where(too_many, exact(tf.where(too_many, wanted, 0)), limits)
-
-    return tf.cond(tf.reduce_any(too_many), repair, lambda: limits)
-
-
-def _ranking(magnitudes, numbers, counts):
-    """Return a function from k, int32 (segments,), to the k-th largest magnitude of each segment.
-
-    It is at least the smallest normal number, and infinity for k = 0.
-    """
-    bits = tf.cast(LARGEST_BITS - tf.bitcast(magnitudes, tf.int32), tf.int64)
-    keys = tf.sort(tf.bitwise.left_shift(tf.cast(numbers, tf.int64), tf.constant(32, tf.int64)) | bits)
-    keys = tf.concat([keys, tf.zeros([1], tf.int64)], 0)  # for segments without elements at the end
-    first = tf.cumsum(counts, exclusive=True)
-
-    def kth_largest(k):
-        found = tf.cast(tf.gather(keys, first + tf.maximum(k - 1, 0)) & 0xFFFFFFFF, tf.int32)
-        values = tf.maximum(tf.bitcast(LARGEST_BITS - found, tf.float32), SMALLEST_NORMAL)
-        return tf.where(k > 0, values, np.inf)
-
-    return kth_largest
-
-
-def segment_numbers(sizes: tuple[int, ...]) -> tf.Tensor:
-    """Return the number of the tensor that each element of a flat vector belongs to, int32 (elements,).
-
-    Kept in 8 or 16 bits: ``tf.repeat`` takes half a second for 25 million elements on a CPU.
-    """
-    with tf.init_scope():
-        kept = tf.constant(np.repeat(np.arange(len(sizes)), sizes).astype(np.uint8 if len(sizes) < 256 else np.uint16))
-    return tf.cast(kept, tf.int32)
+    return tf.cond(ratio >= 1, lambda: tf.zeros([len(segments)]), found)

@@ -77,7 +77,8 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
 def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nesterov: bool = False):
     """Return the new velocity, and the update that takes the gradient's place.
 
-    With gradient g and velocity u: ``u = m u + g``, update u. With Nesterov's: ``u = m (u + g)``, update ``u + g``.
+    With ``gradient`` g, ``velocity`` u and ``momentum`` m: ``u = m u + g``, update u. With ``nesterov``:
+    ``u = m (u + g)``, update ``u + g``.
 
     Example:
         >>> velocity, update = momentum_step(tf.constant([2.0]), tf.constant([1.0]), 0.5, nesterov=True)

@@ -71,13 +71,31 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
 
 
 def sent_ages(compressor: Compressor) -> np.ndarray:
-    """Return how many elements the workers here have sent at age 0, 1, ... with `with_ages`: int64 (longest + 1,)."""
+    """Return how many elements the workers here have sent at age 0, 1, ...: int64 (longest + 1,).
+
+    The ``compressor`` is one with the scheme of `with_ages`.
+
+    Example:
+        >>> from dgc_lab.distributed.communicators import OneWorker
+        >>> scheme = with_ages(DGCConfig(), longest=2)
+        >>> sent_ages(Compressor(scheme, [tf.Variable(tf.zeros([40, 50]))], OneWorker())).tolist()
+        [0, 0, 0]
+    """
     counts = [tf.nest.flatten(state)[-1].numpy() for state in compressor.states if state]
     return sum(counts) if counts else np.zeros(1, np.int64)  # no tensor is compressed
 
 
 def waiting_ages(compressor: Compressor) -> np.ndarray:
-    """Return how many elements wait in the residuals here and would be sent at age 0, 1, ...: int64 (longest + 1,)."""
+    """Return how many elements wait in the residuals here and would be sent at age 0, 1, ...: int64 (longest + 1,).
+
+    The ``compressor`` is one with the scheme of `with_ages`.
+
+    Example:
+        >>> from dgc_lab.distributed.communicators import OneWorker
+        >>> scheme = with_ages(DGCConfig(), longest=2)
+        >>> waiting_ages(Compressor(scheme, [tf.Variable(tf.zeros([40, 50]))], OneWorker())).tolist()
+        [0, 0, 0]
+    """
     every = [tf.nest.flatten(state)[-2].numpy() for state in compressor.states if state]
     every = np.concatenate([np.zeros(0, np.int32), *every])
     classes = len(sent_ages(compressor))
