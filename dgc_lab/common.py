@@ -73,8 +73,14 @@ def check_list(argument: str, value) -> list:
     raise ValueError(f"{argument} must be a list, got {value!r}")
 
 
+def scalar(value):
+    """Return the number in a tensor or array of no dimension; any other value as it is."""
+    return value.numpy() if getattr(value, "shape", None) == () and hasattr(value, "numpy") else value
+
+
 def check_whole(argument: str, value, least: int, most: int | None = None) -> int:
     """The value as an int, when it is a whole number of at least ``least``, at most ``most``; else a ValueError."""
+    value = scalar(value)
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < least or value >= 2**63 or (most is not None and value > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -148,9 +154,10 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
         Traceback (most recent call last):
         ValueError: momentum must be at least 0 and below 1, got 1.5
     """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    number = scalar(value)
+    if not isinstance(number, numbers.Real) or isinstance(number, bool):
         raise ValueError(f"{argument} must be a number, got {value!r}")
-    if not is_within(value, allowed) or (finite and math.isinf(value)):
+    if not is_within(number, allowed) or (finite and math.isinf(number)):
         raise ValueError(f"{argument} must be {allowed}, got {value!r}")
     return value
 

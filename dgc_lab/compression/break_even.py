@@ -12,7 +12,7 @@ Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgathe
 
 from __future__ import annotations
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_whole
 
 DENSE_ELEMENT = 4  # bytes of an element that is sent uncompressed
 BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add it up, and to spread the sum
@@ -31,10 +31,15 @@ def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
     Returns:
         bool, or a boolean scalar tensor where ratio is one. True where both are equal, and at ratio 1 always.
 
+    Raises:
+        ValueError: an argument is out of range.
+
     Example:
         >>> dense_is_shorter(0.25, 4), dense_is_shorter(0.25, 4, entry_bytes=6), dense_is_shorter(0.001, 256)
         (True, False, False)
     """
+    if not hasattr(ratio, "dtype"):  # a tensor is checked where it comes from
+        check_number("ratio", ratio, "in [0, 1]")
     return ratio >= break_even_ratio(workers, entry_bytes)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from dgc_lab.common import check_number
+from dgc_lab.common import check_instance, check_list, check_number, check_text
 from dgc_lab.compression.checks import checked_step, described
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
@@ -71,12 +71,13 @@ class Compressor(tf.Module):
         options: DGCConfig | None = None,
     ):
         super().__init__(name="compressor")
-        if not isinstance(communicator, Collectives):
-            raise ValueError(f"communicator must be one of dgc_lab.distributed's, got {communicator!r}")
+        check_instance("communicator", communicator, Collectives)
         self.scheme, self.config = scheme_and_config(scheme, options)
         self.keeps_rows = isinstance(scheme, DGCConfig)
         self.communicator, self.trained = communicator, list(variables)
-        self.names = list(names or (variable.name.split(":")[0] for variable in self.trained))
+        self.names = [check_text("names", name) for name in check_list("names", names or [])] or [
+            variable.name.split(":")[0] for variable in self.trained
+        ]
         self.wire = Wire(*(getattr(self.config, name) for name in Wire._fields))
         self.parts = Parts(self.trained, self.config, self.scheme.per_tensor)
         self.step = new_variable(tf.constant(0, tf.int64), "step")

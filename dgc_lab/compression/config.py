@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_flag, check_instance, check_list, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout
@@ -132,8 +132,8 @@ class DGCConfig:
             check_whole(name, getattr(self, name), least)
         check_whole("seed", self.seed, 0, 2**31 - 1)
         for name, default in type(self).__dataclass_fields__.items():
-            if isinstance(default.default, bool) and not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            if isinstance(default.default, bool):
+                check_flag(name, getattr(self, name))
         object.__setattr__(self, "warm_up", tuple(self.warm_up))
         for stage in self.warm_up:
             check_number("warm_up", stage, "a sequence of ratios")
@@ -198,7 +198,7 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
         ``(compressed, dense)`` in bytes; the former include the header of the message.
 
     Raises:
-        ValueError: workers is below 1.
+        ValueError: shapes are not lists of whole numbers, or workers is below 1.
 
     Example:
         >>> payload_bytes([[100, 100], [100]], DGCConfig(ratio=0.01))
@@ -210,6 +210,10 @@ def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: i
         arXiv:1712.01887, section 3 (values of 32 bits, run lengths of zeros of 16).
     """
     check_whole("workers", workers, 1)
+    check_instance("config", config, DGCConfig)
+    shapes = [
+        [check_whole("shapes", side, 0) for side in check_list("shapes", s)] for s in check_list("shapes", shapes)
+    ]
     sizes = [tf.TensorShape(shape).num_elements() for shape in shapes]
     dense = DENSE_ELEMENT * sum(sizes)
     sparse = [size for size, shape in zip(sizes, shapes, strict=True) if not config.is_dense(shape)]

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from dgc_lab.common import check_instance
 from dgc_lab.compression.break_even import break_even_ratio, one_message_is_shorter
+from dgc_lab.compression.config import Collectives
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean, SparseVector
 from dgc_lab.compression.wire_format import Layout, Message, add_in_order, nbytes, pack, unpack
 
@@ -31,7 +33,7 @@ class Wire(NamedTuple):
 @tf.autograph.experimental.do_not_convert
 def run_schemes(
     workers: list[list],
-    communicator,
+    communicator: Collectives,
     wire: Wire = Wire(),  # noqa: B008, a tuple
     watch: Callable = lambda questions: [],
 ):
@@ -49,6 +51,9 @@ def run_schemes(
         (workers, numbers) at its end; and int64 (2,), the bytes that the workers here handed to allreduce and to
         allgather.
 
+    Raises:
+        ValueError: communicator is not one.
+
     Example:
         >>> from dgc_lab.compression import AllReduceMean
         >>> from dgc_lab.distributed import SimulatedWorkers
@@ -58,6 +63,7 @@ def run_schemes(
         >>> [float(mean) for [mean] in results]
         [1.5, 1.5]
     """
+    check_instance("communicator", communicator, Collectives)
     answers, bytes_sent = dict.fromkeys(range(len(workers[0]))), tf.zeros([2], tf.int64)
     results, tables, rounds = [[None] * len(steps) for steps in workers], [], 0
     while answers:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_whole
 from dgc_lab.compression.scheme import AllReduceMean, Scheme, SparseMean, SparseVector, StepContext
+from dgc_lab.compression.thresholding import checked_seed
 from dgc_lab.compression.wire_format import add_in_order
 
 
@@ -21,11 +22,16 @@ def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: 
         gradient: numbers of any shape.
         seed, worker_seed: whole numbers, for what all workers draw and for what this one draws.
 
+    Raises:
+        ValueError: a seed is not a whole number.
+
     Example:
         >>> from dgc_lab.compression import int8
         >>> sent_alone(int8(), [127.0, 3.2]).numpy().tolist()
         [127.0, 3.0]
     """
+    for name, number in {"seed": seed, "worker_seed": worker_seed}.items():
+        check_whole(name, number, -(2**31), 2**31 - 1)
     given, answer = tf.convert_to_tensor(gradient, tf.float32), None
     vector = given if scheme.per_tensor else tf.reshape(given, [-1])
     context = StepContext((vector.shape.num_elements(),), tf.stack([seed, 0]), tf.stack([worker_seed, 1]), workers=1)
@@ -57,7 +63,7 @@ def mean_of(tensors: list[tf.Tensor]):
 def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
     """Return each number of ``x`` rounded up or down to a whole one, the nearer one more likely: unbiased.
 
-    ``seed`` is int32 (2,).
+    ``seed`` is int32 (2,), else a ValueError.
 
     Example:
         >>> stochastic_round(tf.constant([3.0, -2.0]), (0, 1)).numpy().tolist()
@@ -66,6 +72,7 @@ def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
     References:
         arXiv:1610.02132, section 3.1.
     """
+    seed = checked_seed(seed)
     up = tf.floor(x + tf.random.stateless_uniform(x.shape, seed))
     return tf.minimum(up, tf.math.ceil(x))  # 127 + 0.99999997 is 128 in float32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_text
 from dgc_lab.compression.low_rank import powersgd
 from dgc_lab.compression.quantized import (
     bfloat16,
@@ -47,7 +47,7 @@ def parse_scheme(text: str, **defaults):
         >>> parse_scheme("qsgd:levels=1").name
         'qsgd:levels=1'
     """
-    name, _, rest = text.partition(":")
+    name, _, rest = check_text("text", text).partition(":")
     make = SCHEMES[check_choice("scheme", name, SCHEMES)]
     own, less_often, values = inspect.signature(make).parameters, ("every", "since"), {}
     for parameter in filter(None, rest.split(",")):

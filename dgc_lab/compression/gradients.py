@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.compression.config import DGCConfig
 
 
@@ -42,6 +43,9 @@ def clip_locally(
         workers: N, at least 1.
         reduction: ``"average"``, each gradient is the worker's own mean, or ``"sum"``, it holds 1/N already.
 
+    Raises:
+        ValueError: clip_norm, workers or reduction is not allowed.
+
     Example:
         >>> [clipped] = clip_locally([tf.constant([3.0, 4.0])], clip_norm=1.0, workers=4)
         >>> float(tf.norm(clipped))
@@ -50,7 +54,9 @@ def clip_locally(
     References:
         arXiv:1712.01887, section 3.2 (local gradient clipping).
     """
-    limit = clip_norm * workers ** (0.5 if reduction == "average" else -0.5)
+    check_choice("reduction", reduction, ("average", "sum"))
+    check_number("clip_norm", clip_norm, "above 0")
+    limit = clip_norm * check_whole("workers", workers, 1) ** (0.5 if reduction == "average" else -0.5)
     norm = tf.linalg.global_norm(gradients)
     # A norm that overflows must not pass for a large gradient, which would be scaled to nothing.
     scale = tf.where(tf.math.is_finite(norm), tf.where(norm > limit, limit / norm, 1.0), float("nan"))

@@ -32,7 +32,7 @@ def named(make):
         bound = inspect.signature(make).bind(*args, **kwargs)
         bound.apply_defaults()
         for key, value in bound.arguments.items():
-            if key in LIMITS and isinstance(value, numbers.Real):
+            if key in LIMITS and not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
                 check_number(key, value, LIMITS[key])
         told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in bound.arguments.items()]
         return make(*args, **kwargs)._replace(name=f"{make.__name__}:{','.join(told)}".rstrip(":"))

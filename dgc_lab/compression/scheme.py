@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from dgc_lab.common import check_whole
+
 
 class AllReduceMean(NamedTuple):
     """Ask for the mean of a floating-point tensor over all workers. An allreduce carries it.
@@ -74,6 +76,9 @@ class SparseVector:
         dense: float32 (size,) in place of the entries where it is not empty.
         size: length of the vector.
 
+    Raises:
+        ValueError: size is not a whole number from 0 to 2**31 - 1.
+
     Example:
         >>> vector = SparseVector([(tf.constant([0, 2]), tf.constant([1.0, 2.0]))], size=3)
         >>> (tf.ones([3]) + vector).numpy().tolist()
@@ -83,7 +88,7 @@ class SparseVector:
     dtype = tf.float32
 
     def __init__(self, entries: Sequence, size: int, dense: tf.Tensor | None = None):
-        self.entries, self.size = list(entries), size
+        self.entries, self.size = list(entries), check_whole("size", size, 0, 2**31 - 1)
         self.dense = tf.zeros([0]) if dense is None else dense
         self.shape = tf.TensorShape([size])
 

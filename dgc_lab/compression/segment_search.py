@@ -86,7 +86,8 @@ def ranking(magnitudes, numbers, counts):
 
     def kth_largest(k):
         found = tf.cast(tf.gather(keys, first + tf.maximum(k - 1, 0)) & 0xFFFFFFFF, tf.int32)
-        values = tf.maximum(tf.bitcast(LARGEST_BITS - found, tf.float32), SMALLEST_NORMAL)
+        values = tf.bitcast(LARGEST_BITS - found, tf.float32)
+        values = tf.where(values > SMALLEST_NORMAL, values, SMALLEST_NORMAL)  # also replaces NaN, unlike tf.maximum
         return tf.where(k > 0, values, np.inf)
 
     return kth_largest

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from dgc_lab.common import check_flag, check_list, check_number, check_whole
 from dgc_lab.compression import native
 from dgc_lab.compression.scheme import StepContext
 from dgc_lab.compression.segment_search import segment_numbers
@@ -76,6 +77,9 @@ def accumulate_and_select(
         ``(indices, values, state)``: int32 (k,), ascending; float32 (k,), rounded to ``context.values``; the new state,
         in which the rounding error stays in the residual.
 
+    Raises:
+        ValueError: the ratio, momentum, nesterov or clear_velocity is not allowed.
+
     Example:
         >>> state, context = (tf.constant([0.0, 1.0]), tf.zeros([2])), StepContext((2,), (0, 0), (0, 0), workers=1)
         >>> sent = accumulate_and_select(tf.constant([0.5, 2.0]), state, Rule(0.5), context, momentum=0.9)
@@ -83,6 +87,9 @@ def accumulate_and_select(
         >>> indices.numpy().tolist(), values.numpy().tolist(), residual.numpy().tolist(), velocity.numpy().tolist()
         ([1], [3.0], [0.5, 0.0], [0.5, 0.0])
     """
+    check_number("momentum", momentum, "at least 0 and below 1")
+    for name, flag in {"nesterov": nesterov, "clear_velocity": clear_velocity}.items():
+        check_flag(name, flag)
     ratio = checked_ratio(rule.ratio)
     if operations := native.operations():
         segments = segments_of(context.sizes, rule.scope)
@@ -148,12 +155,16 @@ def elements_above(x: tf.Tensor, limits: tf.Tensor, sizes: tuple[int, ...]) -> t
         x: float32 (n,), tensors of ``sizes`` one after another.
         limits: float32, a threshold for each tensor or (1,) for all.
 
+    Raises:
+        ValueError: sizes are not whole numbers of at least 0.
+
     Example:
         >>> elements_above(tf.constant([3.0, 1.0, 3.0]), tf.constant([2.0, 5.0]), (2, 1)).numpy().tolist()
         [0]
     """
+    sizes = [check_whole("sizes", size, 0) for size in check_list("sizes", sizes)]
     if tf.config.list_logical_devices("GPU"):  # few kernels for all tensors
-        limit = limits[0] if limits.shape == [1] else tf.gather(limits, segment_numbers(sizes))
+        limit = limits[0] if limits.shape == [1] else tf.gather(limits, segment_numbers(tuple(sizes)))
         return tf.cast(tf.where(not_below(tf.abs(x), limit))[:, 0], tf.int32)
     # Tensor by tensor, and blocks of them first: on a CPU each pass over all elements takes as long as the rest.
     found, begin = [], 0

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_choice, check_number
+from dgc_lab.common import check_choice, check_list, check_number, check_whole
 from dgc_lab.compression import native
 from dgc_lab.compression.segment_search import SMALLEST_NORMAL, elements_to_keep, search  # noqa: F401, names of this module
 
@@ -141,6 +141,7 @@ def thresholds(
     check_choice("rule", rule, RULES)
     check_choice("scope", scope, SCOPES)
     check_number("sample", sample, "in (0, 1]")
+    seed = checked_seed(seed)
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     for gradient in gradients:
         if not gradient.dtype.is_floating:
@@ -180,10 +181,15 @@ def keep_masks(
 def keep_mask(x: tf.Tensor, threshold: float):
     """Return True where ``|x| >= threshold``, the elements that are sent, whatever their sign; compared in float32.
 
+    Raises:
+        ValueError: threshold is not a number of at least 0.
+
     Example:
         >>> keep_mask(tf.constant([3.0, -1.0, -4.0]), 3.0).numpy().tolist()
         [True, False, True]
     """
+    if not hasattr(threshold, "dtype"):
+        check_number("threshold", threshold, "at least 0")
     return tf.abs(tf.cast(x, tf.float32)) >= tf.cast(threshold, tf.float32)
 
 
@@ -204,13 +210,22 @@ def split(x: tf.Tensor, threshold: float):
     return tf.where(mask, x, zero), tf.where(mask, zero, x)
 
 
+def checked_seed(seed):
+    """Return the seed; raise ValueError unless it is two whole numbers or a tensor."""
+    if hasattr(seed, "dtype"):
+        return seed
+    numbers = [check_whole("seed", number, -(2**31), 2**31 - 1) for number in check_list("seed", seed)]
+    if len(numbers) != 2:
+        raise ValueError(f"seed must be two whole numbers, got {seed!r}")
+    return tf.constant(numbers)
+
+
 def checked_ratio(ratio) -> tf.Tensor:
     """Return the ratio as a float64 scalar tensor; an error if it is outside [0, 1], now or when the graph runs."""
-    known = tf.get_static_value(ratio) if tf.is_tensor(ratio) else ratio
-    if isinstance(ratio, tf.Variable):
-        known = None
-    if known is not None:
-        check_number("ratio", float(known) if tf.is_tensor(ratio) else known, "in [0, 1]")
+    is_tensor = tf.is_tensor(ratio) or isinstance(ratio, tf.Variable)
+    known = tf.get_static_value(ratio) if is_tensor else ratio  # None where only a run of the graph will tell
+    if known is not None or not is_tensor:
+        check_number("ratio", float(known) if is_tensor else known, "in [0, 1]")
     # tf.cast alone would make float32 of a number first, and 1 of what is just below it.
     ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
     if known is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from dgc_lab.common import check_number, check_whole
+from dgc_lab.common import check_flag, check_number, check_whole
 from dgc_lab.compression.scheme import Scheme
 
 
@@ -57,6 +57,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
         Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     """
     check_number("momentum", momentum, "at least 0 and below 1")
+    check_flag("nesterov", nesterov)
     if scheme.momentum:
         raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.name}")
 
@@ -77,6 +78,8 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
 def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nesterov: bool = False):
     """Return the new velocity, and the update that takes the gradient's place.
 
+    Raises ValueError if momentum is not at least 0 and below 1, or nesterov is not True or False.
+
     With ``gradient`` g, ``velocity`` u and ``momentum`` m: ``u = m u + g``, update u. With ``nesterov``:
     ``u = m (u + g)``, update ``u + g``.
 
@@ -88,7 +91,8 @@ def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nes
     References:
         arXiv:1712.01887, eq. 7 and appendix B.
     """
-    if nesterov:
+    check_number("momentum", momentum, "at least 0 and below 1")
+    if check_flag("nesterov", nesterov):
         velocity = momentum * (velocity + gradient)
         return velocity, velocity + gradient
     velocity = momentum * velocity + gradient

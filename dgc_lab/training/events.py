@@ -87,7 +87,7 @@ class RowStarted:
 
 @dataclass(frozen=True)
 class RowFailed:
-    """Row ``number`` diverged, with the ``reason`` in words. There is no row; the sweep continues.
+    """Row ``number``, at a ``ratio``, diverged, with the ``reason`` in words. There is no row; the sweep continues.
 
     Example:
         >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason

@@ -166,6 +166,14 @@ def test_sampled_threshold_is_exact_if_the_sample_is_all(implementation):
     assert float(c.sampled_threshold(x, 0.001)) == float(c.exact_threshold(x, 0.001))
 
 
+@pytest.mark.parametrize("rule", c.RULES)
+def test_smallest_normal_replaces_a_threshold_of_nan(implementation, rule):
+    x = [math.nan, math.inf, 2.0, 1.0]
+    assert float(threshold_of(x, 0.2, rule)) == c.SMALLEST_NORMAL
+    indices, _ = select(tf.constant(x), Rule(0.2, rule), context_of(4))
+    assert indices.numpy().tolist() == [0, 1, 2, 3]
+
+
 def test_up_to_ten_thousand_elements_are_not_sampled(implementation, monkeypatch):
     monkeypatch.setattr(c, "SMALL_TENSOR", 10_000)
     x = tf.random.stateless_normal([10_001], seed=(1, 1))
