@@ -116,7 +116,7 @@ class StepContext(NamedTuple):
         worker_seed: int32 (2,), for random numbers of this worker alone.
         workers: number of workers.
         ratio: the run's ratio in this step, by its warm-up; a number or a float64 scalar tensor.
-        values: value type of sparse entries on the wire, "float32" or "float16".
+        value_type: type of sparse values on the wire, "float32" or "float16".
         parts: the tensors that make up ``gradient``, or None.
         gradient: the flat vector that ``parts`` make up, or None.
 
@@ -130,7 +130,7 @@ class StepContext(NamedTuple):
     worker_seed: tf.Tensor
     workers: int
     ratio: float | tf.Tensor = 1.0
-    values: str = "float32"
+    value_type: str = "float32"
     parts: list | None = None
     gradient: tf.Tensor | None = None
 

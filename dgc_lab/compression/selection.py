@@ -74,7 +74,7 @@ def accumulate_and_select(
         clear_velocity: clear the velocity, too, where an element is sent (momentum factor masking).
 
     Returns:
-        ``(indices, values, state)``: int32 (k,), ascending; float32 (k,), rounded to ``context.values``; the new state,
+        ``(indices, values, state)``: int32 (k,), ascending; float32 (k,), rounded to the value type; the new state,
         in which the rounding error stays in the residual.
 
     Raises:
@@ -106,16 +106,16 @@ def accumulate_and_select(
             momentum=momentum,
             nesterov=nesterov,
             clear_velocity=clear_velocity,
-            round_to_half=context.values == "float16",
+            round_to_half=context.value_type == "float16",
         )
         return indices, values, tuple(new)
     residual, *velocity = accumulate(gradient, state, momentum, nesterov) if state else [gradient]
     limits = vector_thresholds(residual, context.sizes, ratio, *rule[1:], context.seed)
-    if context.values == "float16":  # a value that would be sent as zero waits
+    if context.value_type == "float16":  # a value that would be sent as zero waits
         limits = tf.maximum(limits, SMALLEST_HALF)
     indices = elements_above(residual, limits, context.sizes)
     chosen = tf.gather(residual, indices)
-    values = as_sent(chosen, context.values)
+    values = as_sent(chosen, context.value_type)
     if not state:
         return indices, values, ()
     new = [replaced(residual, indices, chosen - values)]

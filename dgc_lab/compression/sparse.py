@@ -119,7 +119,7 @@ def threshold(limit: float = 0.001):
 
     def step(gradient, state, context):
         indices = elements_above(gradient, tf.constant([limit], tf.float32), context.sizes)
-        values = as_sent(tf.gather(gradient, indices), context.values)
+        values = as_sent(tf.gather(gradient, indices), context.value_type)
         mean = yield SparseMean(indices, values, gradient.shape[0])
         return mean, SparseVector([(indices, values)], gradient.shape[0]), state
 

@@ -98,7 +98,7 @@ def test_a_norm_that_overflows_is_not_taken_for_a_large_gradient():
 
 def taken(numbers, ratio, values="float32"):
     """Indices and values that are sent of a residual, and the residual afterwards."""
-    context = StepContext((len(numbers),), tf.constant([0, 0]), tf.constant([0, 0]), 1, values=values)
+    context = StepContext((len(numbers),), tf.constant([0, 0]), tf.constant([0, 0]), 1, value_type=values)
     residual, nothing = tf.constant(numbers, tf.float32), tf.zeros([len(numbers)])
     indices, sent, [stays] = accumulate_and_select(nothing, (residual,), Rule(ratio, "exact"), context)
     return indices.numpy(), sent.numpy(), stays.numpy()

@@ -41,7 +41,7 @@ class Counting(SimulatedWorkers):
 
 
 def context_of(sizes, values="float32"):
-    return StepContext(sizes, tf.constant([0, 0]), tf.constant([0, 0]), 1, values=values)
+    return StepContext(sizes, tf.constant([0, 0]), tf.constant([0, 0]), 1, value_type=values)
 
 
 def test_defaults_are_the_papers():

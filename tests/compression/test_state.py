@@ -77,7 +77,7 @@ def test_without_accumulation_what_is_not_sent_is_dropped():
 
 def test_what_float16_would_round_to_zero_waits():
     residual = tf.constant([1.0, 1e-9, -3e-8, 1e-7])
-    context = StepContext((4,), tf.constant([0, 0]), tf.constant([0, 0]), 1, values="float16")
+    context = StepContext((4,), tf.constant([0, 0]), tf.constant([0, 0]), 1, value_type="float16")
     indices, sent, [left] = accumulate_and_select(tf.zeros([4]), (residual,), Rule(1.0), context)
     assert indices.numpy().tolist() == [0, 3]
     np.testing.assert_array_equal(sent + tf.gather(left, indices), [1.0, np.float32(1e-7)])

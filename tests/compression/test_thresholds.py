@@ -73,7 +73,7 @@ def kept_count(x, threshold):
 
 
 def context_of(*sizes, values="float32", seed=(0, 0)):
-    return StepContext(sizes, tf.constant(seed), tf.constant([0, 0]), 1, values=values)
+    return StepContext(sizes, tf.constant(seed), tf.constant([0, 0]), 1, value_type=values)
 
 
 # Thresholds -----------------------------------------------------------------------------------------------------------
