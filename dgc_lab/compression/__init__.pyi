@@ -34,7 +34,6 @@ from .scheme import SparseMean as SparseMean
 from .scheme import SparseVector as SparseVector
 from .scheme import StepContext as StepContext
 from .selection import Rule as Rule
-from .selection import accumulate_and_select as accumulate_and_select
 from .selection import elements_above as elements_above
 from .selection import select as select
 from .sparse import dgc as dgc

@@ -5,6 +5,7 @@ It decides how a `SparseMean` travels, and joins short dense tensors and metadat
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -106,7 +107,13 @@ def prefers_allreduce(questions, workers: int, wire: Wire):
     ratios = [question.ratio for question in questions]
     if not wire.switch_to_dense or not ratios or any(ratio is None for ratio in ratios):
         return False
-    return ratios[0] >= break_even_ratio(workers, Layout(wire.values, wire.indices).entry_bytes)
+    return ratios[0] >= wire_break_even(wire, workers)
+
+
+@functools.cache
+def wire_break_even(wire: Wire, workers: int) -> float:
+    """Return the ratio from which on an allreduce is cheaper than entries on this wire."""
+    return break_even_ratio(workers, Layout(wire.values, wire.indices).entry_bytes)
 
 
 def _exchange(asked, metadata, communicator, wire, number, by_allreduce: bool):
@@ -167,11 +174,10 @@ def _exchange(asked, metadata, communicator, wire, number, by_allreduce: bool):
 
 def short_means(questions: dict, means: list, workers: int) -> list:
     """Return the steps whose dense tensors join the message that is sent anyway, which saves the allreduce."""
-    short = [
-        i for i in means if questions[i].tensor.dtype == tf.float32 and questions[i].tensor.shape.is_fully_defined()
-    ]
-    whole_bytes = 4 * sum(questions[i].tensor.shape.num_elements() for i in short)
-    return short if len(short) == len(means) and one_message_is_shorter(whole_bytes, workers) else []
+    tensors = [questions[i].tensor for i in means]
+    if not means or any(one.dtype != tf.float32 or not one.shape.is_fully_defined() for one in tensors):
+        return []
+    return means if one_message_is_shorter(4 * sum(one.shape.num_elements() for one in tensors), workers) else []
 
 
 def message_layout(questions: dict, metadata: list, joined: list, sparse: list, others: list):

@@ -20,7 +20,7 @@ def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: 
     Args:
         scheme: any scheme.
         gradient: numbers of any shape.
-        seed, worker_seed: whole numbers, for what all workers draw and for what this one draws.
+        seed, worker_seed: whole numbers or integer scalar tensors: what all workers, and what this one, draw from.
 
     Raises:
         ValueError: a seed is not a whole number.
@@ -31,7 +31,8 @@ def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: 
         [127.0, 3.0]
     """
     for name, number in {"seed": seed, "worker_seed": worker_seed}.items():
-        check_whole(name, number, -(2**31), 2**31 - 1)
+        if not hasattr(number, "dtype"):  # a tensor inside a graph
+            check_whole(name, number, -(2**31), 2**31 - 1)
     given, answer = tf.convert_to_tensor(gradient, tf.float32), None
     vector = given if scheme.per_tensor else tf.reshape(given, [-1])
     context = StepContext((vector.shape.num_elements(),), tf.stack([seed, 0]), tf.stack([worker_seed, 1]), workers=1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.common import check_flag, check_list, check_number, check_whole
+from dgc_lab.common import check_list, check_whole
 from dgc_lab.compression import native
 from dgc_lab.compression.scheme import StepContext
 from dgc_lab.compression.segment_search import segment_numbers
@@ -78,7 +78,7 @@ def accumulate_and_select(
         in which the rounding error stays in the residual.
 
     Raises:
-        ValueError: the ratio, momentum, nesterov or clear_velocity is not allowed.
+        ValueError: the ratio is not in [0, 1].
 
     Example:
         >>> state, context = (tf.constant([0.0, 1.0]), tf.zeros([2])), StepContext((2,), (0, 0), (0, 0), workers=1)
@@ -87,9 +87,6 @@ def accumulate_and_select(
         >>> indices.numpy().tolist(), values.numpy().tolist(), residual.numpy().tolist(), velocity.numpy().tolist()
         ([1], [3.0], [0.5, 0.0], [0.5, 0.0])
     """
-    check_number("momentum", momentum, "at least 0 and below 1")
-    for name, flag in {"nesterov": nesterov, "clear_velocity": clear_velocity}.items():
-        check_flag(name, flag)
     ratio = checked_ratio(rule.ratio)
     if operations := native.operations():
         segments = segments_of(context.sizes, rule.scope)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from dgc_lab.cluster.processes import interrupt_held_back
-from dgc_lab.common import at_file, check_file, check_list, check_number, check_some, check_text
+from dgc_lab.common import at_file, check_file, check_number, check_some, check_text
 from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -157,8 +157,14 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
 
 def checked_ratios(ratios) -> list[float]:
     """The ratios as floats, in the order given; a ValueError for an empty list, a repeated or an impossible one."""
-    ratios = [float(check_number("ratios", ratio, "in [0, 1]")) for ratio in check_list("ratios", ratios)]
-    for ratio in check_some("ratios", ratios):
+    try:
+        ratios = [float(ratio) for ratio in ratios]
+    except (TypeError, ValueError):
+        raise ValueError(f"ratios must be numbers in [0, 1], got {ratios!r}") from None
+    if not ratios:
+        raise ValueError("ratios must hold at least one number in [0, 1], got none")
+    for ratio in ratios:
+        check_number("ratios", ratio, "in [0, 1]")
         if ratios.count(ratio) > 1:
             raise ValueError(f"ratios must differ from each other, got {ratio!r} more than once")
     return ratios

@@ -22,11 +22,11 @@ FILES = {
         f"compression/{name}.py"
         for name in (
             *("compressor", "gradients", "parts", "scheme", "checks", "dgc_scheme", "selection", "thresholding"),
-            *("native", "driver", "break_even", "wire_format"),
+            *("native", "driver", "wire_format", "updates"),
         )
     ),
 }
-MOST_CALLS = 55
+MOST_CALLS = 58
 
 
 def calls_between_files(function):
@@ -53,7 +53,7 @@ def calls_between_files(function):
 
 
 @pytest.mark.parametrize("native_on", [False, True], ids=["TensorFlow", "C++"])
-def test_gradient_enters_15_files_in_55_calls(native_on, monkeypatch):
+def test_gradient_enters_few_files_in_few_calls(native_on, monkeypatch):
     if native_on and cpp_compiler() is None:
         pytest.skip("no C++ compiler here")
     monkeypatch.setattr(native, "enabled", native_on)
@@ -64,5 +64,7 @@ def test_gradient_enters_15_files_in_55_calls(native_on, monkeypatch):
     optimizer.apply([gradient], [weight])  # the first call also sets everything up
     calls = calls_between_files(lambda: optimizer.apply([gradient], [weight]))
     crossings = [call for call in calls if call[0] is not None]
-    assert {file for caller, here, _ in crossings for file in (caller, here)} == FILES
+    search = set() if native_on else {"compression/segment_search.py"}
+    print(len(crossings))
+    assert {file for caller, here, _ in crossings for file in (caller, here)} == FILES | search
     assert len(crossings) <= MOST_CALLS, crossings

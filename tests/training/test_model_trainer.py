@@ -491,7 +491,7 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "resnet"}, r"model must be a Model, got 'resnet'"),
+        ({"model": "resnet"}, r"model must be a built Keras model, got 'resnet'"),
         ({"model": keras.Sequential([keras.layers.Dense(1)])}, r"model must be a built Keras model"),
         ({"model": keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])}, r"model must have weights to train"),
         ({"loss": "mse"}, r"loss must be a function, got 'mse'"),
