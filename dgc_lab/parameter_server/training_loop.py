@@ -150,10 +150,10 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     from dgc_lab.cluster import ParameterServers
 
-    if checkpoint is not None:  # the coordinator has a working folder of its own
-        checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
     config.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
+        if checkpoint is not None:  # the coordinator has a working folder of its own
+            checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
         events = cluster.stream(train, task, config, checkpoint)
     elif checkpoint is not None:
         raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")

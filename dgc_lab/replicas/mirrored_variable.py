@@ -7,6 +7,7 @@ can be made only before TensorFlow starts, so call `start_devices` first, before
 from __future__ import annotations
 
 import itertools
+import numbers
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from dgc_lab.common import LabError, check_choice, check_list, check_number, check_whole
+from dgc_lab.common import LabError, check_choice, check_list, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
-MOST_REPLICAS = 8
-LARGEST = float(np.finfo(np.float32).max)
+MOST_REPLICAS, LARGEST = 8, float(np.finfo(np.float32).max)  # of replicas; of float32
 #: Names of the members of ``tf.VariableAggregation``: what becomes of the replicas' values.
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 #: Names of the members of ``tf.VariableSynchronization``: when copies are brought together.
@@ -159,14 +159,14 @@ def check_values(strategy, values) -> None:
     replicas = strategy.num_replicas_in_sync
     if len(check_list("values", values)) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
-    for value in values:
-        check_float32("values", value)
+    for place, value in enumerate(values):
+        check_float32("values", value, f" for replica {place}")
 
 
-def check_float32(argument: str, value) -> None:
-    """A ValueError unless the value is a finite number in float32."""
-    if not abs(check_number(argument, value, "finite in float32")) <= LARGEST:
-        raise ValueError(f"{argument} must be finite in float32, got {value!r}")
+def check_float32(argument: str, value, place: str = "") -> None:
+    """Raise a ValueError unless the value is a finite number in float32."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not abs(value) <= LARGEST:
+        raise ValueError(f"{argument} must be finite numbers in float32, got {value!r}{place}")
 
 
 def check_alike(argument: str, arrays) -> None:
