@@ -158,6 +158,8 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
 def checked_ratios(ratios) -> list[float]:
     """The ratios as floats, in the order given; a ValueError for an empty list, a repeated or an impossible one."""
     try:
+        if any(isinstance(ratio, bool) for ratio in ratios):
+            raise TypeError
         ratios = [float(ratio) for ratio in ratios]
     except (TypeError, ValueError):
         raise ValueError(f"ratios must be numbers in [0, 1], got {ratios!r}") from None

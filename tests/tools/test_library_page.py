@@ -16,4 +16,4 @@ def test_every_room_and_every_file_is_on_it():
     assert set(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == rooms
     linked = {(PAGE.parent / target).resolve() for target in re.findall(r"\]\((\.\./dgc_lab/[^)]+)\)", text)}
     assert linked == {f for f in Path(ROOT / "dgc_lab").rglob("*.py") if f.name != "__init__.py"}
-    assert "\n|---|---|\n| [dgc_scheme](../dgc_lab/compression/dgc_scheme.py) | " in text
+    assert "\n|---|---|\n| [break_even](../dgc_lab/compression/break_even.py) | " in text

@@ -22,7 +22,13 @@ from playwright.sync_api import expect
 from browser import BROWSER, ROOT, axe_complaints, opened, screenshot
 
 LESSON = "notebooks/04_dgc_masking.html"
-PAGES = ("index.html", LESSON, "docs/reference/dgc.html", "docs/library.html", "notebooks/exercises/README.html")
+PAGES = (
+    "index.html",
+    LESSON,
+    "docs/reference/compression.html",
+    "docs/library.html",
+    "notebooks/exercises/README.html",
+)
 PHONE = {"width": 390, "height": 844}
 ROOMS = {file.parent.name: import_module(f"dgc_lab.{file.parent.name}") for file in ROOT.glob("dgc_lab/*/__init__.py")}
 NAMES = [(room, name) for room, package in ROOMS.items() for name in getattr(package, "__all__", [])]
