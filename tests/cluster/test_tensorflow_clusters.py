@@ -639,8 +639,8 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
     [
         ({"workers": 0}, "workers must be a whole number from 1 to 64, got 0"),
         ({"workers": 65}, "workers must be a whole number from 1 to 64, got 65"),
-        ({"workers": True}, "workers must be a whole number, got True"),
-        ({"workers": 1.0}, "workers must be a whole number, got 1.0"),
+        ({"workers": True}, "workers must be a whole number from 1 to 64, got True"),
+        ({"workers": 1.0}, "workers must be a whole number from 1 to 64, got 1.0"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"timeout": -1}, "timeout must be above 0, got -1"),
         ({"timeout": float("nan")}, "timeout must be above 0, got nan"),
@@ -652,9 +652,9 @@ def test_bad_arguments(cluster, arguments, message):
         cluster(**arguments)
 
 
-@pytest.mark.parametrize(("ps", "allowed"), [(0, " from 1 to 64"), (65, " from 1 to 64"), (True, ""), (None, "")])
-def test_bad_number_of_servers(ps, allowed):
-    with pytest.raises(ValueError, match=f"ps must be a whole number{allowed}, got {ps}"):
+@pytest.mark.parametrize("ps", [0, 65, True, None])
+def test_bad_number_of_servers(ps):
+    with pytest.raises(ValueError, match=f"ps must be a whole number from 1 to 64, got {ps}"):
         ParameterServers(2, ps)
 
 

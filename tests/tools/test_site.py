@@ -25,7 +25,7 @@ LESSON = "notebooks/04_dgc_masking.html"
 PAGES = (
     "index.html",
     LESSON,
-    "docs/reference/ui.html",
+    "docs/reference/compression.html",
     "docs/library.html",
     "notebooks/exercises/README.html",
 )
