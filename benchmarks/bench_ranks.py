@@ -27,13 +27,13 @@ def train(steps):
     import tensorflow as tf
     from dgc_lab.workloads.data import load
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
-    from dgc_lab.workloads.batches import (cross_entropy, pick_batch)
+    from dgc_lab.workloads.batches import cross_entropy
 
     trainer = Trainer(MaskingConfig(batch=64), load("digits"))
 
     @tf.function
     def step(number):
-        images, labels = pick_batch(*trainer.train, hvd.size() * number + hvd.rank(), 64, 0)
+        images, labels = trainer.batches(hvd.size() * number + hvd.rank())
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(cross_entropy(labels, trainer.model(images, training=True)))
         gradients = tape.gradient(loss, trainer.weights)

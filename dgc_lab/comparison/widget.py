@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from typing import TYPE_CHECKING
 
 from ipywidgets import Dropdown, FloatText, IntText, Text
 
@@ -15,6 +16,9 @@ from dgc_lab.training.live_sweep import LiveSweep, training_controls
 from dgc_lab.training.sweeps import table
 from dgc_lab.ui.live_panel import LivePanel
 from dgc_lab.ui.widget import preset_menu, wide
+
+if TYPE_CHECKING:
+    from dgc_lab.compression import Scheme
 
 PRESETS = {
     "one of each kind": "dense qsgd:levels=7 ef_sign top_k:ratio=0.01 powersgd:rank=2",
@@ -53,7 +57,13 @@ class SchemeLab(LivePanel):
         [('dense', 0), ('dense', 1), ('qsgd:levels=1', 0), ('qsgd:levels=1', 1)]
     """
 
-    def __init__(self, mine=None, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
+    def __init__(
+        self,
+        mine: Scheme | list[Scheme] | None = None,
+        ranks: Cluster | None = None,
+        out: str | os.PathLike | None = None,
+        **settings,
+    ):
         from dgc_lab.compression import SCHEMES
 
         self.ranks, self.mine = ranks, named_ones(mine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError
+from dgc_lab.common import LabError, check_flag
 from dgc_lab.compression.break_even import dense_is_shorter
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
@@ -54,13 +54,13 @@ class GradientCompressionOptimizer(v1.Optimizer):
 
     def __init__(
         self,
-        optimizer,
+        optimizer: tf.compat.v1.train.Optimizer,
         config: DGCConfig | None = None,
         sparse_to_dense: bool = False,
         communicator: Communicator | None = None,
     ):
         super().__init__(use_locking=False, name="GradientCompression")
-        self.config, self.sparse_to_dense = config or DGCConfig(), sparse_to_dense
+        self.config, self.sparse_to_dense = config or DGCConfig(), check_flag("sparse_to_dense", sparse_to_dense)
         around_horovod = is_horovods(optimizer)
         if around_horovod:
             check_horovods_options(optimizer)

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.common import check_text
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.gallery import parse_scheme
@@ -53,13 +54,13 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             ``powersgd(rank=2)``. If None, the ranks average uncompressed gradients.
         communicator: the workers that take part. If None, Horovod's ranks, or one worker if Horovod is not running.
         name: name of the optimizer.
-        switches: with a scheme, the config that selects the tensors sent uncompressed and sets clipping and weight
+        options: with a scheme, the config that selects the tensors sent uncompressed and sets clipping and weight
             decay.
 
     Raises:
         ValueError: `optimizer` is not a Keras optimizer, is a ``LossScaleOptimizer``, or combines use_ema with
             gradient_accumulation_steps; with a config that has momentum, it is not SGD, or has momentum, weight decay
-            or clipping of its own; `config` is `local` SGD; `switches` is set without a scheme. Also, later, if a
+            or clipping of its own; `config` is `local` SGD; `options` is set without a scheme. Also, later, if a
             ``LossScaleOptimizer`` wraps this optimizer, as in ``model.compile`` under the policy mixed_float16.
         RanksDisagree: at the first step, on all ranks, if they differ in config, model or step.
 
@@ -77,27 +78,27 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        optimizer,
+        optimizer: keras.optimizers.Optimizer,
         config: DGCConfig | Scheme | None = None,
         communicator: Communicator | None = None,
         name: str = "distributed",
-        switches: DGCConfig | None = None,
+        options: DGCConfig | None = None,
     ):
         check_optimizer(optimizer)
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_plain_sgd(optimizer)
-        if switches is not None and not isinstance(config, Scheme):
-            raise ValueError(f"switches must be None unless config is a scheme, got {switches} with config {config}")
+        if options is not None and not isinstance(config, Scheme):
+            raise ValueError(f"options must be None unless config is a scheme, got {options} with config {config}")
         if getattr(config, "every", 1) > 1:
             raise ValueError(f"config must exchange in every step, got {config}: train local SGD with ModelTrainer")
         super().__init__(
             learning_rate=0.0,
-            name=name,
+            name=check_text("name", name),
             gradient_accumulation_steps=optimizer.gradient_accumulation_steps,
             loss_scale_factor=optimizer.loss_scale_factor,
         )
         optimizer.gradient_accumulation_steps = optimizer.loss_scale_factor = None  # they act before the exchange
-        self.inner_optimizer, self.config, self.switches, self.communicator = optimizer, config, switches, communicator
+        self.inner_optimizer, self.config, self.options, self.communicator = optimizer, config, options, communicator
         schedule = optimizer._learning_rate  # the public `learning_rate` is its current value
         if isinstance(schedule, LearningRateSchedule):
             self.learning_rate = schedule
@@ -112,7 +113,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while tracing, and the first step needs the variables' values
-            self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names, self.switches)
+            self.compressor = Compressor(self.config or UNCOMPRESSED, weights, self.communicator, names, self.options)
             self.inner_optimizer.build(variables)
             super().build(variables)
 
@@ -269,17 +270,17 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         schedule = self.inner_optimizer._learning_rate
         if isinstance(schedule, AccumulatedSchedule):
             inner["config"]["learning_rate"] = schedule.get_config()["schedule"]
-        config, switches = self.config, self.switches and dataclasses.asdict(self.switches)
+        config, options = self.config, self.options and dataclasses.asdict(self.options)
         config = dataclasses.asdict(config) if isinstance(config, DGCConfig) else config and identity(config)
-        return {"name": self.name, "optimizer": inner, "config": config, "switches": switches}
+        return {"name": self.name, "optimizer": inner, "config": config, "options": options}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         saved = config["config"]
         compression = load_scheme(saved) if isinstance(saved, str) else saved and DGCConfig(**saved)
-        switches = config.get("switches") and DGCConfig(**config["switches"])
-        return cls(inner, compression, name=config["name"], switches=switches)
+        options = config.get("options") and DGCConfig(**config["options"])
+        return cls(inner, compression, name=config["name"], options=options)
 
 
 def load_scheme(name: str) -> Scheme:

@@ -148,15 +148,17 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
     """
     from tqdm.auto import tqdm
 
-    from dgc_lab.cluster import ParameterServers
+    from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 
+    if checkpoint is not None:  # the coordinator has a working folder of its own
+        checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
+    if not isinstance(cluster, ParameterServers | MultiWorkerMirrored):
+        raise ValueError(f"cluster must be ParameterServers or MultiWorkerMirrored, got {cluster!r}")
     config.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
-        if checkpoint is not None:  # the coordinator has a working folder of its own
-            checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
         events = cluster.stream(train, task, config, checkpoint)
     elif checkpoint is not None:
-        raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")
+        raise ValueError(f"checkpoint must be None with mirrored workers, got {checkpoint!r}")
     elif config.schedule.mode != "synchronous":
         raise ValueError(f"mode must be synchronous with mirrored workers, got {config.schedule.mode!r}")
     else:

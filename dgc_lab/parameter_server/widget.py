@@ -11,6 +11,7 @@ from ipywidgets import Checkbox, Dropdown, FloatSlider, FloatText, IntSlider, In
 
 from dgc_lab.cluster import ParameterServers
 from dgc_lab.cluster.tensorflow_roles import dead_workers
+from dgc_lab.common import check_flag
 from dgc_lab.install.launch_env import cores
 from dgc_lab.parameter_server.config import AsyncConfig
 from dgc_lab.parameter_server.events import Training
@@ -60,6 +61,7 @@ class StragglerLab(LivePanel):
     """
 
     def __init__(self, task: Task | None = None, *, reachable: bool = False, **settings):
+        check_flag("reachable", reachable)
         controls = {
             "mode": wide(Dropdown, "Mode", options=MODES),
             "workers": wide(IntSlider, "Workers", value=2, min=1, max=4),

@@ -83,6 +83,8 @@ class DistributedConfig(MaskingConfig):
         super().__post_init__()
         if self.rule == "off":
             raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
+        if not isinstance(self.scheme, str | Scheme):
+            raise ValueError(f"scheme must be a name or a Scheme, got {self.scheme!r}")
         check_choice("warm_up", self.warm_up, WARM_UPS)
         check_whole("workers", self.workers, 1)
         self.config(1.0)

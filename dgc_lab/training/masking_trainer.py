@@ -1,20 +1,27 @@
-"""One worker trains with masked gradients: a generator of what happens, which one stops by reading no further."""
+"""One worker trains one of the lab's networks with masked gradients. Lesson 4.
+
+The loop is that of `dgc_lab.training.model_trainer.ModelTrainer`; masking is one more scheme to it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number, check_whole
-from dgc_lab.compression.gradients import check_finite
-from dgc_lab.compression.thresholding import RULES, SCOPES, keep_masks
-from dgc_lab.training.events import Evaluation, Step, TrainingDiverged, next_evaluation, readable_error
-from dgc_lab.training.steps_at_once import StepsAtOnce
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator, pick_batch
+from dgc_lab.compression.config import MASKING, DGCConfig
+from dgc_lab.compression.gradients import flatten
+from dgc_lab.compression.quantized import dense
+from dgc_lab.compression.scheme import Scheme, SparseMean, SparseVector
+from dgc_lab.compression.thresholding import RULES, SCOPES
+from dgc_lab.compression.wrappers import with_momentum
+from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.training.events import Evaluation, Step
+from dgc_lab.training.model_trainer import ModelTrainer, batches_of
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
@@ -82,24 +89,24 @@ class MaskingConfig:
 
 
 def check_alone(settings: MaskingConfig) -> None:
-    """A ValueError for settings of several workers, which are a `MaskingConfig`, too."""
+    """Raise ValueError for settings of several workers, which are a `MaskingConfig`, too."""
     if (workers := getattr(settings, "workers", None)) is not None:
         raise ValueError(f"settings must be of one worker, got {workers}: a DistributedTrainer is for them")
 
 
-class Trainer:
+class Trainer(ModelTrainer):
     """A model, its data on the device, and one traced training step that serves every ratio.
 
     Args:
         settings: what to train.
-        data: the data set, when it is loaded already.
+        data: the data set, if it is loaded already.
         masks: your own choice of what is kept, in place of the settings' rule and scope: a function of (list of
             gradients, ratio, seed) that returns a list of boolean tensors, True for what is kept.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
         sizes: elements in each of them.
-        own_masks: whether it was given ``masks``.
+        has_masks: whether it was given ``masks``.
         traces: how often TensorFlow has traced the training step.
 
     Raises:
@@ -114,32 +121,28 @@ class Trainer:
     def __init__(self, settings: MaskingConfig, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
         check_alone(settings)
-        self.own_masks = masks is not None
-        if self.own_masks and settings.rule == "off":
+        self.has_masks = masks is not None
+        if self.has_masks and settings.rule == "off":
             raise ValueError("masks must be None with rule 'off', which applies none")
-        self.settings = settings
-        self.masks = masks or functools.partial(keep_masks, rule=settings.rule, scope=settings.scope)
-        self.data = data or load(settings.dataset)
-        self.train = tf.constant(self.data.x_train), tf.constant(self.data.y_train)
-        self.model = MODELS[settings.dataset](settings.seed)
-        self.first_values = [variable.numpy() for variable in self.model.variables]
-        # Keras 3 wraps each tf.Variable; .value is the variable itself.
-        self.weights = [variable.value for variable in self.model.trainable_variables]
-        self.names = [variable.path.split("/", 1)[-1] for variable in self.model.trainable_variables]
-        self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
-        self.velocities = [tf.Variable(tf.zeros_like(weight)) for weight in self.weights]
-        self.traces = 0
-        # Only masks of the caller can have a Python branch on a tensor.
-        self.train_step = tf.function(self._train_step, autograph=self.own_masks)
-        self.calls = StepsAtOnce(lambda step, ratio, wish: (self.train_step(step, ratio), wish), 1 + len(self.weights))
-        self.evaluate = functools.partial(make_evaluator(self.data.x_test, self.data.y_test), self.model)
-
-    def reset(self) -> None:
-        """Back to the first weights, the first state of dropout, and no velocity."""
-        for variable, first in zip(self.model.variables, self.first_values, strict=True):
-            variable.assign(first)
-        for velocity in self.velocities:
-            velocity.assign(tf.zeros_like(velocity))
+        self.settings, self.data = settings, data or load(settings.dataset)
+        self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
+        options = DGCConfig(seed=settings.seed, **MASKING)
+        if self.has_masks or settings.rule == "off":
+            scheme = masked_by(masks) if self.has_masks else dense()
+            compression = with_momentum(scheme, settings.momentum) if settings.momentum else scheme
+        else:
+            own = {name: getattr(settings, name) for name in ("momentum", "rule", "scope")}
+            compression, options = dataclasses.replace(options, **own), None
+        super().__init__(
+            MODELS[settings.dataset](settings.seed),
+            cross_entropy,
+            batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
+            compression,
+            settings.learning_rate,
+            OneWorker(),
+            settings.seed,
+            options,
+        )
 
     def run(self, ratio: float) -> Iterator[Step | Evaluation]:
         """Train from the first weights on, keeping the share ``ratio``, in [0, 1], of each step's gradients.
@@ -154,41 +157,24 @@ class Trainer:
         """
         settings = self.settings
         settings.check_ratios([ratio])
-        if not self.traces:  # tracing and warming up are no part of a run's time; reset undoes this step
-            self.calls(0, [ratio])
         self.reset()
-        self.calls.begin()
-        step, seconds = 0, 0.0
-        while step < settings.steps:
-            due = next_evaluation(step, settings.steps, settings.evaluations)
-            told, each, error = self.calls(step, [ratio] * min(self.calls.size, due - step))
-            for loss, *kept in told:
-                step, seconds, kept = step + 1, seconds + each, np.array(kept)
-                yield Step(step, float(loss), kept / self.sizes, float(kept.sum() / self.sizes.sum()), seconds)
-            if error:
-                raise TrainingDiverged(f"step {step + 1}, ratio {ratio:g}: {readable_error(error)}") from error
-            if step == due:
-                yield Evaluation(step, *self.evaluate())
+        config = dataclasses.replace(self.config, ratio=ratio)
+        for event in self._train(config, settings.steps, self.evaluate, settings.evaluations):
+            if isinstance(event, Evaluation):
+                yield event
+            else:  # one worker sends nothing
+                yield Step(event.step, event.loss, event.kept, event.kept_overall, event.seconds)
 
-    def _train_step(self, step, ratio):
-        """One update: gradient, mask, momentum. The batch's loss and the elements kept of each tensor, float64."""
-        self.traces += 1  # Python runs only while TensorFlow traces
-        settings = self.settings
-        images, labels = pick_batch(*self.train, step, settings.batch, settings.seed)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(cross_entropy(labels, self.model(images, training=True)))
-        gradients = tape.gradient(loss, self.weights)
-        gradients = [check_finite(g, name) for g, name in zip(gradients, self.names, strict=True)]
-        if settings.rule == "off":
-            kept = self.sizes
-        else:
-            masks = self.masks(gradients, ratio, seed=tf.stack([settings.seed, step]))
-            gradients = [tf.where(mask, g, 0.0) for mask, g in zip(masks, gradients, strict=True)]
-            kept = tf.stack([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks])
-        momentum, learning_rate = float(settings.momentum), float(settings.learning_rate)
-        changed = []
-        for weight, velocity, gradient in zip(self.weights, self.velocities, gradients, strict=True):
-            velocity.assign(momentum * velocity + gradient)
-            changed.append(weight.assign_sub(learning_rate * velocity))
-        with tf.control_dependencies(changed):  # a step whose gradient is not finite tells nothing
-            return tf.concat([tf.cast(loss, tf.float64)[None], tf.cast(kept, tf.float64)], 0)
+
+def masked_by(masks: Callable) -> Scheme:
+    """Return the scheme that keeps what a user's function of (list of gradients, ratio, seed) chooses."""
+    traced = tf.function(masks)  # so that a user may write Python branches on tensors
+
+    def step(gradient, state, context):
+        chosen = flatten(traced(context.parts, context.ratio, seed=context.seed))
+        indices = tf.cast(tf.where(chosen)[:, 0], tf.int32)
+        values, size = tf.gather(gradient, indices), gradient.shape[0]
+        mean = yield SparseMean(indices, values, size, context.ratio)
+        return mean, SparseVector([(indices, values)], size), state
+
+    return Scheme(step, name="masks of one's own")

@@ -74,7 +74,7 @@ class ModelTrainer:
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
         seed: integer, 0 to 2 147 483 647, from which dropout is drawn.
-        switches: with a scheme, the config that says what goes whole, and has clipping and weight decay.
+        options: with a scheme, the config that says what goes whole, and has clipping and weight decay.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
@@ -103,7 +103,7 @@ class ModelTrainer:
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.1,
         communicator: Communicator | None = None,
         seed: int = 0,
-        switches: DGCConfig | None = None,
+        options: DGCConfig | None = None,
     ):
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
@@ -128,7 +128,7 @@ class ModelTrainer:
         self.statistics = statistics_of(model)
         others = {id(weight) for weight in model.non_trainable_weights}
         self.dropout_states = [v.value for v in model.non_trainable_variables if id(v) not in others]
-        self.compressor = Compressor(config, self.weights, self.communicator, self.names, switches)
+        self.compressor = Compressor(config, self.weights, self.communicator, self.names, options)
         self.config = self.compressor.config
         self.has_scheme = isinstance(config, Scheme)
         if self.has_scheme:  # which has its own ratio
@@ -203,7 +203,7 @@ class ModelTrainer:
         """Updates since the first weights."""
         return int(self.compressor.step)
 
-    def _train(self, config, steps, evaluate, evaluations, stop, look_every):
+    def _train(self, config, steps, evaluate, evaluations, stop=bool, look_every=None):
         """The loop, from the present state to that after ``steps`` updates."""
         if look_every is not None:
             check_whole("look_every", look_every, 1)

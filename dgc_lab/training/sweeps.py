@@ -70,7 +70,7 @@ def sweep(
     ratios = checked_ratios(ratios)
     if trainer and trainer.settings != settings:
         raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
-    if getattr(trainer, "own_masks", False) and out is not None:
+    if getattr(trainer, "has_masks", False) and out is not None:
         raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
     if not trainer:
         check_alone(settings)

@@ -16,11 +16,11 @@ X = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
 RATE = 0.05
 
 
-def trainer_of(scheme, workers=2, rate=RATE, switches=EVERY):
+def trainer_of(scheme, workers=2, rate=RATE, options=EVERY):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
     loss, batches = keras.losses.MeanSquaredError(), batches_of(X, X.sum(1, keepdims=True), 8)
-    return ModelTrainer(model, loss, batches, scheme, rate, SimulatedWorkers(workers), switches=switches)
+    return ModelTrainer(model, loss, batches, scheme, rate, SimulatedWorkers(workers), options=options)
 
 
 def trained(scheme, steps, workers=2):
@@ -85,11 +85,11 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_nothing_breaks():
 
 
 def test_weight_decay_is_of_the_weights_that_a_worker_has_got_to():
-    switches = dataclasses.replace(EVERY, weight_decay=0.5)
+    decaying = dataclasses.replace(EVERY, weight_decay=0.5)
     ways = []
     # One worker, whose way alone is all there is; the last one's weights do not decay.
-    for scheme, config in ((local_sgd(dense(), every=8), switches), (dense(), switches), (dense(), EVERY)):
-        trainer = trainer_of(scheme, workers=1, switches=config)
+    for scheme, config in ((local_sgd(dense(), every=8), decaying), (dense(), decaying), (dense(), EVERY)):
+        trainer = trainer_of(scheme, workers=1, options=config)
         list(trainer.run(8))
         ways.append([weight.numpy() for weight in trainer.weights])
     for one, other in zip(*ways[:2], strict=True):

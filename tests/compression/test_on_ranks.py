@@ -55,7 +55,7 @@ def fit_on_rank():
 
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), powersgd(rank=2), switches=DGCConfig(dense_below=0))
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), powersgd(rank=2), options=DGCConfig(dense_below=0))
     model.compile(optimizer, "mse", jit_compile=False)
     x = np.random.default_rng(hvd.rank()).normal(size=(64, 8)).astype(np.float32)
     history = model.fit(x, x.sum(1), batch_size=8, epochs=4, verbose=0)
@@ -79,8 +79,8 @@ def fit_in_parts(folder, name, parts):
     for epochs in parts:
         keras.utils.set_random_seed(hvd.rank())
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
-        switches = DGCConfig(dense_below=0)
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), SCHEMES[name](), switches=switches)
+        options = DGCConfig(dense_below=0)
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(0.02), SCHEMES[name](), options=options)
         model.compile(optimizer, "mse", jit_compile=False)
         saves = SaveRanks(folder)
         done = saves.restore(model)

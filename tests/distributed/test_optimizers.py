@@ -68,10 +68,10 @@ def test_keras_optimizers_that_do_not_go_with_it(inner, config, message):
         DistributedOptimizer(inner, config)
 
 
-def test_switches_without_a_scheme_are_refused_at_once():
+def test_options_without_a_scheme_are_refused_at_once():
     for config in (None, DGCConfig()):
-        with pytest.raises(ValueError, match=r"switches must be None unless config is a scheme, got DGCConfig"):
-            DistributedOptimizer(keras.optimizers.SGD(), config, switches=DGCConfig())
+        with pytest.raises(ValueError, match=r"options must be None unless config is a scheme, got DGCConfig"):
+            DistributedOptimizer(keras.optimizers.SGD(), config, options=DGCConfig())
 
 
 def test_without_compression_it_is_the_inner_optimizer():

@@ -116,7 +116,7 @@ def test_kept_share_is_what_was_asked_for(digits):
 
 def test_evaluation_covers_the_whole_test_set(digits):
     trainer = Trainer(SHORT, digits)
-    accuracy, loss = trainer.evaluate()
+    accuracy, loss = trainer.evaluate(trainer.model)
     logits = trainer.model(digits.x_test).numpy()
     assert float(accuracy) == pytest.approx(np.mean(logits.argmax(1) == digits.y_test))
     shifted = logits - logits.max(1, keepdims=True)
@@ -140,7 +140,12 @@ def test_batches_walk_every_epoch_in_a_new_order(batch):
 
 def test_own_masks_replace_rule_and_scope(digits):
     def every_other(gradients, ratio, seed):
-        return [tf.reshape(tf.range(tf.size(g)) % 2 == 0, g.shape) for g in gradients]
+        kept = []
+        for g in gradients:
+            if seed[1] > 1000:  # a branch on a tensor, as students write them
+                g = tf.zeros_like(g)
+            kept.append(tf.reshape(tf.range(tf.size(g)) % 2 == 0, g.shape))
+        return kept
 
     _, events = weights_after(Trainer(SHORT, digits, every_other), 0.3)
     assert events[0].kept_overall == 0.5
@@ -148,7 +153,7 @@ def test_own_masks_replace_rule_and_scope(digits):
 
 def test_divergence_names_step_ratio_and_variable(digits):
     trainer = Trainer(MaskingConfig(steps=50, learning_rate=1e6), digits)
-    with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 1: gradient of \w+/\w+ holds (NaN|Inf)"):
+    with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 1: gradient of \w+/\w+ on worker 0 holds NaN"):
         list(trainer.run(1))
 
 
