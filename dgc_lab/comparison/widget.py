@@ -66,7 +66,7 @@ class SchemeLab(LivePanel):
     ):
         from dgc_lab.compression import SCHEMES
 
-        self.ranks, self.mine = ranks, named_ones(mine)
+        self.ranks, self.mine = ranks, named_ones(mine, out)
         sweep = LiveSweep(
             self.runs,
             self._trainer,
@@ -175,16 +175,21 @@ def scheme_frame(rows: list[dict], _):
     return frame if "scheme" in frame else frame.assign(scheme=[row["scheme"] for row in rows])
 
 
-def named_ones(mine) -> dict:
-    """Return a user's schemes by name; raise ValueError if two have the same name."""
+def named_ones(mine, out) -> dict:
+    """Return a user's schemes by name; raise ValueError if two have the same name, or rows in ``out`` would have none.
+
+    Without a file, a scheme without a name goes by that of its function.
+    """
     from dgc_lab.compression import SCHEMES, Scheme
 
     by_name = {}
     for scheme in mine if isinstance(mine, list) else [mine] * (mine is not None):
         if not isinstance(scheme, Scheme):
             raise ValueError(f"mine must be a Scheme or a list of them, as in Scheme(step), got {scheme!r}")
+        if not scheme.name and out is not None:
+            raise ValueError("mine must have names where out keeps their rows, as in Scheme(step, name='mine')")
         name = re.sub(r"\W+", "_", scheme.name or getattr(scheme.step, "__name__", "mine")).strip("_")
         if not name or name in by_name or name in SCHEMES:
             raise ValueError(f"mine must have names of their own, as in Scheme(step, name='mine'), got {name!r} again")
-        by_name[name] = scheme
+        by_name[name] = scheme if scheme.name else scheme._replace(name=name)
     return by_name

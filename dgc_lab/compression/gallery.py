@@ -19,6 +19,7 @@ from dgc_lab.compression.quantized import (
     signum,
     terngrad,
 )
+from dgc_lab.compression.scheme import Scheme
 from dgc_lab.compression.sparse import dgc, masking, random_k, threshold, top_k
 from dgc_lab.compression.wrappers import local_sgd
 
@@ -61,3 +62,17 @@ def parse_scheme(text: str, **defaults):
     scheme = make(**{key: value for key, value in values.items() if key in own})
     when = {key: values[key] for key in less_often if key in values}
     return local_sgd(scheme, **when) if when else scheme
+
+
+def is_published(scheme: Scheme) -> bool:
+    """Return whether a scheme is the one that `parse_scheme` makes from its name.
+
+    Example:
+        >>> is_published(powersgd(rank=2)), is_published(powersgd(rank=2)._replace(name="sign"))
+        (True, False)
+    """
+    try:
+        made = parse_scheme(scheme.name)
+    except ValueError:
+        return False
+    return made.step.__code__ is getattr(scheme.step, "__code__", None)

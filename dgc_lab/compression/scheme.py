@@ -144,7 +144,7 @@ class Scheme(NamedTuple):
             and returns ``(update, own, state)``: the update, as long as the gradient and the same on all workers; what
             this worker contributed to it, or None; and the worker's next state.
         init: function of a vector of zeros to the first state: a tensor, or tensors in tuples and lists.
-        name: name in rows and legends.
+        name: name in rows and legends; rows of a scheme without a name are kept in no file.
         momentum: momentum that ``step`` includes; uncompressed tensors then get the same after the exchange. The
             velocity comes first in the state.
         per_tensor: whether ``step`` is called for each tensor, in the tensor's own shape.

@@ -34,7 +34,7 @@ def with_error_feedback(scheme: Scheme) -> Scheme:
         update, own, inner = yield from scheme.step(corrected, inner, context)
         return update, own, (corrected - own, inner)
 
-    return scheme._replace(step=step, init=init, name=f"{scheme.name}, with error feedback")
+    return scheme._replace(step=step, init=init, name=scheme.name and f"{scheme.name}, with error feedback")
 
 
 def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False) -> Scheme:
@@ -71,7 +71,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
         return update, own, (velocity, inner)
 
     kind = "Nesterov momentum" if nesterov else "momentum"
-    name = f"{scheme.name}, {kind} {momentum}"
+    name = scheme.name and f"{scheme.name}, {kind} {momentum}"
     return scheme._replace(step=step, init=init, momentum=momentum, nesterov=nesterov, name=name)
 
 
@@ -123,5 +123,5 @@ def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
     """
     check_whole("every", every, 2)
     check_whole("since", since, 0)
-    name = f"{scheme.name}, every {every} steps" + (f" from step {since} on" if since else "")
+    name = scheme.name and f"{scheme.name}, every {every} steps" + (f" from step {since} on" if since else "")
     return scheme._replace(name=name, every=every, since=since)

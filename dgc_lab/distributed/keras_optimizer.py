@@ -16,8 +16,7 @@ import tensorflow as tf
 from dgc_lab.common import check_text
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
-from dgc_lab.compression.gallery import parse_scheme
-from dgc_lab.compression.naming import identity
+from dgc_lab.compression.gallery import is_published, parse_scheme
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.accumulated_schedule import AccumulatedSchedule
 from dgc_lab.distributed.communicators import Communicator, communicator_here
@@ -271,7 +270,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if isinstance(schedule, AccumulatedSchedule):
             inner["config"]["learning_rate"] = schedule.get_config()["schedule"]
         config, options = self.config, self.options and dataclasses.asdict(self.options)
-        config = dataclasses.asdict(config) if isinstance(config, DGCConfig) else config and identity(config)
+        if isinstance(config, DGCConfig):
+            config = dataclasses.asdict(config)
+        elif config is not None:
+            config = config.name if is_published(config) else f"{config.name or 'without a name'}, not published"
         return {"name": self.name, "optimizer": inner, "config": config, "options": options}
 
     @classmethod

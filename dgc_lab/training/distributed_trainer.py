@@ -17,7 +17,6 @@ from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.compression.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
 from dgc_lab.compression.gallery import parse_scheme
-from dgc_lab.compression.naming import identity
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.compression.wrappers import with_momentum
 from dgc_lab.distributed.communicators import Communicator, default_communicator
@@ -91,7 +90,7 @@ class DistributedConfig(MaskingConfig):
         self.compression(1.0)
 
     def facts(self) -> dict:
-        return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else identity(self.scheme)}
+        return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else self.scheme.name}
 
     def compression(self, ratio) -> DGCConfig | Scheme:
         """What the trainer is given: the config, or the scheme with the ratio (a number or ``tf.Variable``) in it."""
@@ -202,6 +201,8 @@ class DistributedTrainer(ModelTrainer):
 
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
+        if not settings["scheme"]:
+            raise ValueError("scheme must have a name, by which saved states go, as in Scheme(step, name='mine')")
         kept = [*self.weights, *self.statistics, *self.compressor.state]
         about = {**settings, "ratio": float(ratio), "data": self.data.fingerprint()}
         return RankFiles(folder, self.communicator, kept, about)

@@ -103,6 +103,8 @@ def train_each(
         if same.count(own) > 1:
             raise ValueError(f"runs must differ from each other, got {settings} at ratio {ratio} more than once")
     if out is not None:
+        if any(own.get("scheme") == "" for own in same):
+            raise ValueError("out must be None for a scheme without a name: name it, as in Scheme(step, name='mine')")
         check_file("out", out).parent.mkdir(parents=True, exist_ok=True)
     finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
     return _train_each(runs, same, finished, trainer_of, out, more)
