@@ -90,26 +90,19 @@ def unflatten(vector: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list:
     return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def first_non_finite(vector: tf.Tensor, numbers: Sequence[int], ends: Sequence[int], positions=None) -> tf.Tensor:
+def first_non_finite(vector: tf.Tensor, positions: tf.Tensor, numbers: Sequence[int], ends: Sequence[int]) -> tf.Tensor:
     """Return the number of the tensor with the first element that is NaN or infinite, or -1: float32 scalar.
 
     Args:
-        vector: float32 (k,), elements of tensors one after another.
-        numbers, ends: number of each of these tensors, and the position after its last element.
-        positions: int32 (k,), ascending, of the elements; all follow each other if None.
+        vector, positions: float32 and int32 (k,), some elements of a flat vector and, ascending, where they are in it.
+        numbers, ends: number of each tensor in the flat vector, and the position after its last element.
     """
     if not numbers:
         return tf.constant(-1.0)
-
-    def search():  # finite addends can overflow a sum
-        finite = tf.math.is_finite(vector)
-        first = tf.argmin(tf.cast(finite, tf.int32), output_type=tf.int32)
-        first = first if positions is None else positions[first]
-        tensor = tf.searchsorted(tf.constant(ends, tf.int32), first[None], side="right")[0]
-        number = tf.gather(tf.constant(numbers, tf.float32), tf.minimum(tensor, len(numbers) - 1))
-        return tf.where(tf.reduce_all(finite), -1.0, number)
-
-    return tf.cond(tf.math.is_finite(tf.reduce_sum(vector)), lambda: tf.constant(-1.0), search)
+    # With one more that is not finite, and whose number is -1.
+    finite = tf.concat([tf.math.is_finite(vector), [False]], 0)
+    first = tf.gather(tf.concat([positions, ends[-1:]], 0), tf.argmin(tf.cast(finite, tf.int32)))
+    return tf.gather(tf.constant([*numbers, -1.0]), tf.reduce_sum(tf.cast(first >= tf.constant(ends), tf.int32)))
 
 
 def check_numbers(bad: tf.Tensor, names: Sequence[str]) -> list:

@@ -136,19 +136,21 @@ class Parts:
 
     def num_sent(self, own: GradientVectors, asked: Sequence) -> tf.Tensor:
         """Return how many elements of each variable's gradient a worker sends: float64 (variables,)."""
-        counts = dict.fromkeys(range(len(self.sizes)), tf.zeros([], tf.float64))
-        counts |= {i: tf.constant(self.sizes[i], tf.float64) for i in (*own.compressed, *own.uncompressed)}
+        whole = {*own.compressed, *own.uncompressed}
+        counts = tf.constant([size if i in whole else 0 for i, size in enumerate(self.sizes)], tf.float64)
+
+        def with_counts(chosen, some):
+            return tf.tensor_scatter_nd_update(counts, [[i] for i in chosen], tf.cast(some, tf.float64))
+
         for place, question in enumerate(asked):
             if isinstance(question, SparseMean):
                 chosen = own.compressed[place : place + 1] if self.per_tensor else own.compressed
-                ends = tf.searchsorted(
-                    question.indices, tf.constant(ends_of([self.sizes[i] for i in chosen]), tf.int32)
-                )
-                each = tf.cast(ends - tf.concat([[0], ends[:-1]], 0), tf.float64)
-                counts |= dict(zip(chosen, tf.unstack(each), strict=True))
+                ends = tf.constant([0, *ends_of([self.sizes[i] for i in chosen])], tf.int32)
+                before = tf.raw_ops.LowerBound(sorted_inputs=question.indices[None], values=ends[None])[0]
+                counts = with_counts(chosen, before[1:] - before[:-1])
         for i, (values, _) in zip(own.rows, own.slices, strict=True):
-            counts[i] = tf.cast(tf.size(values), tf.float64)
-        return tf.stack(list(counts.values()))
+            counts = with_counts([i], tf.size(values)[None])
+        return counts
 
     def by_variable(self, vector, numbers: list[int]) -> dict:
         """Return the tensors, in their shapes, that a flat vector of these variables holds, by number."""
@@ -179,7 +181,7 @@ class Parts:
         begin = sum(own.sizes)
         where = tf.concat([where, tf.range(begin, begin + rest.shape[0])], 0)
         numbers = [*own.compressed, *own.uncompressed, *own.rows]
-        return first_non_finite(tf.concat([found, rest], 0), numbers, ends, where)
+        return first_non_finite(tf.concat([found, rest], 0), where, numbers, ends)
 
 
 def whole_mean(vector: tf.Tensor):

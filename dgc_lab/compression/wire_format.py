@@ -19,7 +19,6 @@ entry of value zero where the distance does not fit).
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,9 +132,14 @@ class Layout:
         check_choice("indices", self.indices, INDEX_TYPES)
 
     @property
+    def index_type(self) -> tf.DType:
+        """Type of the numbers that say where entries are."""
+        return INDEX_TYPES[self.indices]
+
+    @property
     def entry_bytes(self) -> int:
         """Bytes of one entry."""
-        return tf.as_dtype(self.values).size + INDEX_TYPES[self.indices].size
+        return tf.as_dtype(self.values).size + self.index_type.size
 
     @property
     def header_bytes(self) -> int:
@@ -175,35 +179,41 @@ def unpack(messages, layout: Layout, workers: int) -> list[Message]:
         >>> len(message), indices.numpy().tolist(), values.numpy().tolist()
         (16, [5, 9], [0.5, 2.0])
     """
+    # The parts of a message after its counts: type of the numbers, and the count that says how many there are.
+    kinds = [(tf.as_dtype(kind), i) for i in range(layout.sparse) for kind in (layout.values, layout.index_type)]
+    kinds += [(tf.as_dtype(dtype), layout.sparse + i) for i, (dtype, _) in enumerate(layout.tensors)]
+    number, widths = layout.sparse + len(layout.tensors), tf.constant([kind.size for kind, _ in kinds], tf.int64)
     start = tf.constant(0, tf.int64)  # all messages together can be longer than int32 reaches
-    found, heads = [], []
-
-    def take(dtype, *shape):
-        nonlocal start
-        dtype = tf.as_dtype(dtype)
-        end = start + math.prod([tf.cast(side, tf.int64) for side in shape]) * dtype.size
-        part = tf.bitcast(tf.reshape(messages[start:end], [-1, dtype.size]), dtype)
-        start = end
-        return tf.reshape(part, shape)
-
+    heads, lengths = [tf.zeros([0], tf.int32)], []
     for _ in range(workers):
-        heads.append(take(tf.int32, layout.sparse + len(layout.tensors)))
-        counts = tf.unstack(heads[-1])
-        fixed, entries, tensors = take(tf.float32, layout.fixed), [], []
-        for count in counts[: layout.sparse]:
-            values, where = take(layout.values, count), take(INDEX_TYPES[layout.indices], count)
-            where = positions(where) if layout.indices == "run_lengths" else where
-            entries.append((where, tf.cast(values, tf.float32)))
-        for count, (dtype, inner) in zip(counts[layout.sparse :], layout.tensors, strict=True):
-            tensors.append(tf.reshape(take(dtype, count), [] if inner is None else [-1, *inner]))
-        found.append(Message(fixed, entries, tensors))
-    checks = [
-        tf.debugging.assert_equal(start, tf.size(messages, tf.int64), "messages must end where their counts say"),
-        tf.debugging.assert_non_negative(tf.concat(heads, 0), "counts of a message must not be negative"),
-    ]
-    # A session would not run the checks by itself; run eagerly they have raised already.
-    with tf.control_dependencies([check for check in checks if check is not None]):
-        return tf.nest.map_structure(tf.identity, found)
+        heads.append(numbers_in(messages[start : start + 4 * number], tf.int32, number))
+        each = widths * tf.cast(tf.gather(heads[-1], [i for _, i in kinds]), tf.int64) if kinds else widths
+        lengths.append(tf.concat([tf.constant([4 * number, 4 * layout.fixed], tf.int64), each], 0))
+        start += tf.reduce_sum(lengths[-1])
+    right = tf.equal(start, tf.size(messages, tf.int64)) & tf.reduce_all(tf.concat(heads, 0) >= 0)
+    check = tf.debugging.Assert(right, ["messages must end where their counts say, and no count may be negative"])
+    # A session would not run the check by itself; run eagerly it has raised already.
+    with tf.control_dependencies([check] if check is not None else []):
+        parts = iter(tf.split(tf.identity(messages), tf.concat(lengths, 0), num=workers * (2 + len(kinds))))
+    return [read(parts, layout) for _ in range(workers)]
+
+
+def read(parts, layout: Layout) -> Message:
+    """Return the message of which the iterator ``parts`` gives the bytes: counts, numbers of fixed length, the rest."""
+    next(parts)
+    fixed, entries, tensors = numbers_in(next(parts), tf.float32, layout.fixed), [], []
+    for _ in range(layout.sparse):
+        values, where = numbers_in(next(parts), layout.values), numbers_in(next(parts), layout.index_type)
+        entries.append((positions(where) if layout.indices == "run_lengths" else where, tf.cast(values, tf.float32)))
+    for dtype, inner in layout.tensors:
+        tensors.append(tf.reshape(numbers_in(next(parts), dtype), [] if inner is None else [-1, *inner]))
+    return Message(fixed, entries, tensors)
+
+
+def numbers_in(part, dtype, count: int = -1) -> tf.Tensor:
+    """Return the numbers of a type whose bytes these are, ``(count,)``."""
+    size = tf.as_dtype(dtype).size
+    return tf.bitcast(tf.reshape(part, [count, size] if size > 1 else [count]), dtype)
 
 
 def as_bytes(tensor):
