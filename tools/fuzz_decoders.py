@@ -134,7 +134,7 @@ def rank_files() -> Decoder:
 
     def decode(data: bytes, folder: Path):
         written(folder, "rank_0_step_3.npz", data)
-        return RankFiles(folder, OneWorker(), variables, {"ratio": 0.01})._values(3)
+        return RankFiles(folder, OneWorker(), variables, {"ratio": 0.01})._load(3)
 
     return Decoder((in_a_folder(save),), decode, (LabError,), lambda found, _: same_arrays(found, stored))
 

@@ -40,13 +40,13 @@ class Compressor(tf.Module):
         velocity: of the uncompressed tensors, one flat ``tf.Variable``; None without momentum.
         step: int64 ``tf.Variable``, the number of updates so far.
         seed: int32 ``tf.Variable`` for random numbers; first the config's.
-        bytes_sent: int64 ``tf.Variable`` (2,), bytes handed to allreduce and to allgather so far; ``num_sent``: float64
+        bytes_sent: int64 ``tf.Variable`` (2,), bytes sent by allreduce and by allgather so far; ``num_sent``: float64
             (variables,), elements sent so far; ``counted``: int64, updates that these two count. The first two are
             means over the workers here. Loading a state does not change them.
 
     Raises:
-        ValueError: there are options beside a `DGCConfig`; the options' reduction is not "average"; communicator is
-            none. At the first step: the scheme yields or returns something wrong.
+        ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator is
+            not a communicator. At the first step: the scheme yields or returns something invalid.
 
     Example:
         >>> from dgc_lab.distributed import OneWorker
@@ -97,7 +97,7 @@ class Compressor(tf.Module):
 
     @property
     def state(self) -> list[tf.Variable]:
-        """Everything that a resumed run needs beside the weights."""
+        """All variables that a resumed run needs in addition to the weights."""
         shared = [self.velocity] if self.velocity is not None else []
         return [self.step, *tf.nest.flatten(self.states), *shared, *(self.local.variables if self.local else [])]
 
@@ -109,12 +109,12 @@ class Compressor(tf.Module):
             tf.nest.map_structure(lambda variable, first: variable.assign(first), state, self._first_state())
 
     def residuals(self, worker: int = 0) -> list:
-        """Return the residual of each variable of a worker with Deep Gradient Compression; None where there is none."""
+        """Return a worker's residual of each variable under DGC; None for variables without one."""
         found = self._state_vector(worker, int(self.scheme.momentum > 0)) if self.config.accumulate else {}
         return [found.get(i) for i in range(len(self.trained))]
 
     def velocities(self, worker: int = 0) -> list:
-        """Return the velocity of each variable of a worker; None where there is none."""
+        """Return a worker's velocity of each variable; None for variables without one."""
         found = self._state_vector(worker, 0) if self.scheme.momentum else {}
         if self.velocity is not None:
             found |= self.parts.by_variable(self.velocity, self.parts.uncompressed)

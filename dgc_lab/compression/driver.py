@@ -49,7 +49,7 @@ def run_schemes(
 
     Returns:
         ``(results, bytes_sent)``: the return values of the steps, in such lists, with each worker's table of metadata
-        (workers, numbers) at its end; and int64 (2,), the bytes that the workers here handed to allreduce and to
+        (workers, numbers) at its end; and int64 (2,), the bytes that the workers here sent by allreduce and by
         allgather.
 
     Raises:
@@ -198,7 +198,7 @@ def row_in_table(metadata, worker: int, workers: int):
 
 
 def reduce_by_dtype(groups: list[list], communicator, number: int):
-    """Return the sums of the workers' tensors, in their order, and the bytes that the workers here handed over.
+    """Return the sums of the workers' tensors, in their order, and the bytes that the workers here sent.
 
     Horovod adds tensors of one dtype in one exchange.
     """

@@ -79,7 +79,7 @@ def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
 
 
 def pack_bits(numbers: tf.Tensor, bits: int):
-    """Return whole numbers from 0 to 2**bits - 1 as bytes, 8 // bits of them in each: uint8 (bytes,). Lesson 8.
+    """Return whole numbers from 0 to 2**bits - 1 packed into bytes, 8 // bits in each: uint8 (bytes,). Lesson 8.
 
     Raises:
         ValueError: bits is not from 1 to 8.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "tensorflow/core/framework/op.h"
@@ -192,6 +193,8 @@ class Thresholds : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     Tensor* limits;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {static_cast<int64_t>(segments_.size())}, &limits));
+    OP_REQUIRES(ctx, ctx->input(0).NumElements() >= std::accumulate(segments_.begin(), segments_.end(), int64_t{0}),
+                absl::InvalidArgumentError("x must be as long as all segments together"));
     Find(ctx, ctx->input(0).flat<float>().data(), 1, limits->flat<float>().data());
   }
 

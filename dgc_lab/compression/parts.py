@@ -55,7 +55,7 @@ class GradientVectors(NamedTuple):
 class Parts:
     """The partition of a model's variables into compressed and uncompressed ones.
 
-    With ``per_tensor`` a scheme gets each compressed tensor in its own shape, else all of them as one flat vector.
+    With ``per_tensor`` a scheme gets each compressed tensor in its own shape, otherwise one flat vector of all of them.
     """
 
     def __init__(self, variables: Sequence, config: DGCConfig, per_tensor: bool):
@@ -185,12 +185,12 @@ class Parts:
 
 
 def whole_mean(vector: tf.Tensor):
-    """Ask for the mean of a vector that is sent uncompressed: a step beside those of the scheme."""
+    """Ask for the mean of a vector that is sent uncompressed: a step that runs next to the scheme's."""
     return (yield AllReduceMean(vector))
 
 
 def row_mean(rows: tuple, wire: Wire):
-    """Ask for all workers' rows, and return means and numbers of the rows that any of them has, each once."""
+    """Ask for all workers' rows; return the mean and the number of each distinct row."""
     values, numbers = rows
     width = values.shape[1]
     # As one tensor, which has one length.

@@ -35,7 +35,7 @@ class SparseMean(NamedTuple):
     them, where that is shorter. The answer is a `SparseVector`.
 
     Attributes:
-        indices: int32 (k,), ascending, none twice; k may differ from worker to worker.
+        indices: int32 (k,), ascending and distinct; k may differ from worker to worker.
         values: float32 (k,).
         size: length of the vector.
         ratio: share of the elements that workers are expected to send, the same on all; a number or a scalar tensor.
@@ -72,7 +72,7 @@ class SparseVector:
     Weights can be updated by the entries alone.
 
     Attributes:
-        entries: list of (int32 indices, float32 values), both (k,): one pair for each worker.
+        entries: list of (int32 indices, ascending, and float32 values), both (k,): one pair for each worker.
         dense: float32 (size,) in place of the entries where it is not empty.
         size: length of the vector.
 
@@ -108,7 +108,7 @@ class SparseVector:
 
 
 class StepContext(NamedTuple):
-    """What a step knows beside gradient and state.
+    """Inputs of a step other than gradient and state.
 
     Attributes:
         sizes: elements of each tensor in the flat vector, in their order.
@@ -149,7 +149,7 @@ class Scheme(NamedTuple):
             velocity comes first in the state.
         per_tensor: whether ``step`` is called for each tensor, in the tensor's own shape.
         selects_non_finite: whether the first question always includes elements that are NaN or infinite; the
-            compressor then checks what is sent and not the whole gradient.
+            compressor then checks only the selected elements.
         every, since: number of steps between exchanges, and the step from which this holds (`local_sgd`).
         nesterov: whether the momentum is Nesterov's.
 

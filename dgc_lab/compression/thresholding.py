@@ -179,7 +179,7 @@ def keep_masks(
 
 
 def keep_mask(x: tf.Tensor, threshold: float):
-    """Return True where ``|x| >= threshold``, the elements that are sent, whatever their sign; compared in float32.
+    """Return True where ``|x| >= threshold``, that is, for the selected elements; compared in float32.
 
     Raises:
         ValueError: threshold is not a number of at least 0.
@@ -226,7 +226,7 @@ def checked_ratio(ratio) -> tf.Tensor:
     known = tf.get_static_value(ratio) if is_tensor else ratio  # None where only a run of the graph will tell
     if known is not None or not is_tensor:
         check_number("ratio", float(known) if is_tensor else known, "in [0, 1]")
-    # tf.cast alone would make float32 of a number first, and 1 of what is just below it.
+    # tf.cast alone would first round a number to float32, and so a number just below 1 to 1.
     ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
     if known is not None:
         return ratio

@@ -17,7 +17,7 @@ class Report(NamedTuple):
     """What one step sent; means over the workers in this process, so per rank under Horovod.
 
     Attributes:
-        allreduce_bytes, allgather_bytes: int64 scalars, bytes that were handed to these collectives.
+        allreduce_bytes, allgather_bytes: int64 scalars, bytes sent by these collectives.
         num_sent: float64 (variables,), elements of each gradient that were sent.
         metadata: float32 (workers, numbers), each worker's metadata.
     """
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
         rows: (values, row numbers) of each gradient of rows.
         states: for each worker here, a list like ``Compressor.states``.
         table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
-        bytes_sent: int64 (2,), bytes handed to allreduce and to allgather by the workers here.
+        bytes_sent: int64 (2,), bytes that the workers here sent by allreduce and by allgather.
         num_sent: float64 (variables,), elements sent, mean over the workers here.
     """
 
@@ -55,7 +55,7 @@ class Update(NamedTuple):
 
     Attributes:
         parts, trained: the model's variables.
-        kinds: which of them have gradients of which kind.
+        kinds: the way in which each of them is exchanged.
         compressed: the update of the compressed ones: one vector, or one tensor each if the scheme works per tensor.
         uncompressed: float32 vector, the update of the uncompressed ones.
         rows: values and row numbers of each gradient of rows.

@@ -40,7 +40,7 @@ def run_lengths(indices: tf.Tensor, values: tf.Tensor):
     elements and for itself. There is one for every 65 536 elements skipped.
 
     Args:
-        indices: int32 tensor (k,), ascending, none twice.
+        indices: int32 tensor (k,), ascending and distinct.
         values: tensor (k,) of any floating-point type.
 
     Returns:

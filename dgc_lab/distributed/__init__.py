@@ -1,8 +1,8 @@
-"""Several workers and the optimizers that train on them: who takes part, Keras, ``tf.compat.v1``, callbacks.
+"""Training on several workers: communicators, optimizers for Keras and ``tf.compat.v1``, and callbacks.
 
-Lessons 5 and 7. `communicators` has one worker, simulated workers and Horovod ranks with the same collectives,
-`hierarchical` makes hosts the workers. `keras_optimizer` and `compat_v1_optimizer` train through
-`dgc_lab.compression.compressor`, `callbacks` and `batch_norm` accompany them, `timeline` reads Horovod's timeline.
+Lessons 5 and 7. `communicators` offers the same collectives for one worker, simulated workers and Horovod ranks;
+`hierarchical` treats each host as one worker. `keras_optimizer` and `compat_v1_optimizer` train through
+`dgc_lab.compression.compressor`. `callbacks` and `batch_norm` complement them, and `timeline` reads Horovod's timeline.
 """
 
 import lazy_loader

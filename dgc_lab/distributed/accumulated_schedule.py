@@ -6,11 +6,11 @@ import keras
 
 
 class AccumulatedSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedule that takes a number of updates and follows `schedule` in batches.
+    """Schedule that is evaluated at a number of updates and follows `schedule`, which counts batches.
 
     With ``gradient_accumulation_steps``, a Keras optimizer evaluates its schedule at the number of batches before the
-    one that triggers an update. `DistributedOptimizer` calls its inner optimizer only for updates, so that one counts
-    updates. This schedule converts the count.
+    one that triggers an update. `DistributedOptimizer` calls its inner optimizer only for updates, so the inner
+    optimizer counts updates. This schedule converts the count.
 
     Args:
         schedule: Keras learning-rate schedule, evaluated at a number of batches.

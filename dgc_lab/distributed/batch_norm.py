@@ -1,8 +1,8 @@
-"""Batch normalization on several workers: one set of moving means and variances out of many.
+"""Batch normalization on several workers: average the moving means and variances.
 
-No gradient touches these statistics: the workers' drift apart, and each would save another model. All have seen as many
-batches, so their mean is what one worker would have that had seen all, but for how far the batches' means lie apart.
-(Keras can share the statistics in every step, ``synchronized=True``, under ``tf.distribute`` alone.)
+These statistics have no gradient. They drift apart, so each worker would save a different model. All workers have seen
+equally many batches, so the average is what one worker would have after all batches, except for the variance between
+the batches' means. (Keras can share the statistics in every step, ``synchronized=True``, only under ``tf.distribute``.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dgc_lab.distributed.communicators import Communicator, default_communicator
 
 
 def statistics_of(model: keras.Model) -> list[tf.Variable]:
-    """The model's untrained floating-point variables: moving means and variances; not the seeds of dropout.
+    """Return the model's non-trainable floating-point variables: moving statistics, but not dropout seeds.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
@@ -26,7 +26,7 @@ def statistics_of(model: keras.Model) -> list[tf.Variable]:
 
 
 def mean(values):
-    """The mean of tensors, through float64, where that of equal ones is each: frozen weights must stay as they are.
+    """Return the mean of tensors, computed in float64: the mean of equal frozen weights must have the same bits.
 
     Example:
         >>> float(mean([tf.constant(0.1)] * 3)) == float(tf.constant(0.1))
@@ -36,13 +36,15 @@ def mean(values):
 
 
 def average_statistics(model: keras.Model, communicator: Communicator | None = None) -> None:
-    """Give all workers the mean of their models' moving statistics, if these have any; every worker must call it.
+    """Replace the moving statistics of the workers' models, if any, by their mean. Every worker must call it.
 
     Args:
         model: this worker's Keras model.
         communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
 
-    Example, on each of two ranks:
+    Example:
+        On each of two ranks:
+
         >>> layer = model.get_layer("batch_normalization")  # doctest: +SKIP
         >>> layer.moving_mean.assign([hvd.rank()])  # doctest: +SKIP
         >>> average_statistics(model)  # doctest: +SKIP
@@ -53,7 +55,7 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
     variables = statistics_of(model)
     if not variables or communicator.size == 1:
         return
-    # In one tensor: a ResNet has dozens of them, each far shorter than a message is worth. In float64, as in `mean`.
+    # In one message, because a ResNet has dozens of short statistics. In float64, as in `mean`.
     own = tf.concat([tf.reshape(tf.cast(variable, tf.float64), [-1]) for variable in variables], 0)
     average = communicator.allreduce([[own]] * communicator.local, "dgc_lab.statistics")[0] / communicator.size
     parts = tf.split(average, [variable.shape.num_elements() for variable in variables])
@@ -62,10 +64,13 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
 
 
 class AverageStatistics(keras.callbacks.Callback):
-    """Averages batch normalization's moving statistics over the ranks, before every validation and after every epoch.
+    """Callback that averages batch normalization's moving statistics over the ranks.
 
-    Put it before callbacks that save the model. Every rank needs it; where one validates, all must. The
-    ranks are those of ``communicator``, of `default_communicator` if None.
+    It averages them before every validation and after every epoch. Put it before callbacks that save the model. Every
+    rank needs it, and if one rank validates, all must.
+
+    Args:
+        communicator: the ranks; those of `default_communicator` if None.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])

@@ -1,4 +1,4 @@
-"""What goes with the optimizer in ``model.fit`` on several ranks: metrics, files, TensorBoard, each rank's examples.
+"""Callbacks for ``model.fit`` on several ranks (metrics, files, TensorBoard), and shards of the examples.
 
 Lesson 7.
 """
@@ -19,17 +19,20 @@ from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """Averages every epoch's losses and metrics over the ranks, for the callbacks after it and the history.
+    """Callback that averages each epoch's losses and metrics over the ranks, for later callbacks and the history.
 
-    Put it first in the list of callbacks. At the start it takes weights that are not trained (batch norm's moments)
-    from rank 0; later they drift apart, which `dgc_lab.distributed.AverageStatistics` mends. ``communicator`` is as in
-    `dgc_lab.distributed.DistributedOptimizer`.
+    Put it first in the list of callbacks. When training starts, rank 0 broadcasts the non-trainable weights (batch
+    norm's moving statistics). Later they drift apart; `dgc_lab.distributed.AverageStatistics` averages them.
+
+    Args:
+        communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
 
     Raises:
-        RanksDisagree: at the start, on all ranks: they have different numbers of steps or epochs, or not all go on
-            from the same step. Of a ``tf.data`` pipeline, give each rank ``dataset.shard(hvd.size(), hvd.rank())``
-            with as many batches as the others.
-        ValueError: at the start: nobody can tell how many steps an epoch has, as with a generator.
+        RanksDisagree: when training starts, on all ranks, if they have different numbers of steps or epochs, or resume
+            from different steps. With ``tf.data``, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` and the
+            same number of batches.
+        ValueError: when training starts on several ranks, if the number of steps per epoch is unknown, as with a
+            generator.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="zeros")])
@@ -45,13 +48,13 @@ class AverageMetrics(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.communicator = communicator_here(self.communicator).each_rank
         # A rank with fewer batches would leave the others waiting in the last step.
-        numbers = f"steps an epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
-        numbers += f", step {int(self.model.optimizer.iterations)}"  # one that had its state back would not broadcast
+        numbers = f"steps per epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
+        numbers += f", step {int(self.model.optimizer.iterations)}"  # a rank with a restored state does not broadcast
         self.communicator.assert_same_on_all_ranks(numbers)
         if self.params.get("steps") is None and self.communicator.size > 1:
-            told = "a rank whose examples end first would leave the others waiting"
-            raise ValueError(f"steps_per_epoch must be given to fit, got None: {told}")
-        # Not the seeds of dropout: each rank draws its own. And not in a run that goes on from a rank's own moments.
+            reason = "if one rank runs out of batches first, the others wait for it forever"
+            raise ValueError(f"steps_per_epoch must be passed to fit on several ranks, got None: {reason}")
+        # Each rank keeps its own dropout seeds. A resumed run also keeps each rank's own moving statistics.
         if not int(self.model.optimizer.iterations):
             self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
@@ -64,14 +67,18 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class WriteCompression(keras.callbacks.Callback):
-    """Writes for TensorBoard into ``folder``, after every epoch, what share was sent: the mean of all steps so far.
+    """Callback that logs compression ratios for TensorBoard after every epoch, as means over all steps so far.
 
-    Scalars ``compression/NAME`` are of each tensor's elements, ``compression/bytes`` of the bytes. On several ranks,
-    give it to one: ``on_first_rank(WriteCompression("logs"))``, and ``tensorboard --logdir logs`` shows them.
-    TensorBoard need not be installed where the training runs.
+    The scalar ``compression/NAME`` is the share of a tensor's elements that was sent, ``compression/bytes`` the share
+    of the bytes. On several ranks, use it on one: ``on_first_rank(WriteCompression("logs"))``. View the scalars with
+    ``tensorboard --logdir logs``. Training itself does not need TensorBoard.
+
+    Args:
+        folder: directory for the event files.
 
     Raises:
-        ValueError: at the start, the model's optimizer is not a `dgc_lab.distributed.DistributedOptimizer`.
+        ValueError: `folder` is not a path. When training starts, also if the model's optimizer is not a
+            `dgc_lab.distributed.DistributedOptimizer`.
 
     Example:
         >>> import pathlib, tempfile
@@ -86,7 +93,8 @@ class WriteCompression(keras.callbacks.Callback):
         >>> [tf.make_ndarray(value.tensor).item() for values in written for value in values]  # of elements, of bytes
         [0.25, 0.75]
 
-    Source: https://www.tensorflow.org/api_docs/python/tf/summary/write.
+    References:
+        https://www.tensorflow.org/api_docs/python/tf/summary/write
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -96,26 +104,29 @@ class WriteCompression(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         if not hasattr(self.model.optimizer, "compressor"):
             kind = type(self.model.optimizer).__name__
-            raise ValueError(f"the model's optimizer must be dgc_lab's DistributedOptimizer, got {kind}")
+            raise ValueError(f"the model's optimizer must be a dgc_lab.distributed.DistributedOptimizer, got {kind}")
         self.writer = tf.summary.create_file_writer(self.folder)
 
     def on_epoch_end(self, epoch, logs=None):
-        # As tf.summary.scalar would, which asks for TensorBoard itself.
+        # The metadata of tf.summary.scalar, which needs TensorBoard.
         scalar = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
         compressor = self.model.optimizer.compressor
         if not int(compressor.counted):
-            return  # gradients of the whole epoch wait to be exchanged
+            return  # gradient accumulation: no exchange in this epoch yet
         with self.writer.as_default(step=epoch):
             for name, ratio in compression_ratios(compressor).items():
                 tf.summary.write(f"compression/{name}", tf.constant(ratio, tf.float32), metadata=scalar)
-        self.writer.flush()  # where fit is interrupted, nobody calls on_train_end
+        self.writer.flush()  # Keras does not call on_train_end if fit is interrupted
 
     def on_train_end(self, logs=None):
         self.writer.close()
 
 
 def compression_ratios(compressor) -> dict[str, float]:
-    """Sent over all, in all steps so far: elements by name of the tensor; ``"bytes"`` with headers, against float32."""
+    """Return the share of each tensor's elements sent so far by name, and the share of all bytes as ``"bytes"``.
+
+    The bytes include headers and are compared with float32.
+    """
     sizes = [variable.shape.num_elements() for variable in compressor.trained]
     sent = [*compressor.num_sent.numpy(), compressor.bytes_sent.numpy().sum()]
     shares = np.array(sent) / int(compressor.counted) / [*sizes, DENSE_ELEMENT * sum(sizes)]
@@ -123,9 +134,10 @@ def compression_ratios(compressor) -> dict[str, float]:
 
 
 def on_first_rank(*callbacks, communicator: Communicator | None = None) -> list:
-    """The callbacks on rank 0, none elsewhere: for what only one rank should do, such as writing checkpoints.
+    """Return the callbacks on rank 0 and an empty list elsewhere.
 
-    Which rank this is comes from ``communicator``, or from Horovod if None.
+    Use it for work that only one rank should do, such as writing checkpoints. ``communicator`` determines the rank; if
+    None, Horovod does.
 
     Example:
         >>> len(on_first_rank(keras.callbacks.CSVLogger("log.csv")))
@@ -135,10 +147,13 @@ def on_first_rank(*callbacks, communicator: Communicator | None = None) -> list:
 
 
 def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
-    """This rank's part of the examples: every N-th, as many for each rank, so that none waits for another's last batch.
+    """Return this rank's shard of the examples: every N-th of them on N ranks.
+
+    All shards have the same size, so that no rank waits for another's last batch.
 
     Args:
-        arrays: arrays or tensors of one length; what does not divide among the ranks is left out.
+        arrays: arrays or tensors of equal length. Examples that do not divide evenly among the ranks are dropped.
+        communicator: the ranks; Horovod's, or one worker, if None.
 
     Raises:
         ValueError: the lengths differ, or there are fewer examples than ranks.
@@ -151,5 +166,5 @@ def shard(*arrays: Sequence, communicator: Communicator | None = None) -> tuple:
     communicator = communicator_here(communicator).each_rank
     ranks, lengths = communicator.size, [len(array) for array in arrays]
     if len(set(lengths)) != 1 or lengths[0] < ranks:
-        raise ValueError(f"arrays must have one length of at least {ranks}, the number of ranks, got lengths {lengths}")
+        raise ValueError(f"arrays must have equal lengths of at least {ranks}, the number of ranks, got {lengths}")
     return tuple(array[communicator.first : lengths[0] // ranks * ranks : ranks] for array in arrays)

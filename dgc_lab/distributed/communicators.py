@@ -1,15 +1,16 @@
-"""Who takes part in a training: one worker alone, several simulated in one process, or Horovod ranks.
+"""Communicators: one worker alone, several workers simulated in one process, or Horovod ranks.
 
-All have the same two collectives, so that what is built on them runs on each:
+All offer the same two collectives, so the same code runs on each of them:
 
-- ``allreduce(groups, name)``: sums over all workers; ``groups`` is a list of tensors for each worker in this process.
-- ``allgather(tensors, name)``: the tensors of all workers one after another, in the order of the workers, from one for
+- ``allreduce(groups, name)``: sums over all workers. ``groups`` has a list of tensors for each worker in this process.
+- ``allgather(tensors, name)``: the tensors of all workers, concatenated in worker order. ``tensors`` has one tensor for
   each worker in this process; their first dimensions may differ.
 
-Before a step, ``reduce_within_host`` makes a worker's gradients of those of its ranks, where it has several, and
-``assert_same_on_all_ranks`` raises `RanksDisagree` where they would wait for each other for ever.
+Before a step, ``reduce_within_host`` combines the gradients of a worker that consists of several ranks, and
+``assert_same_on_all_ranks`` raises `RanksDisagree` if ranks would otherwise wait for each other forever.
 
-``size`` is the number of workers in all, ``first`` the number of the first one here and ``local`` how many are here.
+``size`` is the number of all workers, ``first`` the index of the first one in this process, ``local`` the number of
+workers in this process.
 """
 
 from __future__ import annotations
@@ -27,27 +28,30 @@ from dgc_lab.install.build_horovod import require_horovod
 
 
 class RanksDisagree(LabError):
-    """The workers were set up differently; raised on all of them, before any training."""
+    """Error raised on all workers, before any training, if their settings differ."""
 
 
 class Communicator:
-    """What all have in common; `dgc_lab.distributed.hierarchical` makes one worker of several ranks, and differs."""
+    """Base class in which each worker is one rank; `dgc_lab.distributed.hierarchical` overrides that."""
 
     @property
     def each_rank(self):
-        """The communicator in which each process that trains is a worker: examples, metrics and files go by it."""
+        """Communicator with one worker per training process, used for examples, metrics and files."""
         return self
 
     def reduce_within_host(self, gradients, metadata, average):
-        """Gradients and metadata of each worker here, from those of the ranks that it is made of; here it is one."""
+        """Return each worker's gradients and metadata, combined over its ranks. Here, a worker has one rank."""
         return gradients, metadata
 
 
 class SimulatedWorkers(Communicator):
-    """One or more workers that live in this process and take turns: no network, the same sums.
+    """One or more workers that take turns in this process: no network, the same sums.
 
-    ``workers`` is their number, 1 to 256, else a ValueError: each takes part in the trace of a step, which takes half a
-    second for each.
+    Args:
+        workers: number of workers, from 1 to 256. Each adds half a second to the tracing of a step.
+
+    Raises:
+        ValueError: `workers` is not in this range.
 
     Example:
         >>> pair = SimulatedWorkers(2)
@@ -69,15 +73,15 @@ class SimulatedWorkers(Communicator):
         return tf.concat(tensors, axis=0)
 
     def assert_same_on_all_ranks(self, what: str) -> None:
-        """Workers of one process cannot disagree."""
-        return None  # AutoGraph cannot read a function without a statement, and would say so in every lesson
+        """Do nothing, because workers in one process cannot disagree."""
+        return None  # without a statement, AutoGraph would print a warning in every lesson
 
     def broadcast(self, variables) -> None:
-        """Workers of one process share their variables already."""
+        """Do nothing, because workers in one process share their variables."""
 
 
 class OneWorker(SimulatedWorkers):
-    """No exchange: what a worker sends is all there is.
+    """Single worker without an exchange: collectives return its own tensors.
 
     Example:
         >>> OneWorker().allreduce([[tf.constant([1.0, 2.0])]])[0].numpy().tolist()
@@ -89,17 +93,20 @@ class OneWorker(SimulatedWorkers):
 
 
 class HorovodWorkers(Communicator):
-    """The ranks of a running Horovod job, one worker each; ``hvd.init()`` must have been called.
+    """Ranks of a running Horovod job, one worker each. Call ``hvd.init()`` first.
 
     Raises:
-        LabError: Horovod has not been started in this process.
+        LabError: Horovod is not initialized in this process.
 
-    Example, on each of two ranks:
+    Example:
+        On each of two ranks:
+
         >>> workers = HorovodWorkers()  # doctest: +SKIP
         >>> workers.allreduce([[tf.constant([1.0 + workers.first])]])[0].numpy().tolist()  # doctest: +SKIP
         [3.0]
 
-    Source: https://horovod.readthedocs.io/en/stable/api.html (allreduce, allgather).
+    References:
+        https://horovod.readthedocs.io/en/stable/api.html (allreduce, allgather)
     """
 
     local = 1
@@ -109,12 +116,12 @@ class HorovodWorkers(Communicator):
         import horovod.tensorflow as hvd
 
         if not hvd.is_initialized():
-            raise LabError("Horovod is not started in this process: call horovod.tensorflow.init() first")
+            raise LabError("Horovod is not initialized in this process: call horovod.tensorflow.init() first")
         self.hvd = hvd
         self.size, self.first = hvd.size(), hvd.rank()
 
     def allreduce(self, groups, name=None):
-        """Sums over all ranks of a list of tensors, all of one dtype, the same bits on each; exchanged as one."""
+        """Return the sums of tensors of one dtype over all ranks, with the same bits on each, in one exchange."""
         [tensors] = groups
         return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name)
 
@@ -123,26 +130,27 @@ class HorovodWorkers(Communicator):
         return self.hvd.allgather(tensor, name=name)
 
     def assert_same_on_all_ranks(self, what: str) -> None:
-        """Compare a description over all ranks; where it differs, RanksDisagree on all, so that none waits."""
+        """Compare a description across ranks; if it differs, raise RanksDisagree on all ranks, so that none waits."""
         digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8)[None]
-        digests = self._now(lambda: self.hvd.allgather(tf.constant(digest), name="dgc_lab.agree"))
+        digests = self._run_now(lambda: self.hvd.allgather(tf.constant(digest), name="dgc_lab.agree"))
         others = [rank for rank, other in enumerate(digests) if other.tolist() != digests[0].tolist()]
         if others:
+            differing = f"rank {others[0]} differs" if len(others) == 1 else f"ranks {str(others)[1:-1]} differ"
             raise RanksDisagree(
-                "all ranks must have the same config, model and order of variables; "
-                f"rank {', '.join(map(str, others))} differs from rank 0. Here, on rank {self.hvd.rank()}: {what}"
+                "all ranks must have the same settings (config, model, order of variables, steps); "
+                f"{differing} from rank 0. This is rank {self.hvd.rank()}, with {what}"
             )
 
     def broadcast(self, variables) -> None:
-        """Give every ``tf.Variable`` the value that it has on rank 0."""
+        """Assign rank 0's value to each ``tf.Variable``."""
         for number, variable in enumerate(variables):
-            # Horovod for TensorFlow knows no bfloat16.
+            # Horovod for TensorFlow does not support bfloat16.
             sent = tf.bitcast(variable, tf.uint16) if variable.dtype == tf.bfloat16 else variable
             got = self.hvd.broadcast(sent, root_rank=0, name=f"dgc_lab.broadcast.{number}")
             variable.assign(tf.bitcast(got, tf.bfloat16) if sent is not variable else got)
 
-    def _now(self, operation):
-        """The value of a collective as an array, in a compat.v1 graph as well as eagerly."""
+    def _run_now(self, operation):
+        """Run a collective at once and return its value as an array, also while a compat.v1 graph is built."""
         with tf.init_scope():
             if tf.executing_eagerly():
                 return operation().numpy()
@@ -151,15 +159,15 @@ class HorovodWorkers(Communicator):
 
 
 def launched_ranks() -> int:
-    """Number of ranks that a launcher such as horovodrun has started with this process; 1 without a launcher."""
+    """Return the number of ranks that a launcher such as horovodrun started; 1 without a launcher."""
     return int(os.environ.get("HOROVOD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
 
 
 def default_communicator():
-    """Horovod's ranks where Horovod runs in this process with more than one, else one worker.
+    """Return Horovod's ranks if Horovod is initialized with more than one, otherwise one worker.
 
     Raises:
-        LabError: a launcher has started several ranks, and Horovod was not started: each would train alone.
+        LabError: a launcher started several ranks, but Horovod is not initialized, so each rank would train alone.
 
     Example:
         >>> default_communicator().size
@@ -169,15 +177,16 @@ def default_communicator():
     if horovod and horovod.is_initialized():
         return HorovodWorkers() if horovod.size() > 1 else OneWorker()
     if launched_ranks() > 1:
-        raise LabError(f"this is one of {launched_ranks()} ranks: call horovod.tensorflow.init() first")
+        ranks = f"this process is one of {launched_ranks()} ranks"
+        raise LabError(f"{ranks}, but Horovod is not initialized: call horovod.tensorflow.init() first")
     return OneWorker()
 
 
 def communicator_here(communicator: Communicator | None) -> Communicator:
-    """A communicator that was given, or the default one, for what trains one worker in this process.
+    """Return the given or the default communicator, for code that trains one worker per process.
 
     Raises:
-        ValueError: several workers live in this process, as those of `SimulatedWorkers` do.
+        ValueError: `communicator` has several workers in this process, like `SimulatedWorkers`.
 
     Example:
         >>> communicator_here(None).size
@@ -185,6 +194,6 @@ def communicator_here(communicator: Communicator | None) -> Communicator:
     """
     communicator = communicator or default_communicator()
     if communicator.local != 1:
-        told = f"got {communicator.local} simulated ones: ModelTrainer can train them"
-        raise ValueError(f"communicator must have one worker in this process, {told}")
+        found = f"got {communicator.local} simulated workers: train these with ModelTrainer"
+        raise ValueError(f"communicator must have one worker in this process, {found}")
     return communicator

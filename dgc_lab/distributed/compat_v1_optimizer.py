@@ -1,7 +1,7 @@
-"""The compat.v1 optimizer that compresses gradients, in both orders with Horovod's.
+"""Optimizer for ``tf.compat.v1`` that compresses gradients, inside or around Horovod's optimizer.
 
-Inside, it hands Horovod sparse gradients, which Horovod exchanges by allgather. Outside, it takes the exchange over and
-compresses first: Horovod's ``compute_gradients`` would reduce the dense gradients before anything could be saved.
+Inside, it passes sparse gradients to Horovod, which exchanges them by allgather. Around it, this optimizer compresses
+and exchanges by itself, because Horovod's ``compute_gradients`` would exchange the gradients uncompressed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ class GradientCompressionOptimizer(v1.Optimizer):
     """Deep Gradient Compression around a ``tf.compat.v1.train.Optimizer``: eager, in ``tf.function``, in a session.
 
     Args:
-        optimizer: applies the update: ``GradientDescentOptimizer``, or Horovod's ``DistributedOptimizer`` around one,
-            of which the exchange is taken over, with the config's ``reduction`` and ``values`` in place of Horovod's
-            ``op`` and ``compression``. Inside Horovod's, ``reduction="sum"`` needs Horovod's ``op=Sum``.
-            ``MomentumOptimizer`` is accepted where the config's momentum is 0.
-        config: the switches (`dgc_lab.compression.config.DGCConfig`); the paper's algorithm at 0.1 % if None.
-        sparse_to_dense: make ``tf.IndexedSlices`` (embeddings) dense and compress them like the others. Otherwise
-            they stay rows, duplicates merged.
-        communicator: who takes part (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
+        optimizer: optimizer that applies the update: ``GradientDescentOptimizer``, or Horovod's
+            ``DistributedOptimizer`` around one. This class then does Horovod's exchange, and the config's ``reduction``
+            and ``values`` replace Horovod's ``op`` and ``compression``. ``MomentumOptimizer`` is accepted if the
+            config's momentum is 0. If Horovod's optimizer is around this one, ``reduction="sum"`` needs ``op=Sum``.
+        config: a `dgc_lab.compression.config.DGCConfig`; if None, the paper's algorithm at 0.1 %.
+        sparse_to_dense: whether to convert ``tf.IndexedSlices`` (embeddings) to dense tensors and compress them like
+            the others. Otherwise they stay rows, with duplicates merged.
+        communicator: the participants (`dgc_lab.distributed.communicators`), to exchange without Horovod's optimizer.
 
     Attributes:
-        compressor: the `dgc_lab.compression.compressor.Compressor`, from the first ``compute_gradients`` on.
+        compressor: the `dgc_lab.compression.compressor.Compressor`; None before the first ``compute_gradients``.
 
     Raises:
-        ValueError: optimizer is none of those, or has momentum while the config has (it would be applied twice).
+        ValueError: `optimizer` is none of these; it and the config both have momentum, which would be applied twice; or
+            Horovod's optimizer has options that are not supported.
 
     Example:
         >>> weight = tf.Variable([[1.0, 2.0]])
@@ -49,7 +50,8 @@ class GradientCompressionOptimizer(v1.Optimizer):
         >>> weight.numpy().tolist(), optimizer.get_slot(weight, "residual").numpy().tolist()
         ([[1.0, 2.5]], [[0.25, 0.0]])
 
-    Source: arXiv:1712.01887; ``horovod.tensorflow.DistributedOptimizer``.
+    References:
+        arXiv:1712.01887; ``horovod.tensorflow.DistributedOptimizer``.
     """
 
     def __init__(
@@ -61,20 +63,20 @@ class GradientCompressionOptimizer(v1.Optimizer):
     ):
         super().__init__(use_locking=False, name="GradientCompression")
         self.config, self.sparse_to_dense = config or DGCConfig(), check_flag("sparse_to_dense", sparse_to_dense)
-        around_horovod = is_horovods(optimizer)
+        around_horovod = is_horovod_optimizer(optimizer)
         if around_horovod:
-            check_horovods_options(optimizer)
-        self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod offers no public way to it
+            check_horovod_options(optimizer)
+        self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod has no public attribute for it
         check_inner_optimizer(self.inner, self.config)
         self.communicator = communicator or (HorovodWorkers() if around_horovod else None)
         self.compressor = None
-        self._open_step = None
+        self._pending_step = None
 
     def compute_gradients(self, loss, var_list=None, **options):
-        """Pairs of gradient, compressed, and variable; where this optimizer exchanges, combined over all workers.
+        """Return pairs of compressed gradient and variable, combined over all workers if this optimizer exchanges.
 
-        Arguments are those of ``tf.compat.v1.train.Optimizer``. Inside Horovod's optimizer, a gradient that is sent in
-        part is a flat ``tf.IndexedSlices``, one row an element, which `apply_gradients` brings back to its shape.
+        The arguments are those of ``tf.compat.v1.train.Optimizer``. Inside Horovod's optimizer, a sparse gradient is a
+        flat ``tf.IndexedSlices`` with one row per element; `apply_gradients` restores its shape.
         """
         gradients, variables = zip(*self.inner.compute_gradients(loss, var_list, **options), strict=True)
         if self.sparse_to_dense:
@@ -84,49 +86,49 @@ class GradientCompressionOptimizer(v1.Optimizer):
                 self.compressor = Compressor(self.config, variables, communicator_here(self.communicator))
         if [id(variable) for variable in variables] != [id(variable) for variable in self.compressor.trained]:
             raise ValueError(
-                f"var_list must hold the variables of the first call, {self.compressor.names}, in their order; got "
-                f"{[variable.name for variable in variables]}. Use an optimizer for each list"
+                f"var_list must hold the variables of the first call in the same order, {self.compressor.names}, got "
+                f"{[variable.name for variable in variables]}: use a separate optimizer for each list"
             )
         if self.communicator is None:
-            self._open_step = OpenStep(self.compressor, list(gradients))
-            updates = self._open_step.updates
+            self._pending_step = PendingStep(self.compressor, list(gradients))
+            updates = self._pending_step.updates
         else:
             updates, _ = self.compressor([list(gradients)])
         return list(zip(updates, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """Apply what `compute_gradients` returned, in its order, as it is or combined by Horovod.
+        """Apply the gradients from `compute_gradients`, in the same order, unchanged or combined by Horovod.
 
         Raises:
-            LabError: several ranks train, and nobody has exchanged the gradients.
-            tf.errors.InvalidArgumentError: a rank's gradient held NaN or infinity; on all ranks.
+            LabError: several ranks train without exchanging gradients, or `compute_gradients` was not called.
+            tf.errors.InvalidArgumentError: on all ranks, if some rank's gradient holds NaN or infinity.
         """
         updates, variables = map(list, zip(*grads_and_vars, strict=True))
         if self.communicator is None:
-            if self._open_step is None:
-                raise LabError("compute_gradients must come before apply_gradients: it compresses them")
-            ranks, pairs = default_communicator().size, zip(updates, self._open_step.updates, strict=False)
+            if self._pending_step is None:
+                raise LabError("compute_gradients must be called before apply_gradients: it compresses the gradients")
+            ranks, pairs = default_communicator().size, zip(updates, self._pending_step.updates, strict=False)
             if ranks > 1 and any(update is not None and update is given for update, given in pairs):
                 raise LabError(
-                    f"{ranks} ranks train, and nobody exchanged their gradients: put "
+                    f"gradients must be exchanged between the {ranks} ranks, but were not: put "
                     "horovod.tensorflow.DistributedOptimizer around this optimizer, or this optimizer around it"
                 )
-            updates = self._open_step.finish(updates)
+            updates = self._pending_step.finish(updates)
         return self.inner.apply_gradients(list(zip(updates, variables, strict=True)), global_step, name)
 
     def get_slot(self, var, name):
-        """A variable's ``"velocity"`` or ``"residual"``, or the inner optimizer's slot; None where there is none."""
+        """Return a variable's ``"velocity"``, ``"residual"`` or slot of the inner optimizer; None if there is none."""
         own = self._own_slots()
         if name not in own:
             return self.inner.get_slot(var, name)
-        places = [i for i, trained in enumerate(self.compressor.trained) if trained is var]
-        return own[name][places[0]] if places else None
+        positions = [i for i, trained in enumerate(self.compressor.trained) if trained is var]
+        return own[name][positions[0]] if positions else None
 
     def get_slot_names(self):
         return sorted({*self.inner.get_slot_names(), *self._own_slots()})
 
     def variables(self):
-        """All state: the inner optimizer's, the step, velocities and residuals."""
+        """Return all state: the inner optimizer's variables, the step, velocities and residuals."""
         return [*self.inner.variables(), *(self.compressor.state if self.compressor else [])]
 
     def _own_slots(self):
@@ -135,13 +137,14 @@ class GradientCompressionOptimizer(v1.Optimizer):
         return {"velocity": self.compressor.velocities(), "residual": self.compressor.residuals()}
 
 
-class OpenStep:
-    """A compressor's step whose exchange Horovod's optimizer makes between its two halves.
+class PendingStep:
+    """Step of a compressor in two halves, between which Horovod's optimizer exchanges the updates.
 
     Attributes:
-        updates: this worker's own, one per variable, for Horovod to exchange; NaN where a gradient is not finite, which
-            tells all other workers. A compressed gradient is a flat ``tf.IndexedSlices``; from the break-even ratio on
-            it is a tensor with zeros, unless the ratio is a tensor: whether indices are sent must be known beforehand.
+        updates: this worker's updates, one per variable, for Horovod to exchange. All are NaN if any gradient is not
+            finite, so that every worker notices. A compressed gradient is a flat ``tf.IndexedSlices``. From the
+            break-even ratio on, it is a dense tensor with zeros, unless the ratio is a tensor: the format must be known
+            in advance.
     """
 
     def __init__(self, compressor: Compressor, gradients: list):
@@ -149,7 +152,7 @@ class OpenStep:
         [own], ratio = compressor.prepared([gradients]), compressor.ratio_of_step()
         self.own, self.steps, self.updates = own, compressor.started(0, own, ratio), [None] * len(gradients)
         asked, gathered, parts = [next(step) for step in self.steps], [], compressor.parts
-        entry_bytes = tf.as_dtype(compressor.config.values).size + tf.int32.size  # Horovod sends no run lengths
+        entry_bytes = tf.as_dtype(compressor.config.values).size + tf.int32.size  # never run lengths
         dense = not tf.is_tensor(ratio) and dense_is_shorter(ratio, compressor.communicator.size, entry_bytes)
         dense &= compressor.config.switch_to_dense
         reduced = [own.vector]
@@ -160,7 +163,7 @@ class OpenStep:
                 found = dict(zip(own.compressed, tf.split(reduced[-1], own.sizes), strict=True))
             else:
                 values = tf.cast(question.values, compressor.config.values)
-                found = dict(zip(own.compressed, slices_of(question.indices, values, own.sizes), strict=True))
+                found = dict(zip(own.compressed, split_by_tensor(question.indices, values, own.sizes), strict=True))
                 gathered += [question.indices, values]
             for i, update in found.items():
                 self.updates[i] = update
@@ -176,14 +179,14 @@ class OpenStep:
         self.updates = [poison_with_nan(update, finite) for update in self.updates]
 
     def finish(self, updates: list) -> list:
-        """Return the updates for plain SGD, from the ones that were exchanged; the state is stored with them."""
+        """Return the updates for plain SGD from the exchanged updates, and store the new state with them."""
         own, compressor, done = self.own, self.compressor, {}
         for i, (update, name) in enumerate(zip(updates, compressor.names, strict=True)):
             if i in own.rows:
                 width = compressor.parts.shapes[i][1:].num_elements()
                 if isinstance(update, tf.IndexedSlices):
                     update = sum_duplicate_rows(update)
-                else:  # Horovod has made it dense
+                else:  # Horovod converted it to a dense tensor
                     update = tf.IndexedSlices(update, tf.range(compressor.trained[i].shape[0]))
                 values = tf.cast(check_finite(update.values, name), tf.float32)
                 done[i] = tf.reshape(values, [-1, width]), update.indices
@@ -199,7 +202,7 @@ class OpenStep:
                 step.send(SparseVector([], mean.shape[0], mean))
             except StopIteration as end:
                 results.append(end.value)
-        with tf.control_dependencies(tf.nest.flatten(done)):  # nothing is stored before everything is finite
+        with tf.control_dependencies(tf.nest.flatten(done)):  # store state only after all values were checked
             checked = tf.identity([[-1.0]])
         outcome = Outcome(
             [update for update, _, _ in results],
@@ -213,8 +216,8 @@ class OpenStep:
         return compressor.commit(own, outcome, None, [])[0]
 
 
-def slices_of(indices, values, sizes) -> list[tf.IndexedSlices]:
-    """Return the entries of a flat vector as those of each of its tensors."""
+def split_by_tensor(indices, values, sizes) -> list[tf.IndexedSlices]:
+    """Split the entries of a flat vector into those of each of its tensors."""
     ends = tf.searchsorted(indices, np.cumsum(sizes).astype(np.int32))
     counts, start, slices = ends - tf.concat([[0], ends[:-1]], 0), 0, []
     pairs = zip(tf.split(indices, counts, num=len(sizes)), tf.split(values, counts, num=len(sizes)), strict=True)
@@ -225,12 +228,12 @@ def slices_of(indices, values, sizes) -> list[tf.IndexedSlices]:
 
 
 def poison_with_nan(update, finite):
-    """The update; NaN in place of it unless all gradients are finite, for an exchange outside to tell all workers."""
+    """Return the update, or NaN if some gradient is not finite, so that Horovod's exchange informs all workers."""
     if update is None:
         return None
     if not isinstance(update, tf.IndexedSlices):
         return tf.where(finite, update, np.nan)
-    # NaN passes no threshold: where nothing was selected, the first element must carry it.
+    # NaN exceeds no threshold, so nothing may be selected: the first element must carry the NaN.
     first = tf.fill(tf.concat([[1], tf.shape(update.values)[1:]], axis=0), tf.constant(np.nan, update.values.dtype))
     values, indices = tf.cond(
         finite, lambda: (update.values, update.indices), lambda: (first, tf.zeros([1], update.indices.dtype))
@@ -238,27 +241,28 @@ def poison_with_nan(update, finite):
     return tf.IndexedSlices(values, indices, update.dense_shape)
 
 
-def is_horovods(optimizer) -> bool:
-    """Whether it is what ``horovod.tensorflow.DistributedOptimizer`` makes of a compat.v1 optimizer."""
+def is_horovod_optimizer(optimizer) -> bool:
+    """Return whether ``horovod.tensorflow.DistributedOptimizer`` wraps this compat.v1 optimizer."""
     return type(optimizer).__module__.startswith("horovod.") and hasattr(optimizer, "_optimizer")
 
 
-def check_horovods_options(optimizer) -> None:
-    """A ValueError for options of Horovod's optimizer that would be lost when its exchange is taken over."""
+def check_horovod_options(optimizer) -> None:
+    """Raise ValueError for options of Horovod's optimizer that apply only to its own exchange."""
+    wrapped = "if GradientCompressionOptimizer wraps Horovod's optimizer"
     if optimizer._agg_helper is not None:
-        raise ValueError("backward_passes_per_step must be 1 where GradientCompressionOptimizer wraps Horovod's")
+        raise ValueError(f"backward_passes_per_step must be 1 {wrapped}")
     if optimizer._local_vars:
-        raise ValueError("Horovod's optimizer must have no local variables where GradientCompressionOptimizer wraps it")
+        raise ValueError(f"Horovod's optimizer must have no local variables {wrapped}")
     if optimizer.process_set.process_set_id:
-        raise ValueError("process_set must be the global one where GradientCompressionOptimizer wraps Horovod's")
+        raise ValueError(f"process_set must be the global process set {wrapped}")
 
 
 def check_inner_optimizer(optimizer, config: DGCConfig) -> None:
-    """A ValueError for an optimizer that must not apply the compressed update."""
+    """Raise ValueError if `optimizer` must not apply the compressed update."""
     if type(optimizer) not in (v1.GradientDescentOptimizer, v1.MomentumOptimizer):
         raise ValueError(
-            "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer (or MomentumOptimizer, where the config's "
-            f"momentum is 0), got {type(optimizer).__name__}: Deep Gradient Compression is defined for SGD alone"
+            "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer (or MomentumOptimizer, if the config's "
+            f"momentum is 0), got {type(optimizer).__name__}: Deep Gradient Compression is defined for SGD only"
         )
     if type(optimizer) is v1.MomentumOptimizer and config.momentum:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Hosts as the workers: the ranks of one host add up their gradients first, and one message a host goes out.
+"""Hosts as workers: the ranks of a host first add up their gradients, and each host sends one message.
 
-Ranks on one host reach each other by its memory, hosts by a network that is far slower. Fewer workers also make the
-break-even ratio larger.
+Ranks on one host communicate through its memory, hosts through a far slower network. Fewer workers also raise the
+break-even ratio.
 """
 
 from __future__ import annotations
@@ -14,42 +14,43 @@ import tensorflow as tf
 from dgc_lab.common import LabError, check_text
 from dgc_lab.distributed.communicators import HorovodWorkers
 
-LONGEST_NAME = 256
+MAX_NAME_BYTES = 256
 
 
 class HierarchicalCommunicator(HorovodWorkers):
-    """The hosts of a running Horovod job, one worker each, with as many ranks on one as on another.
+    """Hosts of a running Horovod job, one worker each; every host must have the same number of ranks.
 
-    ``size`` is the number of hosts and ``first`` the number of this rank's own, by their lowest ranks. All ranks of a
-    host hold the same velocities and residuals, bit for bit. Bytes that are counted are those that a host hands to the
-    exchange between hosts. Keras saves no communicator: give it again to a `DistributedOptimizer` that was loaded.
+    ``size`` is the number of hosts and ``first`` the index of this rank's host, in the order of their lowest ranks. All
+    ranks of a host hold the same velocities and residuals, bit for bit. Byte counts cover a host's payload in the
+    exchange between hosts. Keras does not save communicators: set it again on a `DistributedOptimizer` after loading.
 
     Args:
-        host: name of this rank's host; the machine's own if None.
+        host: name of this rank's host; if None, the machine's host name.
 
     Attributes:
-        ranks: numbers of the ranks on each host.
+        ranks: list of the ranks on each host.
         leads: whether this rank sends for its host.
 
     Raises:
-        LabError: Horovod has not been started in this process, or not with ``process_sets="dynamic"``; on all ranks.
-        ValueError: hosts have different numbers of ranks; on all ranks.
+        LabError: on all ranks, if Horovod is not initialized in this process, or not with ``process_sets="dynamic"``.
+        ValueError: on all ranks, if hosts have different numbers of ranks.
 
     Example:
         >>> workers = HierarchicalCommunicator()  # doctest: +SKIP
         >>> workers.size, workers.ranks  # doctest: +SKIP
         (2, [[0, 1], [2, 3]])
 
-    Source: https://horovod.readthedocs.io/en/stable/process_set.html.
+    References:
+        https://horovod.readthedocs.io/en/stable/process_set.html
     """
 
     def __init__(self, host: str | None = None):
         if host is not None:
             check_text("host", host)
         super().__init__()
-        name = (host or socket.gethostname()).encode()[:LONGEST_NAME]
-        padded = np.frombuffer(name.ljust(LONGEST_NAME, b"\0"), np.uint8)[None]
-        names = self._now(lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.hosts"))
+        name = (host or socket.gethostname()).encode()[:MAX_NAME_BYTES]
+        padded = np.frombuffer(name.ljust(MAX_NAME_BYTES, b"\0"), np.uint8)[None]
+        names = self._run_now(lambda: self.hvd.allgather(tf.constant(padded), name="dgc_lab.hosts"))
         names = [bytes(row) for row in names]
         self.ranks = [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
         if len({len(ranks) for ranks in self.ranks}) != 1:
@@ -57,22 +58,22 @@ class HierarchicalCommunicator(HorovodWorkers):
         [self.first] = [number for number, ranks in enumerate(self.ranks) if self.hvd.rank() in ranks]
         self.leads = self.hvd.rank() == self.ranks[self.first][0]
         self.size = len(self.ranks)
-        # Every rank has to make every set, in one order.
-        self._own = [self._set_of(ranks) for ranks in self.ranks][self.first]
-        self._leaders = self._set_of([ranks[0] for ranks in self.ranks])
+        # Every rank must create every process set, in the same order.
+        self._own = [self._process_set(ranks) for ranks in self.ranks][self.first]
+        self._leaders = self._process_set([ranks[0] for ranks in self.ranks])
 
     @property
     def each_rank(self):
         return HorovodWorkers()
 
     def reduce_within_host(self, gradients, metadata, average):
-        """One worker's float32 gradients and metadata of those of this host's ranks: means, or the gradients' sums.
+        """Return this worker's float32 gradients and metadata: means over its host's ranks, or sums of gradients.
 
-        ``tf.IndexedSlices`` of all ranks are joined; rows may be named several times afterwards.
+        ``tf.IndexedSlices`` of all ranks are concatenated, so row numbers may repeat.
         """
         [gradients], [metadata] = gradients, metadata
         ranks = len(self.ranks[self.first])
-        gradients = [g if g is None else tf.cast(g, tf.float32) for g in gradients]  # Horovod gathers no bfloat16
+        gradients = [g if g is None else tf.cast(g, tf.float32) for g in gradients]  # Horovod cannot gather bfloat16
         dense = [g for g in gradients if isinstance(g, tf.Tensor)]
         *dense, metadata = self._sums([*dense, metadata / ranks], self._own, "dgc_lab.pool")
         scale, dense, pooled = 1 / ranks if average else 1.0, iter(dense), []
@@ -94,7 +95,7 @@ class HierarchicalCommunicator(HorovodWorkers):
             tensors = self._sums(tensors, self._leaders, f"{name}.hosts")
         else:
             tensors = [tf.zeros_like(tensor) for tensor in tensors]
-        return self._sums(tensors, self._own, f"{name}.own")  # zeros, but for the rank that has the sums
+        return self._sums(tensors, self._own, f"{name}.own")  # only the leader adds values other than zero
 
     def allgather(self, tensors, name=None):
         [tensor] = tensors
@@ -107,11 +108,11 @@ class HierarchicalCommunicator(HorovodWorkers):
     def _sums(self, tensors, ranks, name):
         return self.hvd.grouped_allreduce(tensors, op=self.hvd.Sum, name=name, process_set=ranks)
 
-    def _set_of(self, ranks):
-        """Horovod's set of these ranks, as it was made before or new."""
+    def _process_set(self, ranks):
+        """Return Horovod's process set of these ranks; create it if needed."""
         if ranks == list(range(self.hvd.size())):
             return self.hvd.global_process_set
-        # Horovod makes no set twice, and has no public way to ask for those that it has.
+        # Horovod rejects a set that exists, and has no public function that lists its sets.
         for number, members in self.hvd.mpi_ops._basics._get_process_set_ids_and_ranks().items():
             if list(members) == ranks:
                 known = self.hvd.ProcessSet(ranks)
@@ -121,5 +122,5 @@ class HierarchicalCommunicator(HorovodWorkers):
             return self.hvd.add_process_set(ranks)
         except (ValueError, RuntimeError) as error:
             raise LabError(
-                f"Horovod takes no new process sets ({error}): start it with hvd.init(process_sets='dynamic')"
+                f"Horovod cannot add process sets ({error}): initialize it with hvd.init(process_sets='dynamic')"
             ) from error

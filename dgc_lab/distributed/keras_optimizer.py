@@ -59,7 +59,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
     Raises:
         ValueError: `optimizer` is not a Keras optimizer, is a ``LossScaleOptimizer``, or combines use_ema with
             gradient_accumulation_steps; with a config that has momentum, it is not SGD, or has momentum, weight decay
-            or clipping of its own; `config` is `local` SGD; `options` is set without a scheme. Also, later, if a
+            or clipping of its own; `config` is `local_sgd`; `options` is set without a scheme. Also, later, if a
             ``LossScaleOptimizer`` wraps this optimizer, as in ``model.compile`` under the policy mixed_float16.
         RanksDisagree: at the first step, on all ranks, if they differ in config, model or step.
 
@@ -159,7 +159,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         This optimizer's own counter counts batches, and the inner optimizer's counts updates.
         """
         steps, batches = self.gradient_accumulation_steps, self._iterations
-        # Before the exchange: if NaN ends it, all ranks still agree on the batch that triggers the next one.
+        # Before the exchange: if NaN makes it fail, all ranks still agree on the batch that triggers the next one.
         batches.assign_add(1)
         sums = [
             (total, total + g) for total, g in zip(self._accumulated_gradients, gradients, strict=True) if g is not None

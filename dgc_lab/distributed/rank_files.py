@@ -1,7 +1,7 @@
-"""What every rank has to save to go on as if never stopped: its own residuals and velocities, beside what all share.
+"""Checkpoints of every rank, for exact resumption: its own residuals and velocities as well as the shared state.
 
-A run can die while some ranks have saved and others have not. So each keeps its last two saves, and all take up the
-newest step that each of them has.
+A run can die when only some ranks have saved. Each rank therefore keeps its last two checkpoints, and all ranks restore
+the newest step that every rank has.
 
 Lesson 7, section 7.
 """
@@ -21,27 +21,31 @@ from dgc_lab.distributed.communicators import Communicator, communicator_here
 
 
 class RankFiles:
-    """One rank's saves in a folder, each a file of its own: the values of ``variables`` after a step.
+    """One rank's checkpoints in a folder, one file per step: the values of ``variables`` after it.
 
     Args:
-        folder: where; the same for all ranks or not.
-        communicator: who takes part; each process saves what the workers in it hold.
-        variables: ``tf.Variable``s, the same list at each start.
-        about: what a run must have in common with the one that saved, JSON values by name.
+        folder: directory of the files; the ranks may share one.
+        communicator: the participants; each process saves the state of its own workers.
+        variables: list of ``tf.Variable``, the same at each start.
+        about: settings that must be the same when a run resumes, as JSON values by name.
     """
 
     def __init__(self, folder, communicator, variables, about: dict):
         self.folder, self.communicator, self.variables = Path(folder), communicator, list(variables)
         self.about = {"workers": communicator.size, "rank": communicator.first, **about}
-        self.step = None  # of the save before, or of the one that was restored
+        self.step = None  # of the previous checkpoint, or of the restored one
 
     def save(self, step: int) -> None:
-        """Write all of a step or nothing; the save before it stays. A LabError where another run's later ones lie."""
+        """Write the checkpoint of a step atomically, and keep the previous one.
+
+        Raises:
+            LabError: the folder holds later steps of another run, or the file cannot be written.
+        """
         if step == self.step:
-            return  # written again, it would be its own predecessor, and no save before it would stay
+            return  # saving it again would delete the previous checkpoint
         later = [saved for saved in self.steps() if saved > step and self.step is None]
         if later:
-            raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or name an empty folder")
+            raise LabError(f"{self.folder} holds step {later[-1]} of another run: restore it, or use an empty folder")
         save_arrays(self._file(step), json.dumps(self.about), *(raw(variable.numpy()) for variable in self.variables))
         for old in self.steps():
             if old not in (step, self.step):
@@ -49,73 +53,75 @@ class RankFiles:
         self.step = step
 
     def restore(self) -> int:
-        """Take up the newest step that all ranks have and return it; 0 where nothing was saved.
+        """Restore the newest step that all ranks have, and return it; return 0 if nothing was saved.
 
         Raises:
-            LabError: ranks have no step in common, or the run that saved had other settings or as many workers.
+            LabError: on all ranks, if they have no step in common, if a file is damaged, or if the run that saved it
+                had other settings or another number of workers.
         """
         steps = self.steps()
-        values = self._values_by_all(steps[-1] if steps else 0)
+        values = self._load_on_all_ranks(steps[-1] if steps else 0)
         mine = tf.constant([[steps[0], steps[-1]] if steps else [0, 0]])
-        told = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.saved").numpy().tolist()
-        step = min(newest for _, newest in told)
-        if step == 0 and all(oldest == newest for oldest, newest in told):  # the second comes after the first of all
-            for lone in steps:  # a new run may save an earlier step first, and this one would pass for its newest
+        spans = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.saved").numpy().tolist()
+        step = min(newest for _, newest in spans)
+        if step == 0 and all(oldest == newest for oldest, newest in spans):  # no rank has two: a first may be missing
+            for lone in steps:  # a new run may save an earlier step first, and would then restore this later one
                 self._file(lone).unlink()
             return 0
-        for rank, saved in enumerate(told):
+        for rank, saved in enumerate(spans):
             if saved == [0, 0] or step not in (0, *saved):
-                there = f"no save of rank {rank}, and others are there"
+                found = f"no checkpoint of rank {rank}, but some of other ranks"
                 if step:
-                    there = f"steps {saved} of rank {rank}, and step {step} of another"
-                words = "bring back what is missing, or remove all rank_*_step_*.npz to begin anew"
-                raise LabError(f"{self.folder} holds {there}: {words}")
-        if any(newest != step for _, newest in told):
-            values = self._values_by_all(step)
+                    found = f"steps {saved} of rank {rank}, but step {step} of another rank"
+                advice = "restore the missing files, or remove all rank_*_step_*.npz to begin anew"
+                raise LabError(f"{self.folder} holds {found}: {advice}")
+        if any(newest != step for _, newest in spans):
+            values = self._load_on_all_ranks(step)
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value.view(variable.dtype.as_numpy_dtype))
-        for later in [saved for saved in steps if saved > step]:  # not all have it; with that of another try all might
+        for later in [saved for saved in steps if saved > step]:  # incomplete: the next attempt must not complete it
             self._file(later).unlink()
         self.step = step
         return step
 
-    def _values_by_all(self, step):
-        """What the file of a step holds, 0 for none; a LabError on all ranks where one cannot read its own.
+    def _load_on_all_ranks(self, step):
+        """Return the arrays of a step, none for step 0; raise LabError on all ranks if one cannot load its file.
 
-        All say it: Horovod puts the others down when one has ended, maybe before it has said why.
+        All ranks report it, because Horovod kills the others when one exits, possibly before it has reported.
         """
-        values, words = [], ""
+        values, message = [], ""
         try:
-            values = self._values(step) if step else []
+            values = self._load(step) if step else []
         except LabError as error:
-            words = str(error)
-        mine = tf.constant(list(f"{words}\n".encode()), tf.uint8)
+            message = str(error)
+        mine = tf.constant(list(f"{message}\n".encode()), tf.uint8)
         every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
         if damaged := bytes(every.numpy()).decode().strip():
             raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
         return values
 
-    def _values(self, step):
-        """What a file of this run holds; a LabError for another run's, and for a damaged one."""
+    def _load(self, step):
+        """Return the arrays of a step; raise LabError if its file is damaged or of a run with other settings."""
         about, *values = load_arrays(self._file(step)).values() or [""]
+        advice = "resume with the same settings, or use an empty folder"
         try:
             saved = dict(json.loads(str(about)))
         except (TypeError, ValueError):
-            raise LabError(f"{self._file(step)} does not say which run saved it: remove it") from None
+            raise LabError(f"{self._file(step)} lacks the settings of its run: remove it") from None
         differing = [name for name, now in self.about.items() if saved.get(name) != now]
         if differing:
-            told = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
-            raise LabError(f"{self.folder} was saved by a run with {told}")
+            changes = ", ".join(f"{name} {saved.get(name)} (now {self.about[name]})" for name in differing)
+            raise LabError(f"{self.folder} was saved by a run with {changes}: {advice}")
         if [value.shape for value in values] != [tuple(variable.shape) for variable in self.variables]:
-            raise LabError(f"{self._file(step)} does not hold what it was saved with: remove it")
+            raise LabError(f"{self._file(step)} holds arrays of other shapes than the variables: remove it")
         for variable, value in zip(self.variables, values, strict=True):
             if value.dtype != raw(np.empty(0, variable.dtype.as_numpy_dtype)).dtype:
-                told = f"{variable.name} of another type (now {variable.dtype.name})"
-                raise LabError(f"{self.folder} was saved by a run with {told}")
+                change = f"{variable.name} of another dtype (now {variable.dtype.name})"
+                raise LabError(f"{self.folder} was saved by a run with {change}: {advice}")
         return values
 
     def steps(self) -> list[int]:
-        """Steps of this rank's saves, the last one last."""
+        """Return the steps of this rank's checkpoints, in ascending order."""
         files = self.folder.glob(f"rank_{self.communicator.first}_step_*.npz")
         return sorted(int(file.stem.rpartition("_")[2]) for file in files)
 
@@ -124,7 +130,7 @@ class RankFiles:
 
 
 def raw(value: np.ndarray) -> np.ndarray:
-    """The array, as bytes where numpy alone does not know its type (bfloat16): a file of it needs no pickle.
+    """Return the array, viewed as integers if its dtype is not numpy's own (bfloat16), to save it without pickle.
 
     Example:
         >>> raw(np.ones(2, tf.bfloat16.as_numpy_dtype)).dtype.name
@@ -134,21 +140,21 @@ def raw(value: np.ndarray) -> np.ndarray:
 
 
 class SaveRanks(keras.callbacks.Callback):
-    """Saves each rank's whole training after every epoch, for `restore` after a crash: the same bits as without one.
+    """Callback that saves each rank's training after every epoch, to resume after a crash with the same bits.
 
-    Put it last in the list of callbacks, on every rank. What is saved is all that the model and its optimizer hold:
-    weights, moving statistics, seeds of dropout, the learning rate, and this rank's residuals and velocities. Not
-    saved is where ``fit`` has come in its shuffling: give it the examples in an order that depends on the epoch alone,
-    as with ``shuffle=False``, if not a bit may differ. A GPU adds in no fixed order, unless
+    Put it last in the list of callbacks, on every rank. It saves the full state of the model and its optimizer:
+    weights, moving statistics, dropout seeds, the learning rate, and this rank's residuals and velocities. It does not
+    save the state of the shuffling in ``fit``. For identical bits, the order of the examples must depend only on the
+    epoch, as with ``shuffle=False``. A GPU adds in no fixed order, unless
     ``tf.config.experimental.enable_op_determinism()`` was called before.
 
     Args:
-        folder: for the files, ``rank_0_step_1200.npz`` and so on; each rank keeps two.
+        folder: directory of the files ``rank_0_step_1200.npz`` and so on; each rank keeps two.
         communicator: as in `DistributedOptimizer`.
 
     Raises:
-        LabError: restored with another number of ranks, by another rank, or for another model; or the folder holds
-            a run that was not restored.
+        LabError: the files are from another number of ranks, another rank or another model, or the folder holds a run
+            that was not restored.
 
     Example:
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -162,9 +168,9 @@ class SaveRanks(keras.callbacks.Callback):
         self.folder, self.communicator = check_path("folder", folder), communicator
 
     def restore(self, model) -> int:
-        """Put the newest epoch that all ranks have saved into a compiled model; how many epochs are done (0 at first).
+        """Restore the newest epoch that all ranks have saved into a compiled model.
 
-        Every rank must call it.
+        Every rank must call it. It returns the number of completed epochs, 0 if nothing was saved.
         """
         self.communicator = communicator_here(self.communicator).each_rank
         model.optimizer.build(model.trainable_variables)
@@ -177,7 +183,7 @@ class SaveRanks(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         if not hasattr(self, "files"):
-            raise LabError("call saves.restore(model) first, and give what it returns to fit as initial_epoch")
+            raise LabError("call saves.restore(model) first, and pass its result to fit as initial_epoch")
 
     def on_epoch_end(self, epoch, logs=None):
         self.files.save(epoch + 1)

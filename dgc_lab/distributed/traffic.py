@@ -1,4 +1,4 @@
-"""Bytes that go to Horovod's collectives, counted where they are handed over, whoever does it."""
+"""Counter for the bytes that any code passes to Horovod's collectives."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from dgc_lab.compression.wire_format import nbytes
 
-OPEN_COUNTS = []  # of `count_collective_bytes`
+ACTIVE_COUNTS = []  # one for each active `count_collective_bytes`
 
 
-class Handed(dict):
-    """Bytes by collective, and in ``calls`` how often each was called: Horovod exchanges a group in one call."""
+class CollectiveBytes(dict):
+    """Bytes by collective, with the number of calls in ``calls``: Horovod exchanges a group in one call."""
 
     def __init__(self):
         super().__init__(allreduce=0, allgather=0)
@@ -21,9 +21,10 @@ class Handed(dict):
 
 @contextlib.contextmanager
 def count_collective_bytes():
-    """Count what is handed to Horovod's collectives meanwhile, by whomever, in a `Handed` that grows.
+    """Count the bytes that any code passes to Horovod's collectives, in a `CollectiveBytes` that grows.
 
-    Counts what runs, eagerly or in a ``tf.function``; one that was traced before this was ever used is not seen.
+    It counts collectives as they run, eagerly or in a ``tf.function``. Functions traced outside this context manager
+    are not counted.
 
     Example:
         >>> with count_collective_bytes() as sent:  # doctest: +SKIP
@@ -33,30 +34,30 @@ def count_collective_bytes():
     """
     import horovod.tensorflow as hvd
 
-    sent = Handed()
+    sent = CollectiveBytes()
 
     def counted(collective, name):
         def add(size):
-            for count in OPEN_COUNTS:  # Horovod keeps its traced functions: they must serve the next count, too
+            for count in ACTIVE_COUNTS:  # Horovod caches traced functions, which must update later counts, too
                 count[name] += int(size)
                 count.calls[name] += 1
 
         def call(tensors, *args, **kwargs):
             every = tensors if isinstance(tensors, list | tuple) else [tensors]
-            tf.numpy_function(add, [nbytes(every)], [])  # runs with the step, Horovod's are traced functions
+            tf.numpy_function(add, [nbytes(every)], [])  # runs with the step: Horovod traces its functions
             return collective(tensors, *args, **kwargs)
 
         return call
 
-    # All of Horovod's functions, its optimizer included, reach the collectives by these names of its module.
+    # All of Horovod's functions, including its optimizer, look up the collectives by these names in its module.
     own = {"_allreduce": "allreduce", "_grouped_allreduce": "allreduce", "allgather": "allgather"}
-    before = {function: getattr(hvd, function) for function in own if not OPEN_COUNTS}  # one within another counts once
+    before = {function: getattr(hvd, function) for function in own if not ACTIVE_COUNTS}  # nested ones wrap once
     for function, collective in before.items():
         setattr(hvd, function, counted(collective, own[function]))
-    OPEN_COUNTS.append(sent)
+    ACTIVE_COUNTS.append(sent)
     try:
         yield sent
     finally:
-        OPEN_COUNTS.remove(sent)
+        ACTIVE_COUNTS[:] = [count for count in ACTIVE_COUNTS if count is not sent]  # an outer count may be equal
         for function, collective in before.items():
             setattr(hvd, function, collective)

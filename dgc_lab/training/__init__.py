@@ -1,6 +1,6 @@
 """The training loops of lessons 4, 5 and 7, sweeps over ratios, and the widgets that show them live.
 
-A loop is a generator of what happens in it and knows neither widget nor file.
+A loop is a generator of events and depends on neither widgets nor files.
 """
 
 import lazy_loader

@@ -1,6 +1,7 @@
-"""Several workers train one of the lab's networks: settings with all options of DGC, the trainer, and it on ranks.
+"""Training of the lab's networks by several workers: settings with all options of DGC, and two trainers.
 
-Lesson 5. The loop itself is `dgc_lab.training.model_trainer.ModelTrainer`'s.
+Lesson 5. One trainer runs in this process, the other on Horovod ranks. The loop itself is in
+`dgc_lab.training.model_trainer.ModelTrainer`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import MODELS
 
-LENGTHS = ("steps", "evaluations")  # what a run that goes on may change
+LENGTHS = ("steps", "evaluations")  # a resumed run may change these settings
 WARM_UPS = {
     "none": lambda ratio: (),
     "paper": lambda ratio: tuple(stage for stage in PAPER_WARM_UP if stage > ratio),
@@ -40,7 +41,7 @@ WARM_UPS = {
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig(MaskingConfig):
-    """Settings of a run on several workers, except for the ratio: `MaskingConfig` and the options of DGC.
+    """Settings of a run on several workers, except for the ratio: `MaskingConfig` plus the options of DGC.
 
     Attributes:
         dataset, steps, learning_rate, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
@@ -48,9 +49,10 @@ class DistributedConfig(MaskingConfig):
         workers: number of workers.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; only DGC has a warm-up.
         warm_up_steps: updates in each stage.
-        scheme: ``"dgc"``, with all these options; or one of `dgc_lab.compression`, by name such as ``"qsgd:levels=4"``
-            or as a `Scheme`. It uses the run's ratio unless it names its own. Clipping, weight decay, the wire format
-            and exemptions apply to it, and momentum after the exchange if it has none of its own.
+        scheme: ``"dgc"``, with all these options; or another scheme of `dgc_lab.compression`, given by a name such as
+            ``"qsgd:levels=4"`` or as a `Scheme`. It uses the run's ratio unless it sets its own. Clipping, weight
+            decay, the wire format and the choice of uncompressed tensors apply to it. Momentum is applied after the
+            exchange unless the scheme has its own.
         nesterov, accumulate, momentum_correction, factor_masking, clip_norm, weight_decay, values, indices,
             switch_to_dense, dense_vectors, dense_below: as in `dgc_lab.compression.DGCConfig`, with its defaults.
 
@@ -81,7 +83,7 @@ class DistributedConfig(MaskingConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.rule == "off":
-            raise ValueError("rule must not be 'off' with several workers: ratio 1 sends everything")
+            raise ValueError("rule must not be 'off' with several workers: use ratio 1 to send everything")
         if not isinstance(self.scheme, str | Scheme):
             raise ValueError(f"scheme must be a name or a Scheme, got {self.scheme!r}")
         check_choice("warm_up", self.warm_up, WARM_UPS)
@@ -93,14 +95,14 @@ class DistributedConfig(MaskingConfig):
         return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else self.scheme.name}
 
     def compression(self, ratio) -> DGCConfig | Scheme:
-        """What the trainer is given: the config, or the scheme with the ratio (a number or ``tf.Variable``) in it."""
+        """Return the trainer's config, or its scheme at the ratio (a number or ``tf.Variable``)."""
         if self.scheme == "dgc":
             return self.config(1.0)
         own = self.scheme if isinstance(self.scheme, Scheme) else parse_scheme(self.scheme, ratio=ratio)
         return own if own.momentum or not self.momentum else with_momentum(own, self.momentum)
 
     def config(self, ratio: float) -> DGCConfig:
-        """The switches as a `dgc_lab.compression.DGCConfig` at one ratio."""
+        """Return the options as a `dgc_lab.compression.DGCConfig` at one ratio."""
         names = [field.name for field in dataclasses.fields(DGCConfig) if hasattr(self, field.name)]
         switches = {name: getattr(self, name) for name in names}
         stages = WARM_UPS[self.warm_up](ratio) if self.scheme == "dgc" else ()
@@ -108,16 +110,16 @@ class DistributedConfig(MaskingConfig):
 
 
 class DistributedTrainer(ModelTrainer):
-    """One process's part in a run: its model, its workers' data and state, and one traced step for every ratio.
+    """Trainer of the workers in one process, with one traced step for every ratio.
 
     Args:
-        settings: what to train, the same on all ranks.
-        communicator: the participants (`dgc_lab.distributed.communicators`); Horovod's ranks if None, or one worker
-            where there are none.
+        settings: the run's settings, the same on all ranks.
+        communicator: the participants (`dgc_lab.distributed.communicators`). If None, Horovod's ranks, or one worker
+            if Horovod is not running.
         data: the data set, if it is loaded already.
 
     Raises:
-        ValueError: the communicator has another number of workers than the settings.
+        ValueError: ``settings.workers`` is not the communicator's number of workers.
         RanksDisagree: ranks have different settings.
 
     Example:
@@ -134,24 +136,28 @@ class DistributedTrainer(ModelTrainer):
         grow_gpu_memory()
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
-        self.ratio = self.files = None  # of the run
-        self.knob = tf.Variable(1.0, trainable=False)  # the ratio of schemes, which are traced once for all
+        self.ratio = self.files = None  # of the current run
+        self.scheme_ratio = tf.Variable(1.0, trainable=False)  # a variable, so that one trace serves all ratios
         super().__init__(
             MODELS[settings.dataset](settings.seed),
             cross_entropy,
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
-            settings.compression(self.knob),
+            settings.compression(self.scheme_ratio),
             settings.learning_rate,
             communicator or default_communicator(),
             settings.seed,
             None if settings.scheme == "dgc" else settings.config(1.0),
         )
         if settings.workers != self.communicator.size:
-            raise ValueError(f"workers must be {self.communicator.size}, as many as there are, got {settings.workers}")
+            size = self.communicator.size
+            raise ValueError(f"workers must be {size}, the communicator's number of workers, got {settings.workers}")
         self.communicator.assert_same_on_all_ranks(str(settings))
 
     def with_seed(self, seed: int) -> DistributedTrainer:
-        """This trainer, as if made with another seed, and without a new trace; a ValueError where that is no seed."""
+        """Reset this trainer with another seed and return it; no new trace is needed.
+
+        Raises ValueError if ``seed`` is not a whole number from 0 to 2**31 - 1.
+        """
         self.settings, self.ratio, self.files = dataclasses.replace(self.settings, seed=seed), None, None
         self.reseed(seed, MODELS[self.settings.dataset](seed))
         return self
@@ -159,22 +165,22 @@ class DistributedTrainer(ModelTrainer):
     def run(
         self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False, look_every: int | None = None
     ) -> Iterator:
-        """Train at one ratio; ``stop``, ``look_every`` and what it yields are those of `ModelTrainer.run`.
+        """Train at one ratio; ``stop``, ``look_every`` and the events are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
-            go_on: from the present state, as after `restore`, in place of the first weights.
+            go_on: resume from the current state, as after `restore`, instead of the initial weights.
 
         Raises:
-            ValueError: ratio outside [0, 1], or another one than the run had that goes on.
-            RanksDisagree: another rank was given another ratio.
-            TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
+            ValueError: ratio is not in [0, 1], or differs from the ratio of the run to resume.
+            RanksDisagree: ranks have different ratios, seeds or numbers of finished steps.
+            TrainingDiverged: a worker's gradient contains NaN or infinity; raised on all ranks.
         """
         settings, config = self.settings, self.settings.config(ratio)
         if go_on and self.ratio not in (None, ratio):
-            raise ValueError(f"ratio must be {self.ratio}, as before the stop, got {ratio!r}")
+            raise ValueError(f"ratio must be {self.ratio}, the ratio of the run to resume, got {ratio!r}")
         self.ratio = ratio
-        self.knob.assign(ratio)
+        self.scheme_ratio.assign(ratio)
         begins = f"after step {self.steps_done if go_on else 0}"
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, {begins}")
         if not go_on:
@@ -183,18 +189,18 @@ class DistributedTrainer(ModelTrainer):
         yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop, look_every)
 
     def save(self, folder) -> None:
-        """Keep weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""
+        """Save weights, and this rank's velocities and residuals, in ``folder`` (`dgc_lab.distributed.rank_files`)."""
         if self.ratio is None:
-            raise LabError("nothing was trained yet: run(ratio) comes before save(folder)")
+            raise LabError("nothing has been trained yet: call run(ratio) before save(folder)")
         if self.files is None or self.files.folder != Path(folder):
             self.files = self._files(folder, self.ratio)
         self.files.save(self.steps_done)
 
     def restore(self, folder, ratio: float) -> bool:
-        """Take up the last step that all ranks have saved; ``run(ratio, go_on=True)`` then goes on as if never stopped.
+        """Load the last step that all ranks have saved; ``run(ratio, go_on=True)`` then resumes as if never stopped.
 
-        False where nothing was saved. A LabError where it had other settings (more steps or evaluations are fine). On
-        a GPU the last bits may differ: `dgc_lab.distributed.SaveRanks` says when they do not.
+        Returns False if nothing was saved. Raises LabError if the saved run had other settings; only steps and
+        evaluations may differ. On a GPU the last bits may differ, see `dgc_lab.distributed.SaveRanks`.
         """
         self.ratio, self.files = ratio, self._files(folder, ratio)
         return self.files.restore() > 0
@@ -202,23 +208,23 @@ class DistributedTrainer(ModelTrainer):
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
         if not settings["scheme"]:
-            raise ValueError("scheme must have a name, by which saved states go, as in Scheme(step, name='mine')")
+            raise ValueError("scheme must have a name to be saved: name it, as in Scheme(step, name='mine')")
         kept = [*self.weights, *self.statistics, *self.compressor.state]
         about = {**settings, "ratio": float(ratio), "data": self.data.fingerprint()}
         return RankFiles(folder, self.communicator, kept, about)
 
 
 class TrainerOnRanks:
-    """The ranks' trainers as the notebook sees them: what `dgc_lab.training.sweeps` takes as a trainer.
+    """Trainer that runs on Horovod ranks, for notebooks and `dgc_lab.training.sweeps`.
 
     Args:
-        settings: what to train, with ``workers`` as many as there are ranks.
+        settings: the run's settings; ``workers`` must be the number of ranks.
         ranks: started `dgc_lab.cluster.HorovodRanks`.
-        data: the data set, when it is loaded already; the ranks load their own.
-        path: where it is (`dgc_lab.workloads.data.load`), here and on every rank.
+        data: the data set, if it is loaded already; the ranks load their own.
+        path: location of the data set (`dgc_lab.workloads.data.load`), here and on every rank.
 
     Raises:
-        ValueError: there are more or fewer ranks than ``settings.workers``.
+        ValueError: ``settings.workers`` is not the number of ranks.
 
     Example:
         >>> with HorovodRanks(2) as ranks:  # doctest: +SKIP
@@ -235,17 +241,17 @@ class TrainerOnRanks:
         path: str | os.PathLike | None = None,
     ):
         if settings.workers != ranks.size:
-            raise ValueError(f"workers must be {ranks.size}, as many as there are ranks, got {settings.workers}")
+            raise ValueError(f"workers must be {ranks.size}, the number of ranks, got {settings.workers}")
         self.ranks, self.settings = ranks, settings
         self.data = data or load(settings.dataset, path)
         self.path = path and str(Path(path).expanduser().resolve())
 
     def run(self, ratio: float) -> Iterator:
-        """Train on all ranks and pass on what the first one yields; closing the iterator stops all of them.
+        """Train on all ranks and yield the events of the first one; closing the iterator stops all of them.
 
         Raises:
-            TrainingDiverged: a worker's gradient held NaN or infinity.
-            LabError: a rank failed or died, or somebody else stopped the ranks.
+            TrainingDiverged: a worker's gradient contains NaN or infinity.
+            LabError: a rank failed or died, or another caller stopped the ranks.
         """
         from dgc_lab.cluster import RankFailed
 
@@ -265,20 +271,20 @@ class TrainerOnRanks:
 
 
 def train_on_rank(settings: DistributedConfig, ratio: float, path: str | None, data: str) -> Iterator:
-    """What each rank runs: the events of `DistributedTrainer.run`, with the trainer kept for the next ratio."""
+    """Yield the events of `DistributedTrainer.run` on a rank, and keep the trainer for the next ratio."""
     from dgc_lab.cluster import stop_requested
 
     trainer = trainer_on_rank(settings, path)
     if trainer.data.fingerprint() != data:
         whence = f" from {path}" if path else ""
-        raise LabError(f"data must be what the ranks load{whence}, and it is not: pass the path of yours, as path=")
-    free_memory()  # the trainer before goes ahead of this one's trace
+        raise LabError(f"data must be the data set that the ranks load{whence}, got another: pass path= to load yours")
+    free_memory()  # of the previous trainer, before this one is traced
     yield from trainer.run(ratio, stop_requested)
 
 
-@functools.lru_cache(maxsize=1)  # the last settings alone: their trace is worth keeping, a second model's memory is not
+@functools.lru_cache(maxsize=1)  # keeps the last trace, but no second model in memory
 def trainer_on_rank(settings: DistributedConfig, path: str | None = None) -> DistributedTrainer:
-    """This rank's trainer for these settings and data."""
+    """Return this rank's trainer for these settings and data."""
     from dgc_lab.distributed.communicators import HorovodWorkers
 
     return DistributedTrainer(settings, HorovodWorkers(), load(settings.dataset, path))

@@ -1,4 +1,4 @@
-"""The widget of lesson 5: Horovod ranks, every switch of Deep Gradient Compression, and what a rank sends, live."""
+"""The widget of lesson 5: Horovod ranks, every option of Deep Gradient Compression, and each rank's traffic, live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRESETS = {
     "11 published ratios": ", ".join(f"{ratio:g}" for ratio in TWO_NODE),
 }
 COMPLETE = {"accumulate": True, "momentum_correction": True, "factor_masking": True}
-# Complete DGC, without either of the two switches about momentum, and masking alone, which drops what it does not send.
+# Complete DGC; DGC without one of the two momentum options; masking alone, which drops the elements it does not send.
 METHODS = {
     "complete DGC": COMPLETE,
     "momentum after the exchange": {**COMPLETE, "momentum_correction": False},
@@ -27,25 +27,25 @@ METHODS = {
 
 
 class DistributedSweep(LivePanel):
-    """Train on Horovod ranks at one or several ratios, with any switch of DGC off, and watch it live.
+    """Widget that trains on Horovod ranks at one or more ratios, with any option of DGC off, and shows it live.
 
     Run starts the ranks if they are not up (about ten seconds, once), then trains every ratio in the list that has no
     row yet. Stop ends the training on all ranks and keeps the finished rows; the ranks stay up. ``run()`` does what
-    Run does and waits until it has ended. ``close()`` ends the ranks, unless the caller has passed them.
+    Run does and waits until the training ends. ``close()`` stops the ranks unless the caller passed them.
 
     Args:
         ranks: started `dgc_lab.cluster.HorovodRanks` to train on; if None, the widget starts its own.
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); after a restart of the kernel, Run finds them.
-        settings: first values of the controls: dataset, ratios (text), workers, learning_rate, momentum, batch, steps,
-            seed, rule, clip_norm (0 for none), warm_up, warm_up_steps, values, accumulate, momentum_correction,
+        out: file for finished rows (`dgc_lab.training.sweeps`); Run finds them there after a kernel restart.
+        settings: initial values of the controls: dataset, ratios (text), workers, learning_rate, momentum, batch,
+            steps, seed, rule, clip_norm (0 for none), warm_up, warm_up_steps, values, accumulate, momentum_correction,
             factor_masking, nesterov, as in `dgc_lab.training.DistributedConfig`.
 
     Attributes:
-        rows: the finished rows, in the order in which they were made.
+        rows: the finished rows, in order of completion.
         ranks: the `HorovodRanks`; None before the first run.
 
     Raises:
-        ValueError: no control has the name of a setting, or the control does not accept its value.
+        ValueError: a setting is not the name of a control, or its value is not accepted.
 
     Example:
         >>> lab = DistributedSweep(ratios="1, 0.001", warm_up="paper")
@@ -86,20 +86,23 @@ class DistributedSweep(LivePanel):
         self.children = [*self.children[:place], self.traffic, *self.children[place:]]
 
     def settings(self):
-        """Return the controls as `dgc_lab.training.DistributedConfig`; a ValueError names a wrong one."""
+        """Return the controls as `dgc_lab.training.DistributedConfig`.
+
+        Raises ValueError if a value is not allowed; the message names the control.
+        """
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
         values = self._values(without=("ratios",))
         return DistributedConfig(**{**values, "clip_norm": values["clip_norm"] or None})
 
     def close(self) -> None:
-        """Close the widget, and end the ranks that it has started."""
+        """Close the widget and stop the ranks that it started."""
         super().close()
         if self._own_ranks and self.ranks is not None:
             self.ranks.stop()
 
     def _trainer(self, settings, data):
-        """Return a trainer on the ranks; start them if they are not up."""
+        """Return a trainer on the ranks; start the ranks if they are not up."""
         from dgc_lab.cluster import HorovodRanks
         from dgc_lab.training.distributed_trainer import TrainerOnRanks
 

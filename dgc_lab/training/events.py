@@ -1,4 +1,4 @@
-"""Events that the training loops of lessons 4 and 5 yield, and the error that ends a loop. Needs no TensorFlow."""
+"""Events that the training loops of lessons 4 and 5 yield, and the error for divergence. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class TrainingDiverged(ArithmeticError):
-    """A gradient held NaN or infinity; the message names the step and the variable."""
+    """Error for a gradient that contains NaN or infinity; the message names the step and the variable."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Step:
     Attributes:
         step: 1 for the first update.
         loss: mean cross-entropy of the batch before the update.
-        kept: share of the elements that passed the mask, for each tensor in the order of the trainer's ``names``.
-        kept_overall: the same over all elements.
+        kept: share of each tensor's elements that passed the mask, in the order of the trainer's ``names``.
+        kept_overall: share of all elements that passed the mask.
         seconds: wall-clock time of all updates so far, without tracing and evaluations.
         bytes_sent: payload that a worker passed to the collectives; None if one worker trains alone.
 
@@ -41,12 +41,12 @@ class Step:
 class DistributedStep(Step):
     """Result of one update of all workers.
 
-    Its step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`. The loss is the mean over all workers,
-    ``kept`` the mean over the workers of this process.
+    Fields step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`. The loss is the mean over all
+    workers, ``kept`` the mean over the workers of this process.
 
     Attributes:
         dense_bytes: size of the dense gradient in float32.
-        ratio: the ratio of this step, which depends on the warm-up.
+        ratio: ratio of this step, which depends on the warm-up.
 
     Example:
         >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
@@ -60,7 +60,7 @@ class DistributedStep(Step):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the model is worth after ``step`` updates, on the whole test set: accuracy in [0, 1] and mean loss.
+    """Accuracy in [0, 1] and mean loss on the whole test set after ``step`` updates.
 
     Example:
         >>> Evaluation(step=300, accuracy=0.97, loss=0.1).accuracy
@@ -74,7 +74,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RowStarted:
-    """Row ``number`` of the sweep, from 0, starts to train at a ``ratio``.
+    """Start of row ``number`` of a sweep, counted from 0, at a ``ratio``.
 
     Example:
         >>> RowStarted(number=0, ratio=0.01).ratio
@@ -87,7 +87,7 @@ class RowStarted:
 
 @dataclass(frozen=True)
 class RowFailed:
-    """Row ``number``, at a ``ratio``, diverged, with the ``reason`` in words. There is no row; the sweep continues.
+    """Divergence of row ``number`` at a ``ratio``, with the ``reason`` as text. The sweep continues without a row.
 
     Example:
         >>> RowFailed(1, 0.01, "the gradient of dense/kernel holds NaN").reason
@@ -101,7 +101,7 @@ class RowFailed:
 
 @dataclass(frozen=True)
 class RowEnded:
-    """Row ``number`` is finished; ``from_file`` says whether the file already had it.
+    """End of row ``number``; ``from_file`` says whether the file already contained the ``row``.
 
     Example:
         >>> RowEnded(0, {"ratio": 0.01, "accuracy": 0.9}, from_file=True).row["accuracy"]
@@ -114,7 +114,9 @@ class RowEnded:
 
 
 def next_evaluation(step: int, steps: int, evaluations: int) -> int:
-    """Return the next step after ``step`` with an evaluation; they are evenly spaced, the last after the last step.
+    """Return the next step after ``step`` with an evaluation.
+
+    Evaluations are evenly spaced; the last one follows the last step.
 
     Example:
         >>> next_evaluation(0, 300, 10), next_evaluation(30, 300, 10), next_evaluation(270, 300, 1)
@@ -125,7 +127,7 @@ def next_evaluation(step: int, steps: int, evaluations: int) -> int:
 
 
 def readable_error(error) -> str:
-    """Shorten TensorFlow's message to "gradient of NAME holds NaN", if it is about that."""
+    """Shorten TensorFlow's message to "gradient of NAME holds NaN" if it reports that."""
     message = str(error.message).replace('\\"', "")
     found = re.search(r"gradient of .*?(?= values| \[\[|]?$)", message, re.MULTILINE)
     return found[0].replace(" : Tensor had", " holds") if found else message

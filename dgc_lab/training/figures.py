@@ -1,4 +1,4 @@
-"""The figures of lessons 4, 5 and 7: gradients and their mask, accuracy by ratio, runs, Horovod's timeline."""
+"""The figures of lessons 4, 5 and 7: gradients and masks, accuracy by ratio, training curves, Horovod's timeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dgc_lab.training.run_comparison import check_runs, evaluations_of, steps_of
 from dgc_lab.ui.charts import BESIDE, PALETTE, Picture, grid, lines, stacked_rows
 from dgc_lab.ui.curves import Curves
 
-# What Horovod's names of phases begin with, in plain words; whatever else there is, is a collective as a whole.
+# Plain words for Horovod's phases, by the start of their names; any other phase is a whole collective.
 KINDS = {
     "NEGOTIATE": "waiting until all ranks are ready",
     "MEMCPY": "copying",
@@ -26,13 +26,14 @@ COLLECTIVE = "the rest of the collective"
 LOOKS = {
     kind: {"color": colour} for kind, colour in zip(dict.fromkeys((*KINDS.values(), COLLECTIVE)), PALETTE, strict=False)
 }
-MOST_ROWS = 12  # of a panel; a gradient of dozens of tensors does not fit
+MAX_ROWS = 12  # per panel, where dozens of tensors do not fit
 
 
 def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
-    """Bars of a short gradient: what the mask keeps in full colour, what it drops hatched, the threshold as two lines.
+    """Draw a short gradient as bars: kept elements in full colour, dropped ones hatched, the threshold as two lines.
 
-    ``vector`` holds numbers, shape (n,), else a ValueError; from the absolute value ``threshold`` on, one is kept.
+    The mask keeps elements with an absolute value of at least ``threshold``. Raises ValueError if ``vector`` does not
+    have shape (n,), or if ``threshold`` is negative.
 
     Example:
         >>> masked_vector([0.5, -1.0, 0.1], 0.4).alt
@@ -45,23 +46,24 @@ def masked_vector(vector: ArrayLike, threshold: float) -> Picture:
     kept = np.abs(vector) >= threshold
     figure = Figure(figsize=(7, 2.6), dpi=90, layout="constrained")
     axes = figure.subplots()
-    places = np.arange(len(vector))
-    axes.bar(places[kept], vector[kept], color=PALETTE[0], label="kept")
-    axes.bar(places[~kept], vector[~kept], color="white", edgecolor=PALETTE[1], hatch="///", label="dropped")
+    positions = np.arange(len(vector))
+    axes.bar(positions[kept], vector[kept], color=PALETTE[0], label="kept")
+    axes.bar(positions[~kept], vector[~kept], color="white", edgecolor=PALETTE[1], hatch="///", label="dropped")
     for side in (threshold, -threshold):
         axes.axhline(side, color="black", linestyle="--", linewidth=1)
     axes.axhline(0, color="black", linewidth=0.6)
-    axes.set(xlabel="element", ylabel="gradient", xticks=places)
+    axes.set(xlabel="element", ylabel="gradient", xticks=positions)
     axes.legend(**BESIDE)
-    names = ", ".join(str(place) for place in places[kept]) or "none"
+    names = ", ".join(str(position) for position in positions[kept]) or "none"
     return Picture(figure, f"{len(vector)} gradient elements as bars; kept at threshold {threshold:.3g}: {names}.")
 
 
 def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
-    """One histogram of log10 ``|gradient|`` per tensor, its threshold a vertical line; both are by tensor's name.
+    """Draw a histogram of log10 ``|gradient|`` for each tensor, with its threshold as a vertical line.
 
-    ``gradients`` are arrays of any shape, ``limits`` their thresholds, or None for no lines. Zeros have no logarithm
-    and are counted in the title. A ValueError for no gradients, or one without its limit.
+    ``gradients`` are arrays of any shape and ``limits`` their thresholds, both by tensor name; None draws no lines.
+    Zeros have no logarithm; the title counts them. Raises ValueError if there are no gradients or a threshold is
+    missing.
 
     Example:
         >>> gradient_histograms({"kernel": [0.5, -1.0, 0.1, 0.0]}, {"kernel": 0.4}).alt.split(". ", 1)[1]
@@ -69,7 +71,7 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
     """
     check_some("gradients", gradients)
     if limits is not None and gradients.keys() - limits.keys():
-        raise ValueError(f"limits must hold one for each of {list(gradients)}, got {limits!r}")
+        raise ValueError(f"limits must hold a threshold for each of {list(gradients)}, got {limits!r}")
     figure, panels = grid(len(gradients), 2, 4.5, 1.9, sharex=True)
     said = []
     for axes, (name, gradient) in zip(panels, gradients.items(), strict=True):
@@ -77,7 +79,7 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
         axes.hist(np.log10(sizes[sizes > 0]), bins=60, color=PALETTE[4])
         title = f"{name}: {sizes.size:,} elements, {np.mean(sizes == 0):.0%} zero"
         if limits is not None:
-            if limits[name] > 0:  # else all is kept
+            if limits[name] > 0:  # at 0 all elements are kept
                 axes.axvline(np.log10(limits[name]), color=PALETTE[1], linewidth=2)
             title += f", {np.mean(sizes >= limits[name]):.2%} kept"
         axes.set_title(title, fontsize=9)
@@ -88,9 +90,9 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
 
 
 def accuracy_by_ratio(tables: dict) -> Picture:
-    """Accuracy against the share kept, one line per table; ratio 0 stands at the left end.
+    """Draw accuracy against the ratio, one line per table; ratio 0 is at the left end.
 
-    ``tables`` are sequences of ``(ratio, accuracy)``, by label. A ValueError for no tables.
+    ``tables`` are sequences of ``(ratio, accuracy)``, by label. Raises ValueError if there are no tables.
 
     Example:
         >>> accuracy_by_ratio({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
@@ -109,7 +111,9 @@ def accuracy_by_ratio(tables: dict) -> Picture:
 
 
 def loss_and_accuracy(runs: dict) -> Picture:
-    """Training loss and test accuracy by step, a line per run; ``runs``, and a ValueError, as `comparison` has them.
+    """Draw training loss and test accuracy by step, one line per run.
+
+    ``runs`` are as in `comparison`. Raises ValueError if there are no runs, or a run has no evaluation.
 
     Example:
         >>> from dgc_lab.training import DistributedStep, Evaluation
@@ -132,10 +136,10 @@ def loss_and_accuracy(runs: dict) -> Picture:
 
 
 def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
-    """Timelines one under the other, on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
+    """Draw timelines on one scale: a row per tensor, a bar per phase, a tick where a rank was ready.
 
-    ``frames`` are what `dgc_lab.distributed.timeline.read` gives, by label. Of many tensors the first ones are drawn,
-    and the alternative text says so. A ValueError for no frames.
+    ``frames`` are results of `dgc_lab.distributed.timeline.read`, by label. If there are many tensors, only the first
+    ones are drawn, and the alternative text says so. Raises ValueError if there are no frames.
 
     Example:
         >>> columns = ["tensor", "phase", "depth", "start ms", "ms"]
@@ -146,23 +150,23 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
     titles = {}
     for label, frame in frames.items():
         tensors = list(dict.fromkeys(frame["tensor"]))
-        some = f", {MOST_ROWS} of them drawn" * (len(tensors) > MOST_ROWS)
+        some = f", {MAX_ROWS} of them drawn" * (len(tensors) > MAX_ROWS)
         end = (frame["start ms"] + frame["ms"]).max()
         title = f"{label}: {len(tensors)} tensor{'s' * (len(tensors) > 1)}, {end:.1f} ms"
-        titles[title + some] = tensors[:MOST_ROWS]
+        titles[title + some] = tensors[:MAX_ROWS]
     names = {title: [tensor.rpartition("/")[-1][-28:] for tensor in tensors] for title, tensors in titles.items()}
     figure, panels = stacked_rows(names, LOOKS, "a rank is ready", "ms since the first event", left=1.9)
     said = []
     for axes, (title, tensors), frame in zip(panels, titles.items(), frames.values(), strict=True):
         for tensor, phase, depth, start, ms in frame[frame["tensor"].isin(tensors)].itertuples(index=False):
-            place = tensors.index(tensor)
-            height = 0.8 * 0.6**depth  # what is in another phase is drawn in it
+            row = tensors.index(tensor)
+            height = 0.8 * 0.6**depth  # nested phases are drawn inside each other
             kind = next((words for beginning, words in KINDS.items() if phase.startswith(beginning)), COLLECTIVE)
             if ms > 0:
-                axes.broken_barh([(start, ms)], (place - height / 2, height), **LOOKS[kind])
+                axes.broken_barh([(start, ms)], (row - height / 2, height), **LOOKS[kind])
             else:
-                axes.plot([start] * 2, [place - 0.5, place + 0.5], color="black", linewidth=1)
+                axes.plot([start] * 2, [row - 0.5, row + 0.5], color="black", linewidth=1)
         longest = by_phase(frame).nlargest(3, "ms")
-        told = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
-        said.append(f"{title}; longest in all: {told}")
+        phases = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
+        said.append(f"{title}; longest in all: {phases}")
     return Picture(figure, "Timelines of Horovod's collectives, phase by phase. " + "; ".join(said) + ".")

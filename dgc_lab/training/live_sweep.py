@@ -1,4 +1,4 @@
-"""What the widgets of lessons 4, 5 and 8 share: controls, and the experiment, which trains one run after another."""
+"""Controls and experiment of the widgets of lessons 4, 5 and 8; the experiment trains one run after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dgc_lab.common import check_file, free_memory
 from dgc_lab.training.events import Evaluation, RowEnded, RowStarted, Step
 from dgc_lab.training.progress import SweepProgress
 from dgc_lab.training.published_tables import beside_published
-from dgc_lab.training.sweeps import is_of, parse_ratios, train_each
+from dgc_lab.training.sweeps import parse_ratios, row_matches, train_each
 from dgc_lab.ui.curves import Curves
 from dgc_lab.ui.widget import preset_menu, wide
 from dgc_lab.workloads.data import load
@@ -25,7 +25,7 @@ FIRST_STEPS = 300
 
 
 def training_controls() -> dict[str, Widget]:
-    """Return the controls of any training."""
+    """Return the controls that all trainings have."""
     return {
         "dataset": wide(Dropdown, "Data set", options=list(MODELS)),
         "learning_rate": wide(FloatText, "Learning rate", value=0.05),
@@ -36,7 +36,7 @@ def training_controls() -> dict[str, Widget]:
 
 
 def ratio_controls(presets: dict[str, str]) -> dict[str, Widget]:
-    """Return a slider for one ratio, a field for a list of ratios, a menu of lists (``presets``), and the seed."""
+    """Return a slider for one ratio, a text field for a list of ratios, a menu of ``presets``, and the seed."""
     options = {"value": 0.01, "base": 10, "min": -4, "max": 0, "step": 0.1, "readout_format": ".2g"}
     slider = wide(FloatLogSlider, "Ratio", **options)
     field = wide(Text, "Ratios", value="0.01", placeholder="0.01 or 1, 10%, 1%")
@@ -56,7 +56,7 @@ def ratio_controls(presets: dict[str, str]) -> dict[str, Widget]:
 
 
 def single_ratio(text: str) -> float:
-    """Return the ratio in a text that holds exactly one, else -1."""
+    """Return the ratio in a text with exactly one ratio, else -1."""
     try:
         (ratio,) = parse_ratios(text)
     except ValueError:
@@ -65,13 +65,13 @@ def single_ratio(text: str) -> float:
 
 
 def label_by_ratio(settings, ratio: float, first) -> str:
-    """Name a run by its ratio, and by the settings in which it differs from the ``first`` run."""
+    """Return a run's name: its ratio, and the settings in which it differs from the ``first`` run."""
     now, then = settings.facts(), first.facts()
     return ", ".join([f"ratio {ratio:g}", *(f"{name} {now[name]}" for name in now if now[name] != then[name])])
 
 
 def runs_from(panel) -> Callable:
-    """Return a function that reads a panel's ``settings()`` and ``ratios``, and returns a run for each ratio."""
+    """Return a function that reads a panel's ``settings()`` and ``ratios`` and returns a run for each ratio."""
 
     def runs():
         settings, ratios = panel.settings(), parse_ratios(panel.ratios.value)
@@ -83,18 +83,18 @@ def runs_from(panel) -> Callable:
 
 @dataclass(eq=False)
 class LiveSweep:
-    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`: train one run after another. All have one number of steps."""
+    """Experiment of a `dgc_lab.ui.live_panel.LivePanel` that trains runs of equal length one after another."""
 
-    runs: Callable  # reads the controls and returns settings and ratio of each run
-    trainer: Callable  # of settings and data to a trainer
+    runs: Callable  # reads the controls; returns settings and ratio of each run
+    trainer: Callable  # takes settings and data; returns a trainer
     published: dict  # published accuracy and loss by ratio, for table and figure of runs on MNIST
-    label: Callable = label_by_ratio  # of settings, ratio, and the first run's settings to a name for the legend
-    group: Callable = lambda settings: settings.facts()  # runs for which it returns the same have one marker
-    sent: Callable = itemgetter("kept")  # of a row to how much the run has sent, in the unit of `sent_label`
+    label: Callable = label_by_ratio  # takes settings, ratio and the first run's settings; returns the legend's label
+    group: Callable = lambda settings: settings.facts()  # runs with equal values share a marker
+    sent: Callable = itemgetter("kept")  # takes a row; returns the amount sent, in the unit of `sent_label`
     sent_label: str = "share of the gradient that was sent"
-    table: Callable = beside_published  # of rows and published figures to a DataFrame
+    table: Callable = beside_published  # takes rows and published results; returns a DataFrame
     recipe: str = ""  # HTML below a table with rows on MNIST
-    out: str | os.PathLike | None = None  # file that keeps finished rows (`dgc_lab.training.sweeps`)
+    out: str | os.PathLike | None = None  # file for finished rows (`dgc_lab.training.sweeps`)
 
     def __post_init__(self):
         self.out = None if self.out is None else check_file("out", self.out)
@@ -123,7 +123,7 @@ class LiveSweep:
         settings, _ = runs[0]
         self.first = self.first or settings
         self.progress = SweepProgress([self.label(*run, self.first) for run in runs], settings.steps, self.out)
-        # Read now, not when a row ends: meanwhile the user may change the controls.
+        # Read them now: the user may change the controls before a row ends.
         keys = [repr(self.group(settings)) for settings, _ in runs]
         self.marks = [self.groups.setdefault(key, len(self.groups)) for key in keys]
         name = settings.dataset
@@ -163,4 +163,4 @@ class LiveSweep:
             self.curves.add_row(self.sent(event.row), event.row["accuracy"], self.marks[event.number])
 
     def _has_row(self, settings, ratio) -> bool:
-        return any(is_of(row, {**settings.facts(), "ratio": ratio}) for row in self.rows)
+        return any(row_matches(row, {**settings.facts(), "ratio": ratio}) for row in self.rows)

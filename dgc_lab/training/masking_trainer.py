@@ -1,6 +1,6 @@
-"""One worker trains one of the lab's networks with masked gradients. Lesson 4.
+"""Training of the lab's networks by one worker with masked gradients. Lesson 4.
 
-The loop is that of `dgc_lab.training.model_trainer.ModelTrainer`; masking is one more scheme to it.
+`dgc_lab.training.model_trainer.ModelTrainer` has the loop; it treats masking as one more scheme.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from dgc_lab.workloads.models import MODELS
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """Everything that fixes a training run, but for the ratio.
+    """Settings of a training run, except for the ratio.
 
     Attributes:
-        dataset: one of `dgc_lab.workloads.load`; the model goes with it (`dgc_lab.workloads.models.MODELS`).
+        dataset: one of `dgc_lab.workloads.load`; it determines the model (`dgc_lab.workloads.models.MODELS`).
         steps: number of updates, at least 1.
         batch: examples per update, 1 to 65 536.
         learning_rate: above 0.
-        momentum: in [0, 1); applied to what the mask lets through, as the published code does.
+        momentum: in [0, 1); applied to the masked gradient, as in the published code.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
         scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.compression.thresholds`).
-        seed: integer, 0 to 2 147 483 647, from which first weights, batches, dropout and samples are drawn.
-        evaluations: how often the test set is measured, at even distances; the last time is after the last step.
+        seed: integer, 0 to 2 147 483 647, for initial weights, batches, dropout and samples.
+        evaluations: number of evaluations on the test set, evenly spaced; the last one follows the last step.
 
     Raises:
-        ValueError: a value is outside what is said above; the message names it.
+        ValueError: a value is not allowed; the message names it.
 
     Example:
         >>> MaskingConfig(dataset="mnist", steps=100).batch
@@ -62,7 +62,7 @@ class MaskingConfig:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if getattr(value, "shape", None) == ():  # NumPy's numbers, which a row's JSON cannot hold
+            if getattr(value, "shape", None) == ():  # a row's JSON cannot hold NumPy's numbers
                 object.__setattr__(self, name, np.asarray(value).item())
         for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
             check_choice(name, getattr(self, name), allowed)
@@ -72,11 +72,11 @@ class MaskingConfig:
         check_number("momentum", self.momentum, "at least 0 and below 1")
 
     def facts(self) -> dict:
-        """All of it as JSON values by name: what a row in a file says, and what a run that goes on must have."""
+        """Return all settings by name as JSON values: a row records them, and a resumed run must have the same."""
         return dataclasses.asdict(self)
 
     def check_ratios(self, ratios) -> None:
-        """A ValueError for a ratio outside [0, 1], and with rule "off" for any ratio but 1: nothing would apply it."""
+        """Raise ValueError if a ratio is not in [0, 1], or not 1 with rule "off", which would ignore it."""
         for ratio in ratios:
             check_number("ratio", ratio, "in [0, 1]")
             if self.rule == "off" and ratio != 1:
@@ -84,33 +84,34 @@ class MaskingConfig:
 
     @property
     def model(self) -> str:
-        """Name of the network that goes with the data set."""
+        """Name of the data set's network."""
         return MODELS[self.dataset].__name__
 
 
-def check_alone(settings: MaskingConfig) -> None:
+def check_one_worker(settings: MaskingConfig) -> None:
     """Raise ValueError for settings of several workers, which are a `MaskingConfig`, too."""
-    if (workers := getattr(settings, "workers", None)) is not None:
-        raise ValueError(f"settings must be of one worker, got {workers}: a DistributedTrainer is for them")
+    if getattr(settings, "workers", None) is not None:
+        kind = type(settings).__name__
+        raise ValueError(f"settings must be a plain MaskingConfig, got {kind}: use a DistributedTrainer for it")
 
 
 class Trainer(ModelTrainer):
-    """A model, its data on the device, and one traced training step that serves every ratio.
+    """Trainer with masked gradients on one worker, with one traced step for every ratio.
 
     Args:
-        settings: what to train.
+        settings: the run's settings.
         data: the data set, if it is loaded already.
-        masks: your own choice of what is kept, in place of the settings' rule and scope: a function of (list of
-            gradients, ratio, seed) that returns a list of boolean tensors, True for what is kept.
+        masks: custom masks instead of the settings' rule and scope: a function of (list of gradients, ratio, seed)
+            that returns a list of boolean tensors, True for elements to keep.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
-        sizes: elements in each of them.
-        has_masks: whether it was given ``masks``.
+        sizes: number of elements of each trained tensor.
+        has_masks: whether the trainer uses custom ``masks``.
         traces: how often TensorFlow has traced the training step.
 
     Raises:
-        ValueError: ``masks`` were given beside the rule "off".
+        ValueError: ``settings`` are for several workers, or ``masks`` are given with rule "off".
 
     Example:
         >>> trainer = Trainer(MaskingConfig(steps=10, evaluations=2))
@@ -120,15 +121,15 @@ class Trainer(ModelTrainer):
 
     def __init__(self, settings: MaskingConfig, data: Dataset | None = None, masks: Callable | None = None):
         grow_gpu_memory()
-        check_alone(settings)
+        check_one_worker(settings)
         self.has_masks = masks is not None
         if self.has_masks and settings.rule == "off":
-            raise ValueError("masks must be None with rule 'off', which applies none")
+            raise ValueError("masks must be None with rule 'off', which applies no mask")
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
         options = DGCConfig(seed=settings.seed, **MASKING)
         if self.has_masks or settings.rule == "off":
-            scheme = masked_by(masks) if self.has_masks else dense()
+            scheme = masking_scheme(masks) if self.has_masks else dense()
             compression = with_momentum(scheme, settings.momentum) if settings.momentum else scheme
         else:
             own = {name: getattr(settings, name) for name in ("momentum", "rule", "scope")}
@@ -145,15 +146,16 @@ class Trainer(ModelTrainer):
         )
 
     def run(self, ratio: float) -> Iterator[Step | Evaluation]:
-        """Train from the first weights on, keeping the share ``ratio``, in [0, 1], of each step's gradients.
+        """Train from the initial weights, keeping the share ``ratio``, in [0, 1], of each step's gradients.
 
         Yields:
-            A `Step` after every update and an `Evaluation` now and then, the last one after the last step. Several
-            steps run at once, so the weights can be some steps ahead of a `Step`; at an `Evaluation` they are not.
+            A `Step` after every update and an `Evaluation` at regular intervals, the last one after the last step.
+            Several steps run in one call, so the weights can be some steps ahead of a `Step`, but never of an
+            `Evaluation`.
 
         Raises:
-            ValueError: ratio outside [0, 1], or other than 1 with rule "off".
-            TrainingDiverged: a gradient held NaN or infinity.
+            ValueError: ratio is not in [0, 1], or not 1 with rule "off".
+            TrainingDiverged: a gradient contains NaN or infinity.
         """
         settings = self.settings
         settings.check_ratios([ratio])
@@ -162,13 +164,13 @@ class Trainer(ModelTrainer):
         for event in self._train(config, settings.steps, self.evaluate, settings.evaluations):
             if isinstance(event, Evaluation):
                 yield event
-            else:  # one worker sends nothing
+            else:  # a single worker sends nothing
                 yield Step(event.step, event.loss, event.kept, event.kept_overall, event.seconds)
 
 
-def masked_by(masks: Callable) -> Scheme:
-    """Return the scheme that keeps what a user's function of (list of gradients, ratio, seed) chooses."""
-    traced = tf.function(masks)  # so that a user may write Python branches on tensors
+def masking_scheme(masks: Callable) -> Scheme:
+    """Return a scheme that keeps the elements that a function of (list of gradients, ratio, seed) selects."""
+    traced = tf.function(masks)  # AutoGraph allows Python branches on tensors
 
     def step(gradient, state, context):
         chosen = flatten(traced(context.parts, context.ratio, seed=context.seed))

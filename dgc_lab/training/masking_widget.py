@@ -1,4 +1,4 @@
-"""The widgets of the first page and of lesson 4: choose the share of the gradient to keep, and watch the training."""
+"""The widgets of the start page and of lesson 4: choose the share of the gradient to keep, and watch the training."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global"
 
 
 class CompressionSweep(LivePanel):
-    """Train one worker at one or several compression ratios and watch it live.
+    """Widget that trains one worker at one or more compression ratios and shows it live.
 
     Run trains every ratio in the list that has no row yet. Stop ends the training within a twentieth of a second, or
-    at the end of the step, and keeps the finished rows. Clear empties picture and table. ``run()`` does what Run does
-    and waits until it has ended.
+    at the end of the step, and keeps the finished rows. Clear empties figure and table. ``run()`` does what Run does
+    and waits until the training ends.
 
     Args:
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); after a restart of the kernel, Run finds them.
-        settings: first values of the controls: dataset, ratios (text), rule, scope, learning_rate, momentum, batch,
+        out: file for finished rows (`dgc_lab.training.sweeps`); Run finds them there after a kernel restart.
+        settings: initial values of the controls: dataset, ratios (text), rule, scope, learning_rate, momentum, batch,
             steps, seed, as in `dgc_lab.training.masking_trainer.MaskingConfig`.
 
     Attributes:
-        rows: the finished rows, in the order in which they were made.
+        rows: the finished rows, in order of completion.
 
     Raises:
-        ValueError: no control has the name of a setting, or the control does not accept its value.
+        ValueError: a setting is not the name of a control, or its value is not accepted.
 
     Example:
         >>> lab = CompressionSweep(ratios="1, 0.01", steps=100)
@@ -46,7 +46,7 @@ class CompressionSweep(LivePanel):
     """
 
     def __init__(self, out: str | os.PathLike | None = None, **settings):
-        sweep = LiveSweep(runs_from(self), KeptTrainer(), SINGLE_NODE, recipe=PUBLISHED_RECIPE, out=out)
+        sweep = LiveSweep(runs_from(self), TrainerCache(), SINGLE_NODE, recipe=PUBLISHED_RECIPE, out=out)
         controls = {
             **training_controls(),
             **ratio_controls(PRESETS),
@@ -57,14 +57,17 @@ class CompressionSweep(LivePanel):
         super().__init__(sweep, controls, columns, settings, helpers=("ratio", "preset"))
 
     def settings(self):
-        """Return the controls as `dgc_lab.training.masking_trainer.MaskingConfig`; a ValueError names a wrong one."""
+        """Return the controls as `dgc_lab.training.masking_trainer.MaskingConfig`.
+
+        Raises ValueError if a value is not allowed; the message names the control.
+        """
         from dgc_lab.training.masking_trainer import MaskingConfig
 
         return MaskingConfig(**self._values(without=("ratios",)))
 
 
 class CompressionTaste(LivePanel):
-    """`CompressionSweep` with one slider, the ratio; every other setting has its default: digits, 300 steps.
+    """`CompressionSweep` with the ratio slider alone; all other settings have their defaults: digits, 300 steps.
 
     Example:
         >>> CompressionTaste().settings().dataset
@@ -72,7 +75,7 @@ class CompressionTaste(LivePanel):
     """
 
     def __init__(self):
-        sweep = LiveSweep(runs_from(self), KeptTrainer(), SINGLE_NODE)
+        sweep = LiveSweep(runs_from(self), TrainerCache(), SINGLE_NODE)
         super().__init__(sweep, ratio_controls(PRESETS), ["ratio"], {}, helpers=("ratio",))
         self.ratio.value = 1
 
@@ -83,8 +86,8 @@ class CompressionTaste(LivePanel):
         return MaskingConfig()
 
 
-class KeptTrainer:
-    """Function of settings and data to a trainer; it keeps the last one, as a second trace would take a second."""
+class TrainerCache:
+    """Function of settings and data that returns a trainer. It keeps the last one, because a trace takes a second."""
 
     last = None
 
@@ -92,6 +95,6 @@ class KeptTrainer:
         from dgc_lab.training.masking_trainer import Trainer
 
         if self.last is None or self.last.settings != settings:
-            self.last = None  # release its memory first
+            self.last = None  # free its memory first
             self.last = Trainer(settings, data)
         return self.last

@@ -1,7 +1,7 @@
-"""Several workers train a Keras model with compressed gradients: simulated in one process, or Horovod ranks.
+"""Training of a Keras model by several workers with compressed gradients, simulated or on Horovod ranks.
 
-Where ``model.fit`` will do, `dgc_lab.distributed.DistributedOptimizer` is all it takes. This loop is for looking
-inside, and for several workers in one process.
+If ``model.fit`` is enough, use `dgc_lab.distributed.DistributedOptimizer`. This loop lets you inspect the training,
+and runs several workers in one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dgc_lab.workloads.batches import pick_batch
 
 
 def dense(config: DGCConfig) -> DGCConfig:
-    """The same training as ``config`` with whole gradients: momentum SGD, clipped and decayed alike, to compare with.
+    """Return the uncompressed baseline of ``config``: momentum SGD with the same clipping and weight decay.
 
     Example:
         >>> dense(DGCConfig(ratio=0.01, clip_norm=1.0)).ratio
@@ -37,15 +37,17 @@ def dense(config: DGCConfig) -> DGCConfig:
 
 
 def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Callable:
-    """A function from the number of a batch to its examples, for `ModelTrainer`; every epoch in a new order.
+    """Return a function from a batch's number to its examples, for `ModelTrainer`.
+
+    Every epoch has a new order.
 
     Args:
         inputs, targets: arrays (examples, ...).
         batch: examples in a batch.
-        seed: integer, 0 to 2 147 483 647, from which the orders are drawn.
+        seed: integer, 0 to 2 147 483 647, for the random orders.
 
     Raises:
-        ValueError: there are no inputs, or not as many targets, or batch or seed is no such number.
+        ValueError: there are no inputs, the numbers of inputs and targets differ, or batch or seed is out of range.
 
     Example:
         >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
@@ -57,32 +59,33 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
     if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
     if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
-        raise ValueError(f"targets must be as many as inputs, {len(inputs)}, got {given}")
+        raise ValueError(f"targets must have {len(inputs)} examples, as many as inputs, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
     return functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
 
 
 class ModelTrainer:
-    """A Keras model, where its batches come from, and one traced step in which all workers train it.
+    """Training loop for a Keras model, with one traced step for all workers.
 
     Args:
         model: a built Keras model.
-        loss: a function of (targets, outputs) to a tensor whose mean counts, such as a Keras loss.
-        batches: a function of an int32 scalar tensor, the number of a batch, to ``(inputs, targets)``. It is traced,
-            so its random choices must come from that number. Worker w of N takes batch ``step * N + w``.
+        loss: function of (targets, outputs) that returns a tensor, such as a Keras loss; its mean is minimized.
+        batches: function of a batch's number, an int32 scalar tensor, that returns ``(inputs, targets)``. It is
+            traced, so derive random choices from that number. Worker w of N takes batch ``step * N + w``.
         config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme of `dgc_lab.compression`.
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
-        communicator: who takes part (`dgc_lab.distributed.communicators`); one worker if None.
-        seed: integer, 0 to 2 147 483 647, from which dropout is drawn.
-        options: with a scheme, the config that says what goes whole, and has clipping and weight decay.
+        communicator: the participants (`dgc_lab.distributed.communicators`); one worker if None.
+        seed: integer, 0 to 2 147 483 647, for dropout.
+        options: with a scheme, the config that selects the tensors sent uncompressed and sets clipping and weight
+            decay.
 
     Attributes:
         names: name of each trained tensor, such as ``dense/kernel``.
-        sizes: elements in each of them.
+        sizes: number of elements of each trained tensor.
         traces: how often TensorFlow has traced the training step.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument is not allowed; the message names it.
 
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -108,7 +111,7 @@ class ModelTrainer:
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
         if not model.trainable_weights:
-            raise ValueError(f"model must have weights to train, {model.name!r} has none")
+            raise ValueError(f"model must have trainable weights, {model.name!r} has none")
         for name, value in {"loss": loss, "batches": batches}.items():
             if not callable(value):
                 raise ValueError(f"{name} must be a function, got {value!r}")
@@ -118,10 +121,10 @@ class ModelTrainer:
         self.learning_rate, self.seed = learning_rate, tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
         self.communicator = communicator or OneWorker()
         if self.communicator.each_rank is not self.communicator:
-            told = "for HierarchicalCommunicator take Keras and its DistributedOptimizer"
-            raise ValueError(f"communicator must make each rank a worker; {told}")
+            kind = type(self.communicator).__name__
+            raise ValueError(f"communicator must make each rank a worker, got {kind}: use DistributedOptimizer for it")
         if keras.mixed_precision.dtype_policy().name == "mixed_float16":
-            raise ValueError("the policy must not be mixed_float16: this loop scales no loss. Use mixed_bfloat16")
+            raise ValueError("the policy must not be mixed_float16: this loop has no loss scaling. Use mixed_bfloat16")
         self.weights = [weight.value for weight in model.trainable_weights]
         self.names = [weight.path.removeprefix(f"{model.name}/") for weight in model.trainable_weights]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
@@ -131,16 +134,17 @@ class ModelTrainer:
         self.compressor = Compressor(config, self.weights, self.communicator, self.names, options)
         self.config = self.compressor.config
         self.has_scheme = isinstance(config, Scheme)
-        if self.has_scheme:  # which has its own ratio
+        if self.has_scheme:  # a scheme has its own ratio
             self.config = dataclasses.replace(self.config, ratio=1.0, warm_up=())
         self.first_values = [variable.numpy() for variable in (*self.weights, *self.statistics)]
         self.traces = 0
-        self._of_worker = tf.function(self._own)  # one trace for all workers; a large model's takes many seconds
+        # One trace for all workers: a large model's takes many seconds.
+        self._traced_gradients = tf.function(self._worker_gradients)
         self._calls = StepsAtOnce(self._train_step, self.communicator.size + len(self.weights) + 1)
 
     @property
     def sent_whole(self) -> list[str]:
-        """Names of the weights whose gradients go whole, at any ratio: those of one dimension, and small ones."""
+        """Names of the weights whose gradients are sent uncompressed at any ratio: vectors and small tensors."""
         return [self.names[i] for i in self.compressor.parts.uncompressed]
 
     def run(
@@ -152,28 +156,29 @@ class ModelTrainer:
         stop: Callable[[], bool] = bool,
         look_every: int | None = None,
     ) -> Iterator[DistributedStep | Evaluation]:
-        """Train from the first weights on.
+        """Train from the initial weights.
 
         Args:
             steps: number of updates, at least 1.
-            ratio: share of the elements that a worker sends, in place of the config's; its warm-up stays. A scheme
-                has its own.
-            evaluate: a function of the model to (accuracy, loss), called on the first worker.
-            evaluations: how often, at even distances; the last time is after the last step.
-            stop: asked before every call of TensorFlow, which takes some steps; when it says True on any rank, all end
-                after the same step.
-            look_every: for a caller that looks at the trainer, saves it, or times what happens between two events: at
-                multiples of this many steps, no more has happened than the events say.
+            ratio: share of the elements that a worker sends, instead of the config's ratio; the warm-up stays. Must be
+                None with a scheme, which has its own.
+            evaluate: function of the model that returns (accuracy, loss); called on the first worker.
+            evaluations: number of evaluations, evenly spaced; the last one follows the last step.
+            stop: called before every TensorFlow call, which runs several steps. If it returns True on any rank, all
+                ranks stop after the same step.
+            look_every: for a caller that inspects or saves the trainer, or times events: after every multiple of this
+                many steps, the trainer is in the state that the latest event describes.
 
         Yields:
-            A `DistributedStep` after every update, and an `Evaluation` now and then. Before one and at the end, batch
-            normalization's statistics are averaged over the workers. Several steps run at once, so the weights can be
-            some steps ahead of a `DistributedStep`; at an `Evaluation`, and where ``look_every`` says so, they are not.
+            A `DistributedStep` after every update, and an `Evaluation` at regular intervals. Before an evaluation and
+            at the end, batch normalization's statistics are averaged over the workers. Several steps run in one call,
+            so the weights can be some steps ahead of a `DistributedStep`. They are never ahead of an `Evaluation`, or
+            at a multiple of ``look_every``.
 
         Raises:
-            ValueError: an argument is not as said above.
-            RanksDisagree: ranks have different models or configs, or run differently.
-            TrainingDiverged: a worker's gradient held NaN or infinity; on all ranks.
+            ValueError: an argument is not allowed; the message names it.
+            RanksDisagree: ranks have different models, configs or arguments.
+            TrainingDiverged: a worker's gradient contains NaN or infinity; raised on all ranks.
         """
         check_whole("steps", steps, 1)
         check_whole("evaluations", evaluations, 1)
@@ -186,13 +191,13 @@ class ModelTrainer:
         yield from self._train(config, steps, evaluate, evaluations, stop, look_every)
 
     def reset(self) -> None:
-        """Back to the first weights and an empty state."""
+        """Restore the initial weights and clear the compressor's state."""
         for variable, value in zip([*self.weights, *self.statistics], self.first_values, strict=True):
             variable.assign(value)
         self.compressor.reset()
 
     def reseed(self, seed: int, model: keras.Model) -> None:
-        """Train with another seed, and from the first weights of a model like this one; for `batches_of`."""
+        """Reset with another seed and the weights of a similar model; ``batches`` must come from `batches_of`."""
         for own in (self.seed, self.batches.keywords["seed"], self.compressor.seed):
             own.assign(seed)
         self.first_values = [variable.numpy() for variable in (*model.trainable_weights, *statistics_of(model))]
@@ -200,29 +205,29 @@ class ModelTrainer:
 
     @property
     def steps_done(self) -> int:
-        """Updates since the first weights."""
+        """Number of updates since the initial weights."""
         return int(self.compressor.step)
 
     def _train(self, config, steps, evaluate, evaluations, stop=bool, look_every=None):
-        """The loop, from the present state to that after ``steps`` updates."""
+        """Train from the current state up to ``steps`` updates."""
         if look_every is not None:
             check_whole("look_every", look_every, 1)
         if not self.traces:
             self._warm_up(config)
         step, seconds, dense_bytes, workers = self.steps_done, 0.0, 4 * int(self.sizes.sum()), self.communicator.size
         self._calls.begin()
-        if step >= steps and evaluate is not None and self.communicator.first == 0:  # it goes on from its end
+        if step >= steps and evaluate is not None and self.communicator.first == 0:  # resumed at its end
             yield Evaluation(step, *map(float, evaluate(self.model)))
         while step < steps:
             due = next_evaluation(step, steps, evaluations)
             looked_at = step + look_every - step % look_every if look_every else due
             end = min(step + self._calls.size, due, looked_at)
             ratios = [config.ratio_at(number) for number in range(step, end)]
-            told, each, error = self._calls(step, ratios, stop())
+            results, each, error = self._calls(step, ratios, stop())
             stopping = error is None and self._calls.size == 0
-            if (stopping or step + len(told) == due) and self.communicator.local < workers:
+            if (stopping or step + len(results) == due) and self.communicator.local < workers:
                 average_statistics(self.model, self.communicator)  # simulated workers share theirs anyway
-            for ratio, row in zip(ratios, told, strict=False):
+            for ratio, row in zip(ratios, results, strict=False):
                 losses, kept, sent = row[:workers].astype(np.float32), row[workers:-1], int(row[-1])
                 step, seconds, overall = step + 1, seconds + each, float(kept.sum() / self.sizes.sum())
                 loss = float(losses.mean())
@@ -235,7 +240,7 @@ class ModelTrainer:
                 yield Evaluation(step, *map(float, evaluate(self.model)))
 
     def _warm_up(self, config):
-        """Trace the step and run it once, which is no part of a run's time, and undo what it did."""
+        """Trace the step and run it once, outside the measured time, and undo its changes."""
         variables = [*self.weights, *self.statistics, *self.compressor.state]
         before = [variable.numpy() for variable in variables]
         *_, error = self._calls(0, [1.0])
@@ -244,40 +249,40 @@ class ModelTrainer:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
-    def _own(self, turn, statistics, drift):
-        """One worker's loss and gradients of a batch, and where its moving statistics move to from the given ones.
+    def _worker_gradients(self, batch, statistics, deltas):
+        """Return one worker's loss and gradients on a batch, and its new moving statistics.
 
-        With a drift, at the weights that far from those that all have in common.
+        The step starts from the given ``statistics``, and from the common weights plus the worker's local ``deltas``.
         """
-        common = [tf.identity(weight) for weight in self.weights[: len(drift)]]
-        for weight, value, far in zip(self.weights, common, drift, strict=False):
-            weight.assign(value + tf.cast(far, value.dtype))
+        common = [tf.identity(weight) for weight in self.weights[: len(deltas)]]
+        for weight, value, delta in zip(self.weights, common, deltas, strict=False):
+            weight.assign(value + tf.cast(delta, value.dtype))
         for variable, value in zip(self.statistics, statistics, strict=True):
-            variable.assign(value)  # every worker goes on from its own statistics, not from its neighbour's
+            variable.assign(value)  # not the values that the previous worker's forward pass left
         for number, state in enumerate(self.dropout_states):
-            state.assign(tf.cast(tf.stack([self.seed + number, turn]), state.dtype))
-        inputs, targets = self.batches(turn)
+            state.assign(tf.cast(tf.stack([self.seed + number, batch]), state.dtype))
+        inputs, targets = self.batches(batch)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self.loss(targets, self.model(inputs, training=True)))
-            # Regularizers, too, as in fit.
+            # Add the regularization losses, as fit does.
             loss = tf.add_n([loss, *(tf.cast(each, loss.dtype) for each in self.model.losses)])
         gradients = tape.gradient(loss, self.weights)
         for weight, value in zip(self.weights, common, strict=False):
             weight.assign(value)
         return loss, gradients, [tf.identity(variable) for variable in self.statistics]
 
-    def _train_step(self, step, ratio, wish):
-        """One update of all workers: their losses, what was kept of each tensor, bytes sent; and the smallest wish."""
+    def _train_step(self, step, ratio, requested):
+        """Update all workers once; return losses, elements sent of each tensor and bytes, and the smallest request."""
         self.traces += 1  # Python runs only while TensorFlow traces
         communicator = self.communicator
         before = [tf.identity(variable) for variable in self.statistics]
-        turns = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
-        drifts = self.compressor.local.by_worker if self.compressor.local else [[]] * communicator.local
-        drifts = [[tf.convert_to_tensor(drift) for drift in own] for own in drifts]
-        every = [self._of_worker(turn, before, drift) for turn, drift in zip(turns, drifts, strict=True)]
+        batches = [step * communicator.size + communicator.first + worker for worker in range(communicator.local)]
+        deltas = self.compressor.local.by_worker if self.compressor.local else [[]] * communicator.local
+        deltas = [[tf.convert_to_tensor(delta) for delta in own] for own in deltas]
+        every = [self._traced_gradients(batch, before, own) for batch, own in zip(batches, deltas, strict=True)]
         losses, gradients, moved = zip(*every, strict=True)
-        metadata = [tf.stack([tf.cast(loss, tf.float32), wish]) for loss in losses]
-        # They move by a fixed share of each batch's, so averaging in every step or at the end comes to the same.
+        metadata = [tf.stack([tf.cast(loss, tf.float32), requested]) for loss in losses]
+        # Moving averages are linear in the batches' statistics: averaging in every step or at the end is the same.
         for variable, values in zip(self.statistics, zip(*moved, strict=True), strict=True):
             variable.assign(mean(values))
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
@@ -285,8 +290,8 @@ class ModelTrainer:
         for weight in self.model.trainable_weights:
             if weight.constraint is not None:
                 weight.assign(weight.constraint(weight))
-        losses, wishes = tf.unstack(report.metadata, axis=1)
+        losses, requests = tf.unstack(report.metadata, axis=1)
         sent = report.allreduce_bytes + report.allgather_bytes
-        with tf.control_dependencies([self.compressor.step.read_value()]):  # only a step that was made tells of itself
-            told = [tf.cast(part, tf.float64) for part in (losses, report.num_sent, sent[None])]
-            return tf.concat(told, 0), tf.reduce_min(wishes)
+        with tf.control_dependencies([self.compressor.step.read_value()]):  # only a completed step has results
+            results = [tf.cast(part, tf.float64) for part in (losses, report.num_sent, sent[None])]
+            return tf.concat(results, 0), tf.reduce_min(requests)

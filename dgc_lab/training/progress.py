@@ -1,6 +1,6 @@
-"""Progress of a sweep, counted from its events: what widgets, the terminal and progress bars show.
+"""Progress of a sweep, counted from its events, for widgets, the terminal and progress bars.
 
-It knows neither a clock nor a widget.
+It uses neither a clock nor a widget.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted,
 
 
 class SweepProgress:
-    """State of a sweep of ``names``, with ``steps`` updates in each row; `take` updates it with each event.
+    """Progress of the rows ``names`` of a sweep, with ``steps`` updates each; `take` updates it with every event.
 
     Attributes:
-        done, total: updates so far, and in all: without those of rows that the file ``out`` already has, and without
-            those that a diverged row does not make any more.
-        name: the current row's.
-        rows, found: the finished rows, and how many of them the file already had.
-        failures: for each diverged row, the reason.
+        done, total: updates so far, and in all. ``total`` excludes rows that the file ``out`` already contains, and
+            the updates that a diverged row skips.
+        name: name of the current row.
+        rows, found: the finished rows, and how many of them the file already contained.
+        failures: the reason for each diverged row.
         step, evaluation: the latest `Step` and `Evaluation`; None before the first.
-        seconds: since the sweep began, at the latest event.
+        seconds: time from the start of the sweep to the latest event.
         stopped: whether the caller ended the sweep early.
 
     Example:
@@ -38,10 +38,10 @@ class SweepProgress:
         self.done, self.total, self.seconds = 0, steps * len(names), 0.0
         self.name, self.step, self.evaluation = "", None, None
         self.rows, self.found, self.failures, self.stopped = [], 0, [], False
-        self._row_began = 0  # updates made before the current row
+        self._row_began = 0  # updates before the current row
 
     def take(self, event, seconds: float = 0.0) -> None:
-        """Count an event that came ``seconds`` after the sweep began."""
+        """Update the progress with an event that came ``seconds`` after the start of the sweep."""
         self.seconds = seconds
         if isinstance(event, RowStarted):
             self.name, self._row_began = self.names[event.number], self.done
@@ -70,16 +70,16 @@ class SweepProgress:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that the other updates take at the mean speed so far; infinite before the first."""
+        """Estimated seconds for the remaining updates at the mean speed so far; infinite before the first."""
         return self.seconds * (self.total - self.done) / self.done if self.done else math.inf
 
     @property
     def failure(self) -> TrainingDiverged | None:
-        """The error of the rows that diverged while others finished."""
+        """Error with the reasons of all diverged rows; None if no row diverged."""
         return TrainingDiverged(" ".join(f"{reason}." for reason in self.failures)) if self.failures else None
 
     def message(self) -> str:
-        """Return how far the sweep is in words; "" before its first update."""
+        """Return the progress as text; "" before the first update."""
         if self.stopped:
             kept = "Finished rows are kept; Run continues with the others."
             return f"Stopped at step {self.done} of {self.total}. {kept}"

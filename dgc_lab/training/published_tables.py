@@ -1,6 +1,6 @@
-"""The published MNIST figures that the lessons put to the test, and the config that goes with them.
+"""The published MNIST results that the lessons put to the test, and their settings.
 
-Masking on one worker and on two: share of the gradient sent, test accuracy and test loss after 20 000 steps in all.
+Masking on one worker and on two: share of the gradient sent, test accuracy and test loss after 20 000 steps in total.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import pandas as pd
 from dgc_lab.common import check_choice, check_whole, results_file
 from dgc_lab.training.sweeps import read_rows, table
 
-#: Updates of each published row, of all workers together.
+#: Number of updates for each published row, summed over the workers.
 PUBLISHED_STEPS = 20_000
-#: One worker, masking, as published: by ratio, test accuracy and test loss.
+#: Published test accuracy and test loss of masking on one worker, by ratio.
 SINGLE_NODE = {
     1.0: (0.9908, 0.0285),
     0.1: (0.9887, 0.0331),
@@ -27,7 +27,7 @@ SINGLE_NODE = {
     0.001: (0.4099, 2.2113),
     0.0: (0.2211, 2.2470),
 }
-#: Two workers, masking, as published: by ratio, test accuracy and test loss.
+#: Published test accuracy and test loss of masking on two workers, by ratio.
 TWO_NODE = {
     1.0: (0.9908, 0.0210),
     0.95: (0.9905, 0.0266),
@@ -45,7 +45,7 @@ METHODS = ("masking", "masking_per_tensor", "dgc")
 
 
 def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", seed: int = 0):
-    """The published config; ``scope``, there the first tensor's, is as in `dgc_lab.compression.thresholds`."""
+    """Return the published settings; ``scope``, published as "first", is as in `dgc_lab.compression.thresholds`."""
     from dgc_lab.training.masking_trainer import MaskingConfig
 
     own = {"dataset": "mnist", "steps": steps, "batch": 100, "learning_rate": 0.001, "momentum": 0.9, "seed": seed}
@@ -53,11 +53,12 @@ def single_node_settings(steps: int = PUBLISHED_STEPS, scope: str = "first", see
 
 
 def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
-    """The published config for two workers: twice the learning rate, and half of ``steps`` each.
+    """Return the published settings for two workers: twice the learning rate, and half of ``steps`` each.
 
-    ``"masking"`` is as published: the first tensor's threshold, and what it does not let pass is dropped. ``"dgc"`` is
-    the complete algorithm: a threshold per tensor, small tensors and vectors whole, the paper's warm-up in the first
-    16 % of the steps. ``"masking_per_tensor"`` has all of these, and drops.
+    ``"masking"`` is as published: the first tensor's threshold applies to all tensors, and the elements below it are
+    dropped. ``"dgc"`` is the complete algorithm: a threshold per tensor, small tensors and vectors uncompressed, and
+    the paper's warm-up in the first 16 % of the steps. ``"masking_per_tensor"`` is the same without accumulation.
+    Raises ValueError if ``method`` is unknown or ``steps`` is odd.
     """
     from dgc_lab.compression.config import MASKING
     from dgc_lab.training.distributed_trainer import DistributedConfig
@@ -70,39 +71,41 @@ def two_node_settings(method: str, steps: int = PUBLISHED_STEPS, seed: int = 0):
     else:
         switches = {"warm_up": "paper", "warm_up_steps": max(1, steps // 50), "accumulate": method == "dgc"}
     own = {"dataset": "mnist", "steps": steps // 2, "batch": 100, "learning_rate": 0.002, "momentum": 0.9, "seed": seed}
-    return DistributedConfig(**own, evaluations=2, **switches)  # one takes as long as 30 steps, and a rank waits for it
+    return DistributedConfig(**own, evaluations=2, **switches)  # one takes as long as 30 steps; the other rank waits
 
 
 def beside_published(rows: list[dict], published: dict = SINGLE_NODE) -> pd.DataFrame:
-    """Return the table of ``rows``, with columns of published accuracy and loss if there are rows on MNIST."""
+    """Return the table of ``rows``, with columns for published accuracy and loss if there are rows on MNIST."""
     frame = table(rows)
     if not any(row["dataset"] == "mnist" for row in rows):
         return frame
-    # Where all rows are of one data set, the table has no column for it.
+    # The table has no column for the data set if all rows have the same.
     on_mnist = frame["dataset"] == "mnist" if "dataset" in frame else [row["dataset"] == "mnist" for row in rows]
-    for place, name in enumerate(("accuracy", "loss")):
-        figures = {ratio: pair[place] for ratio, pair in published.items()}
+    for number, name in enumerate(("accuracy", "loss")):
+        figures = {ratio: pair[number] for ratio, pair in published.items()}
         frame[f"published {name}"] = frame["ratio"].map(figures).where(on_mnist)
     return frame
 
 
 def single_node_rows(scope: str = "first") -> list[dict]:
-    """The rows of the single-node table as they were made for this lab, from ``results/``: 20 000 steps each.
+    """Return this lab's rows of the single-node table from ``results/``: 20 000 steps each.
 
-    ``scope`` is ``"first"``, the published code's threshold, or ``"tensor"``, each tensor its own; else a ValueError.
+    ``scope`` is ``"first"``, as in the published code, or ``"tensor"``, a threshold per tensor. Raises ValueError if
+    it is neither.
 
     Example:
         >>> [row["ratio"] for row in single_node_rows("tensor")]
         [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
     """
     check_choice("scope", scope, ("first", "tensor"))
-    return _made("single_node_first", f"single_node_{scope}", seed=0)
+    return _stored_rows("single_node_first", f"single_node_{scope}", seed=0)
 
 
 def two_node_rows(method: str, seed: int = 0) -> list[dict]:
-    """The rows of the two-node table as they were made for this lab, from ``results/``: 10 000 steps on each rank.
+    """Return this lab's rows of the two-node table from ``results/``: 10 000 steps on each rank.
 
-    ``method`` is one of `two_node_settings`, else a ValueError; ``seed`` 1 and 2 have a row each.
+    ``method`` is one of those of `two_node_settings`; seeds 1 and 2 have one row each. Raises ValueError if ``method``
+    is unknown or ``seed`` is negative.
 
     Example:
         >>> [row["ratio"] for row in two_node_rows("masking")]
@@ -110,10 +113,10 @@ def two_node_rows(method: str, seed: int = 0) -> list[dict]:
     """
     check_choice("method", method, METHODS)
     check_whole("seed", seed, 0)
-    return _made("two_node_dgc" if method == "dgc" else "two_node_masking", f"two_node_{method}", seed=seed)
+    return _stored_rows("two_node_dgc" if method == "dgc" else "two_node_masking", f"two_node_{method}", seed=seed)
 
 
-def _made(whole: str, name: str, seed: int) -> list[dict]:
-    """A file's rows of a seed; that of ratio 1 is ``whole``'s: where all is sent, no threshold makes a difference."""
+def _stored_rows(dense: str, name: str, seed: int) -> list[dict]:
+    """Return a file's rows of a seed; the row of ratio 1, where thresholds have no effect, comes from ``dense``."""
     rows = read_rows(results_file(f"{name}.jsonl"), {"seed": seed})
-    return rows if whole == name else read_rows(results_file(f"{whole}.jsonl"), {"ratio": 1.0, "seed": seed}) + rows
+    return rows if dense == name else read_rows(results_file(f"{dense}.jsonl"), {"ratio": 1.0, "seed": seed}) + rows

@@ -1,4 +1,4 @@
-"""The learning rate when workers are added: the same examples in all, so fewer updates the more they are. Lesson 7."""
+"""Learning rates for more workers, which share the same number of examples and so make fewer updates. Lesson 7."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
 from dgc_lab.workloads.models import digits_cnn
 
-# Whole gradients with momentum. That each tensor goes whole spares the search for thresholds that let all pass.
-WHOLE = DGCConfig(ratio=1.0, momentum=0.9, dense_below=2**31)
+# Momentum SGD. Sending each tensor uncompressed avoids the search for thresholds that every element passes.
+UNCOMPRESSED = DGCConfig(ratio=1.0, momentum=0.9, dense_below=2**31)
 
 
 class RateOfStep(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate of each step by a list that can be changed, without tracing the training anew."""
+    """Learning-rate schedule with a rate for each step; the rates can change without a new trace."""
 
     def __init__(self, steps: int):
         self.rates = tf.Variable(tf.zeros([steps]), trainable=False)
 
     def set(self, rate) -> None:
-        """Take the rates of a number or of a function of the step, such as another schedule."""
+        """Set the rates from a number, or from a function of the step, such as another schedule."""
         steps = range(self.rates.shape[0])
         self.rates.assign([float(rate(step) if callable(rate) else rate) for step in steps])
 
@@ -39,9 +39,9 @@ class RateOfStep(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def updates(workers: int, examples: int, batch: int = 16) -> int:
-    """How many updates N workers make of so many examples, ``batch`` of them each.
+    """Return how many updates ``workers`` make with ``examples`` in total and ``batch`` examples per worker.
 
-    A ValueError for fewer than one of any.
+    Raises ValueError if an argument is not a whole number of at least 1.
 
     Example:
         >>> updates(1, 1600), updates(8, 1600)
@@ -55,20 +55,20 @@ def updates(workers: int, examples: int, batch: int = 16) -> int:
 def accuracy_by_rate(
     runs: dict, examples: int, batch: int = 16, seeds: Sequence[int] = (0, 1, 2), data: Dataset | None = None
 ) -> pd.DataFrame:
-    """Train `dgc_lab.workloads.digits_cnn` on whole gradients with momentum, by simulated workers.
+    """Train `dgc_lab.workloads.digits_cnn` on simulated workers with momentum and uncompressed gradients.
 
     Args:
-        runs: by label, the number of workers, and the learning rate: a number or a function of the step.
-        examples: that all workers of a run see together.
-        batch: examples of one worker in an update.
-        seeds: for first weights and order of the examples.
-        data: the digits, when they are loaded already.
+        runs: pairs of number of workers and learning rate, by label; the rate is a number or a function of the step.
+        examples: number of examples that all workers of a run see together.
+        batch: examples per worker in an update.
+        seeds: seeds for initial weights and order of the examples.
+        data: the digits, if they are loaded already.
 
     Returns:
-        Test accuracies: a row for each label, a column for each seed; NaN where the training diverged.
+        Test accuracies with a row for each label and a column for each seed; NaN if the training diverged.
 
     Raises:
-        ValueError: batch is below 1, or examples are too few for an update of all workers.
+        ValueError: an argument is not allowed, or there are too few examples for one update of all workers.
 
     Example:
         >>> accuracy_by_rate({"one": (1, 0.1), "two": (2, 0.2)}, examples=64, seeds=[0]).shape
@@ -80,10 +80,10 @@ def accuracy_by_rate(
         check_whole("seeds", seed, 0)
     check_whole("examples", examples, batch * max(workers for workers, _ in runs.values()), 10**9)
     data, found = data or load("digits"), {}
-    for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace for each number of workers
+    for workers in dict.fromkeys(workers for workers, _ in runs.values()):  # one trace per number of workers
         steps = updates(workers, examples, batch)
         batches, rate = batches_of(data.x_train, data.y_train, batch), RateOfStep(steps)
-        trainer = ModelTrainer(digits_cnn(), cross_entropy, batches, WHOLE, rate, SimulatedWorkers(workers))
+        trainer = ModelTrainer(digits_cnn(), cross_entropy, batches, UNCOMPRESSED, rate, SimulatedWorkers(workers))
         evaluate = make_evaluator(data.x_test, data.y_test)
         for label, (_, rates) in ((label, run) for label, run in runs.items() if run[0] == workers):
             rate.set(rates)
@@ -91,12 +91,12 @@ def accuracy_by_rate(
                 trainer.reseed(number, digits_cnn(number))
                 found[label, number] = last_accuracy(trainer.run(steps, evaluate=evaluate, evaluations=1))
         del trainer, evaluate
-        free_memory()  # their traces
+        free_memory()  # of their traces
     return pd.DataFrame([[found[label, seed] for seed in seeds] for label in runs], list(runs), list(seeds))
 
 
 def last_accuracy(events) -> float:
-    """Accuracy by the evaluation that ends a training's events; NaN where it diverged."""
+    """Return the accuracy of the last event, an evaluation; NaN if the training diverged."""
     try:
         *_, last = events
     except TrainingDiverged:

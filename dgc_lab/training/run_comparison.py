@@ -13,9 +13,9 @@ from dgc_lab.training.progress import SweepProgress
 
 
 def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
-    """Train with a progress bar, behind a ``label``, and return all events.
+    """Train with a progress bar that shows ``label``, and return all events.
 
-    ``run`` is the generator that `dgc_lab.training.ModelTrainer.run` returns, ``steps`` how many updates it makes.
+    ``run`` is the generator that `dgc_lab.training.ModelTrainer.run` returns, ``steps`` its number of updates.
 
     Raises:
         ValueError: ``steps`` is not a whole number of at least 0, or ``label`` is not text.
@@ -36,7 +36,7 @@ def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
             events.append(event)
             progress.take(event)
             bar.update(progress.done - bar.n)
-    free_memory()  # the trainer and its traces
+    free_memory()  # of the trainer and its traces
     return events
 
 
@@ -56,17 +56,17 @@ def evaluations_of(events) -> list[Evaluation]:
 
 
 def comparison(runs: dict) -> pd.DataFrame:
-    """Compare runs: accuracy and loss at the end, and bytes that a worker sent in a step.
+    """Compare the final accuracy and loss of runs, and the bytes that a worker sent per step.
 
     Args:
-        runs: the events of each finished run by label, with an evaluation at the end.
+        runs: the events of each finished run, by label, with an evaluation at the end.
 
     Returns:
         Columns ``accuracy`` and ``test loss`` (after the last step), ``kB a step`` (mean over all steps, including
-        warm-up), ``kB a step at the end`` (the last one), and ``times fewer at the end`` (than the dense gradient).
+        warm-up), ``kB a step at the end`` (last step), and ``times fewer at the end`` (compared to the dense gradient).
 
     Raises:
-        ValueError: there is no run, or a run has no evaluation.
+        ValueError: there are no runs, or a run has no updates or no evaluation.
 
     Example:
         >>> step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
@@ -88,7 +88,7 @@ def comparison(runs: dict) -> pd.DataFrame:
 
 
 def spread(figures: dict) -> pd.DataFrame:
-    """Return mean, least and greatest of each label's figures, one for each seed, to judge differences between labels.
+    """Return mean, minimum and maximum of each label's figures, one per seed, to judge differences between labels.
 
     Example:
         >>> spread({"dense": [0.97, 0.98, 0.96]}).round(3).values.tolist()
@@ -104,4 +104,4 @@ def check_runs(runs: dict) -> None:
         raise ValueError("runs must hold at least one run, got none")
     for label, events in runs.items():
         if not steps_of(events) or not evaluations_of(events):
-            raise ValueError(f"runs must have been evaluated: pass evaluate= to run() of {label!r}")
+            raise ValueError(f"runs must have updates and an evaluation: pass evaluate= to run() of {label!r}")

@@ -1,7 +1,7 @@
-"""A sweep over ratios: one training run and one row per ratio, kept in a file as each row ends. Lessons 4 and 5.
+"""Sweeps over ratios: one training run and one row per ratio; finished rows are saved in a file. Lessons 4 and 5.
 
-The file holds one JSON object per line. Every row carries its whole configuration, so a sweep finds its own rows in
-it, goes on where it stopped, and never takes over a row that another configuration made.
+The file contains one JSON object per line. Every row records its whole configuration, so a sweep finds its own rows
+and resumes where it stopped. It never uses a row of another configuration.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
-BEFORE = {"scheme": "dgc"}  # what rows have that do not say so
+LEGACY_VALUES = {"scheme": "dgc"}  # values of settings that older rows do not record
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 
 
 def configuration(settings: MaskingConfig, data: Dataset) -> dict:
-    """What two rows must have in common to stand in one table: all settings, the model and the very examples."""
+    """Return what rows of one table have in common: all settings, the model, and a fingerprint of the data."""
     return {**settings.facts(), "model": settings.model, "data": data.fingerprint()}
 
 
@@ -43,21 +43,21 @@ def sweep(
     data: Dataset | None = None,
     trainer: Trainer | DistributedTrainer | TrainerOnRanks | None = None,
 ) -> Iterator:
-    """Train once per ratio and yield what happens: `RowStarted`, the trainer's events, `RowEnded` or `RowFailed`.
+    """Train once per ratio and yield events: `RowStarted`, the trainer's events, then `RowEnded` or `RowFailed`.
 
-    The arguments are checked, the data loaded and the file read at the call, before the first event is asked for.
+    The call itself checks the arguments, loads the data and reads the file; training starts with the first event.
 
     Args:
-        settings: everything but the ratio (`dgc_lab.training.MaskingConfig`).
-        ratios: shares of the gradient to keep, each in [0, 1]; at least one, none twice.
-        out: file for the finished rows; rows that this configuration has there already are not made again.
-        data: the data set, when it is loaded already.
-        trainer: one made with these settings before, to spare its second trace; comes with its data.
+        settings: all settings except the ratio (`dgc_lab.training.MaskingConfig`).
+        ratios: distinct shares of the gradient to keep, each in [0, 1]; at least one.
+        out: file for finished rows. Ratios with a row of this configuration in it are not trained again.
+        data: the data set, if it is loaded already.
+        trainer: a trainer with the same settings, to avoid another trace; its data set is used.
 
     Raises:
-        ValueError: ratios is empty, names a ratio twice or one outside [0, 1], or one other than 1 with rule "off";
-            the trainer was made with other settings, or chooses by masks of its own while rows go to a file.
-        DataError: the data set could not be had.
+        ValueError: ratios is empty, contains a ratio twice, one outside [0, 1], or one other than 1 with rule "off";
+            the trainer has other settings, or custom masks although ``out`` is given.
+        DataError: the data set cannot be loaded.
 
     Example:
         >>> from dgc_lab.training import MaskingConfig
@@ -65,15 +65,15 @@ def sweep(
         >>> [event.row["ratio"] for event in events if isinstance(event, RowEnded)]
         [1.0, 0.1]
     """
-    from dgc_lab.training.masking_trainer import Trainer, check_alone
+    from dgc_lab.training.masking_trainer import Trainer, check_one_worker
 
     ratios = checked_ratios(ratios)
     if trainer and trainer.settings != settings:
-        raise ValueError(f"trainer must have been made with these settings, {settings}; its own are {trainer.settings}")
+        raise ValueError(f"trainer must have the settings of the sweep, {settings}, got {trainer.settings}")
     if getattr(trainer, "has_masks", False) and out is not None:
-        raise ValueError("out must be None for a trainer with masks of its own: a row would not say what they were")
+        raise ValueError("out must be None for a trainer with custom masks, which rows do not record")
     if not trainer:
-        check_alone(settings)
+        check_one_worker(settings)
     data = trainer.data if trainer else data or load(settings.dataset)
     trainer_of = functools.cache(lambda settings: trainer or Trainer(settings, data))
     return train_each([(settings, ratio) for ratio in ratios], trainer_of, data, out)
@@ -86,16 +86,18 @@ def train_each(
     out: str | os.PathLike | None = None,
     more: Callable = lambda trainer: {},
 ) -> Iterator:
-    """The events of `sweep` for runs that differ in more than the ratio; at the call all is checked, and the file read.
+    """Yield the events of `sweep` for runs that differ in more than the ratio.
+
+    The call itself checks the arguments and reads the file.
 
     Args:
-        runs: settings and ratio of each, none twice.
-        trainer_of: function of the settings to a trainer for them, asked where a row is not there yet.
-        out: file for the finished rows, which are looked for in it.
-        more: function of the trainer, after a run, to what else its row says.
+        runs: distinct pairs of settings and ratio.
+        trainer_of: function of the settings that returns a trainer; called for each run without a row.
+        out: file for finished rows; runs with a row in it are not trained again.
+        more: function of the trainer that returns additional fields of the row, called after each run.
 
     Raises:
-        ValueError: there are no runs, one is there twice, or a ratio that its settings do not allow.
+        ValueError: there are no runs, two runs are equal, or a run's settings do not allow its ratio.
     """
     same = [{**configuration(settings, data), "ratio": ratio} for settings, ratio in check_some("runs", runs)]
     for (settings, ratio), own in zip(runs, same, strict=True):
@@ -127,12 +129,12 @@ def _train_each(runs, same, finished, trainer_of, out, more):
             with interrupt_held_back():
                 if out is not None:
                     append_row(out, row)
-        finally:  # told before an interrupt that waited, and where it cannot be written
+        finally:  # report the row before a delayed interrupt, and even if writing failed
             yield RowEnded(number, row, from_file=False)
 
 
 def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
-    """Train at one ratio, pass its events on, and return the row."""
+    """Train at one ratio, yield the trainer's events, and return the row."""
     import tensorflow as tf
 
     kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
@@ -158,7 +160,10 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
 
 
 def checked_ratios(ratios) -> list[float]:
-    """The ratios as floats, in the order given; a ValueError for an empty list, a repeated or an impossible one."""
+    """Return the ratios as floats, in their order.
+
+    Raises ValueError if the list is empty, a ratio appears twice, or one is not in [0, 1].
+    """
     try:
         if any(isinstance(ratio, bool) for ratio in ratios):
             raise TypeError
@@ -175,10 +180,10 @@ def checked_ratios(ratios) -> list[float]:
 
 
 def parse_ratios(text: str) -> list[float]:
-    """Ratios from text: numbers between commas or spaces, each a share such as 0.01 or a percentage such as ``1%``.
+    """Parse ratios from text: shares such as 0.01 or percentages such as ``1%``, separated by commas or spaces.
 
     Raises:
-        ValueError: something in it is no number, or the list fails `checked_ratios`.
+        ValueError: a word of the text is not a number, or `checked_ratios` rejects the list.
 
     Example:
         >>> parse_ratios("1, 0.1, 1%")
@@ -187,7 +192,7 @@ def parse_ratios(text: str) -> list[float]:
     ratios = []
     for word in check_text("text", text).replace(",", " ").replace(";", " ").split():
         try:
-            # Divide the decimal digits, not the float: 0.1 % is then the same number as 0.001.
+            # Shift the decimal digits instead of dividing the float: 0.1 % then equals 0.001 exactly.
             ratios.append(float(f"{word[:-1]}e-2") if word.endswith("%") else float(word))
         except ValueError:
             raise ValueError(f"ratios must be numbers such as 0.01 or 1%, got {word!r}") from None
@@ -195,12 +200,13 @@ def parse_ratios(text: str) -> list[float]:
 
 
 def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
-    """Rows of a file that agree with ``same`` in every field; of a file that is not there, none.
+    """Return the rows of a file that agree with ``same`` in every field; none if the file does not exist.
 
-    A last line that a crash cut short is left out, since its row was not finished.
+    An incomplete last line, left by a crash, is ignored.
 
     Raises:
-        ValueError: another line is not a row; the message names file and line. LabError: it cannot be read.
+        ValueError: any other line is not a row; the message names file and line.
+        LabError: the file cannot be read.
 
     Example:
         >>> read_rows("not_there_yet.jsonl", {"steps": 300})
@@ -211,21 +217,21 @@ def read_rows(file: str | os.PathLike, same: dict) -> list[dict]:
     with at_file(file, "read"):
         lines, rows = file.read_text(encoding="utf-8", errors="replace").split("\n"), []
     for number, line in enumerate(lines, start=1):
-        rows.append(parsed_row(line))
+        rows.append(parse_row(line))
         cut_short = number == len(lines) and (line.startswith(ROW_START) or ROW_START.startswith(line))
         if rows[-1] is None and line.strip() and not cut_short:
-            told = f"line {number} of {file} is not a row of a sweep: {line[:80]!r}"
-            raise ValueError(f"{told}. Name another file; or, where it was a row, remove it, and the sweep goes on")
-    return [row for row in rows if row and is_of(row, same)]
+            problem = f"line {number} of {file} is not a row of a sweep: {line[:80]!r}"
+            raise ValueError(f"{problem}. Use another file; or, if it is a damaged row, remove it to resume the sweep")
+    return [row for row in rows if row and row_matches(row, same)]
 
 
-def is_of(row: dict, same: dict) -> bool:
-    """Whether a row agrees in every field; in those that it is older than, it has what was done then."""
-    return all(row.get(name, BEFORE.get(name)) == value for name, value in same.items())
+def row_matches(row: dict, same: dict) -> bool:
+    """Return whether a row agrees with ``same`` in every field; older rows lack the fields in `LEGACY_VALUES`."""
+    return all(row.get(name, LEGACY_VALUES.get(name)) == value for name, value in same.items())
 
 
-def parsed_row(line: str) -> dict | None:
-    """The row in a line of the file; None where the line holds no whole row."""
+def parse_row(line: str) -> dict | None:
+    """Return the row in a line of the file, or None if the line is not a complete row."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -234,12 +240,12 @@ def parsed_row(line: str) -> dict | None:
 
 
 def append_row(file: str | os.PathLike, row: dict) -> None:
-    """Add a row to the file and wait until it is on disk; a half line left by a crash is cut off first."""
+    """Append a row to the file and wait until it is on disk; remove an incomplete last line first."""
     with at_file(file), open(file, "a+b") as out:
         out.seek(0)
         before = out.read()
         last = before[before.rfind(b"\n") + 1 :]
-        if last and parsed_row(last.decode(errors="replace")) is None:
+        if last and parse_row(last.decode(errors="replace")) is None:
             out.truncate(len(before) - len(last))
             last = b""
         out.write((b"\n" if last else b"") + json.dumps(row).encode() + b"\n")
@@ -248,18 +254,18 @@ def append_row(file: str | os.PathLike, row: dict) -> None:
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """The rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent; largest ratio first.
+    """Return the rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent.
 
-    Settings in which the rows differ come in front, so that no two lines look alike that were made differently.
+    The largest ratio comes first. Settings in which the rows differ are the leftmost columns.
 
     Example:
         >>> table([{"ratio": ratio, "accuracy": 0.9, "steps": 300} for ratio in (0.1, 1)])["ratio"].tolist()
         [1.0, 0.1]
     """
-    rows = [{**BEFORE, **row} for row in rows]
+    rows = [{**LEGACY_VALUES, **row} for row in rows]
     names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
     differing = [name for name in names if name not in NO_SETTINGS and len({row.get(name) for row in rows}) > 1]
     counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
     frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])
-    # By ratio alone, in a stable order: runs to compare stand under each other.
+    # A stable sort by ratio alone keeps runs of the same ratio next to each other, in their order.
     return frame.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)

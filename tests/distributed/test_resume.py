@@ -116,7 +116,7 @@ def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
     fresh, saves = model_and_saves(tmp_path)
     saves.restore(fresh)
     saves.files.step = None  # as if never restored
-    with pytest.raises(LabError, match="holds step 6 of another run: restore it, or name an empty folder"):
+    with pytest.raises(LabError, match="holds step 6 of another run: restore it, or use an empty folder"):
         fit(fresh, saves, epochs=1)
     assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_5.npz", "rank_0_step_6.npz"}
 
@@ -191,7 +191,7 @@ def test_every_rank_says_that_no_step_is_there_of_all(tmp_path):
     for rank in range(2):
         files = RankFiles(tmp_path, OneOfTwo(rank), [tf.Variable(0.0)], {})
         files.communicator.told = tf.constant([[1, 1], [2, 3]])
-        words = r"holds steps \[2, 3\] of rank 1, and step 1 of another: bring .* or remove all rank_\*_step_\*.npz to"
+        words = r"holds steps \[2, 3\] of rank 1, but step 1 of another rank: .* or remove all rank_\*_step_\*.npz to"
         with pytest.raises(LabError, match=words):
             files.restore()
 
@@ -238,7 +238,7 @@ def test_bfloat16_is_saved_without_pickle_and_taken_for_nothing_else(tmp_path):
     assert RankFiles(tmp_path, OneWorker(), [variable], {}).restore() == 1
     assert variable.numpy().tolist() == [1.5, -2.0]
     half = tf.Variable(tf.zeros([2], tf.float16), name="half")
-    with pytest.raises(LabError, match=r"was saved by a run with half:0 of another type \(now float16\)"):
+    with pytest.raises(LabError, match=r"was saved by a run with half:0 of another dtype \(now float16\)"):
         RankFiles(tmp_path, OneWorker(), [half], {}).restore()
 
 

@@ -13,7 +13,9 @@ import pytest
 from dgc_lab.cluster import horovod_launcher as launcher
 from dgc_lab.cluster import private_network
 from dgc_lab.common import LabError
+from dgc_lab.distributed import traffic
 from dgc_lab.distributed.timeline import TimelineError, by_phase, read
+from dgc_lab.distributed.traffic import count_collective_bytes
 from dgc_lab.training.figures import timelines
 from kernels import until
 
@@ -47,15 +49,15 @@ def test_a_file_that_horovod_is_still_writing_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"this is no timeline of Horovod's"),
-        ("step,loss\n1,2", r"this is no timeline of Horovod's"),
+        ("", r"this is not a Horovod timeline"),
+        ("step,loss\n1,2", r"this is not a Horovod timeline"),
         ('{"ph": "B"}', r"must be a list of events"),
-        ("\xff\xfe\x00", r"this is no timeline of Horovod's"),
+        ("\xff\xfe\x00", r"this is not a Horovod timeline"),
         (
             '[{"name": "process_name", "ph": "M", "pid": 0}]',
-            r"of Horovod's: KeyError\('args'\) in an event",
+            r"Horovod timeline: KeyError\('args'\) in an event",
         ),
-        ('[{"name": "process_name", "ph": "M", "pid": 0, "args": {}}]', r"holds no phase: was anything exchanged"),
+        ('[{"name": "process_name", "ph": "M", "pid": 0, "args": {}}]', r"holds no phases: was a tensor exchanged"),
     ],
 )
 def test_files_that_are_no_timelines(tmp_path, text, message):
@@ -80,6 +82,14 @@ def test_the_picture_says_what_it_shows(tmp_path):
     assert len(one.lines) == 4
     assert len(many.collections) == 12
     assert picture._repr_mimebundle_()[0]["image/png"]
+
+
+def test_the_end_of_an_inner_count_keeps_the_outer_one():
+    with count_collective_bytes() as outer:
+        with count_collective_bytes():
+            pass
+        assert [count is outer for count in traffic.ACTIVE_COUNTS] == [True]
+    assert traffic.ACTIVE_COUNTS == []
 
 
 def test_horovodrun_needs_a_command_and_a_number():

@@ -96,10 +96,10 @@ def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_p
     with np.load(small_mnist[0]) as arrays:
         np.savez(tmp_path / "other.npz", **{**arrays, "x_test": 255 - arrays["x_test"]})
     here = TrainerOnRanks(settings, two_ranks, load("mnist", tmp_path / "other.npz"), small_mnist[0])
-    with pytest.raises(LabError, match=r"data must be what the ranks load from .*mnist.npz, and it is not"):
+    with pytest.raises(LabError, match=r"data must be the data set that the ranks load from .*mnist.npz, got another"):
         list(here.run(0.1))
     here = TrainerOnRanks(DistributedConfig(steps=2), two_ranks, load("mnist", tmp_path / "other.npz"))
-    with pytest.raises(LabError, match="data must be what the ranks load, and it is not: pass the path"):
+    with pytest.raises(LabError, match="data must be the data set that the ranks load, got another: pass path="):
         list(here.run(0.1))
 
 
@@ -251,7 +251,7 @@ def test_live_events_of_a_run_on_ranks(two_ranks, digits):
 
 
 def test_workers_must_match_the_ranks(two_ranks, digits):
-    with pytest.raises(ValueError, match="workers must be 2, as many as there are ranks, got 3"):
+    with pytest.raises(ValueError, match="workers must be 2, the number of ranks, got 3"):
         TrainerOnRanks(DistributedConfig(workers=3), two_ranks, digits)
 
 
@@ -414,7 +414,7 @@ def save_lose_and_restore(folder, saves):
 def test_a_rank_whose_files_are_lost_does_not_make_all_begin_anew(two_ranks, tmp_path):
     """With one save at most on any rank it may have come before the others': all begin anew."""
     assert two_ranks.run(save_lose_and_restore, str(tmp_path / "once"), 1) == [0, 0]
-    with pytest.raises(LabError, match="holds no save of rank 1, and others are there"):
+    with pytest.raises(LabError, match="holds no checkpoint of rank 1, but some of other ranks"):
         two_ranks.run(save_lose_and_restore, str(tmp_path / "often"), 2)
 
 
@@ -581,7 +581,7 @@ def fit_unequal_shards():
 
 
 def test_ranks_with_different_numbers_of_steps_are_told(two_ranks):
-    with pytest.raises(RankFailed, match="steps an epoch"):
+    with pytest.raises(RankFailed, match="steps per epoch"):
         two_ranks.run(fit_unequal_shards)
     assert two_ranks.ready
 
@@ -614,7 +614,7 @@ def nobody_exchanges():
 
 
 def test_training_alone_among_ranks_is_refused(two_ranks):
-    with pytest.raises(RankFailed, match="nobody exchanged their gradients"):
+    with pytest.raises(RankFailed, match="gradients must be exchanged between the 2 ranks"):
         two_ranks.run(nobody_exchanges)
 
 

@@ -119,7 +119,7 @@ def test_a_dead_rank_is_named_and_run_brings_the_ranks_back(lab):
         ("clip_norm", -1, "clip_norm must be above 0"),
         ("warm_up_steps", 0, "warm_up_steps must be a whole number of at least 1, got 0"),
         ("workers", 0, "workers must be a whole number of at least 1, got 0"),
-        ("workers", 3, "workers must be 2, as many as there are ranks, got 3"),
+        ("workers", 3, "workers must be 2, the number of ranks, got 3"),
         ("momentum", 1, "momentum must be at least 0 and below 1"),
     ],
 )

@@ -493,12 +493,12 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
     [
         ({"model": "resnet"}, r"model must be a built Keras model, got 'resnet'"),
         ({"model": keras.Sequential([keras.layers.Dense(1)])}, r"model must be a built Keras model"),
-        ({"model": keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])}, r"model must have weights to train"),
+        ({"model": keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])}, r"model must have trainable weights"),
         ({"loss": "mse"}, r"loss must be a function, got 'mse'"),
         ({"batches": [1, 2]}, r"batches must be a function, got \[1, 2\]"),
         ({"learning_rate": 0}, r"learning_rate must be above 0, or a schedule, got 0"),
         ({"seed": -1}, r"seed must be a whole number from 0 to 2147483647, got -1"),
-        ({"switches": DGCConfig()}, r"options must be None with a DGCConfig, which has its own"),
+        ({"options": DGCConfig()}, r"options must be None with a DGCConfig, which has its own"),
     ],
 )
 def test_trainers_that_cannot_be(changes, message):
@@ -509,7 +509,7 @@ def test_trainers_that_cannot_be(changes, message):
 
 
 def test_batches_of_examples_that_do_not_match():
-    with pytest.raises(ValueError, match=r"targets must be as many as inputs, 3, got 2"):
+    with pytest.raises(ValueError, match=r"targets must have 3 examples, as many as inputs, got 2"):
         batches_of(np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match=r"batch must be a whole number of at least 1, got 0"):
         batches_of(np.zeros(3), np.zeros(3), batch=0)
@@ -532,7 +532,7 @@ def test_bad_steps_and_ratios_are_named():
 def test_runs_that_cannot_be_compared():
     with pytest.raises(ValueError, match="runs must hold at least one run, got none"):
         comparison({})
-    with pytest.raises(ValueError, match=r"runs must have been evaluated: pass evaluate= to run\(\) of 'mine'"):
+    with pytest.raises(ValueError, match=r"runs must have updates and an evaluation: .* run\(\) of 'mine'"):
         comparison({"mine": [DistributedStep(1, 2.3, np.array([1.0]), 1.0, 0.1, 400, dense_bytes=400, ratio=1.0)]})
 
 
@@ -565,7 +565,7 @@ def test_a_label_that_is_no_class_is_not_called_a_divergence(digits):
 def test_a_run_goes_on_with_its_own_data_alone(digits, tmp_path):
     settings = DistributedConfig(steps=4, workers=1)
     first = DistributedTrainer(settings, OneWorker(), digits)
-    with pytest.raises(LabError, match="nothing was trained yet"):
+    with pytest.raises(LabError, match="nothing has been trained yet"):
         first.save(tmp_path)
     for _ in first.run(0.1):
         pass

@@ -14,7 +14,7 @@ from dgc_lab.scaling.worker_sweep import LEARNING_RATE, STEPS, table_runs
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.distributed_trainer import DistributedTrainer
 from dgc_lab.training.masking_trainer import Trainer
-from dgc_lab.training.sweeps import configuration, is_of, read_rows
+from dgc_lab.training.sweeps import configuration, read_rows, row_matches
 
 RATIOS = [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
 RATIOS_OF_TWO = [ratio for ratio in RATIOS if ratio != 0.1]  # the published rows of two workers have none
@@ -22,7 +22,7 @@ RATIOS_OF_TWO = [ratio for ratio in RATIOS if ratio != 0.1]  # the published row
 
 def of_one_recipe(rows: list[dict], wanted: dict, borrowed: bool) -> bool:
     """Whether the rows are of these settings and of the same data; the first, of ratio 1, may be another rule's."""
-    return all(is_of(row, wanted) for row in rows[borrowed:]) and len({row["data"] for row in rows}) == 1
+    return all(row_matches(row, wanted) for row in rows[borrowed:]) and len({row["data"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("scope", ["first", "tensor"])
@@ -46,7 +46,7 @@ def test_three_seeds_where_the_verdict_is(method, ratio):
     found = [row for seed in (0, 1, 2) for row in published.two_node_rows(method, seed) if row["ratio"] == ratio]
     assert [row["seed"] for row in found] == [0, 1, 2]
     for row in found:
-        assert is_of(row, published.two_node_settings(method, seed=row["seed"]).facts())
+        assert row_matches(row, published.two_node_settings(method, seed=row["seed"]).facts())
 
 
 def on_digits(settings):
