@@ -596,8 +596,8 @@ def test_ranks_that_are_forgotten_end(two_ranks):
     ("arguments", "message"),
     [
         ({"size": 0}, "size must be a whole number from 1 to 4096, got 0"),
-        ({"size": 1.5}, "size must be a whole number, got 1.5"),
-        ({"size": True}, "size must be a whole number, got True"),
+        ({"size": 1.5}, "size must be a whole number from 1 to 4096, got 1.5"),
+        ({"size": True}, "size must be a whole number from 1 to 4096, got True"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
         ({"cluster": 1, "client": 2}, "cluster and client must not both be given"),
@@ -650,7 +650,7 @@ print(*ranks.run(os.getpid))
     ("state", "message"),
     [
         ((None, None), r"Horovod is not installed. Run: python -m dgc_lab build-horovod$"),
-        (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, and .* is installed. Run: .* build-horovod --force$"),
+        (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, but .* is installed. Run: .* build-horovod --force$"),
     ],
 )
 def test_horovod_is_looked_at_before_anything_starts(monkeypatch, state, message):
