@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from queue import Queue
 
-from dgc_lab.install.launch_env import meeting_variables, rendezvous
+from dgc_lab.install.launch_env import rendezvous, rendezvous_variables
 from two_hosts import ADDRESSES, DEVICE
 
 EVERYTHING = 2**31  # no tensor has as many elements: all are sent whole, with nothing to select
@@ -115,7 +115,7 @@ def main():
         hello = {"port": stack.enter_context(rendezvous(ADDRESSES[0]))} if first else {}
         print(json.dumps(hello), file=answers, flush=True)
         start = next(waiting)
-        os.environ.update(meeting_variables(start["port"], ADDRESSES[0], DEVICE))
+        os.environ.update(rendezvous_variables(start["port"], ADDRESSES[0], DEVICE))
         import horovod.tensorflow as hvd
 
         hvd.init()

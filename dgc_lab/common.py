@@ -1,6 +1,6 @@
-"""What every room needs: the error that says what to do, checks of arguments, arrays in files, memory.
+"""Helpers for all subpackages: the base class of errors, checks of arguments, files of arrays, memory.
 
-The standard library, and numpy where arrays are kept.
+Uses only the standard library, and numpy to save and load arrays.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     import tensorflow as tf
 
-Seed: TypeAlias = "tuple[int, int] | tf.Tensor"  # of a stateless random operation: two integers
-SEAL, SEALED = b"\nsha256 ", 8 + 64  # what stands before the digest of a file, and the bytes of both
-COMPILERS = ("g++", "c++", "clang++")  # of C++, in the order in which they are looked for
-ZIP_END = struct.Struct("<4s4H2LH")  # the last 22 bytes of a zip; before its last number the list's size and place
+Seed: TypeAlias = "tuple[int, int] | tf.Tensor"  # of stateless random operations: two integers
+DIGEST_PREFIX, TRAILER_SIZE = b"\nsha256 ", 8 + 64  # prefix of a file's digest, and bytes of prefix and digest
+COMPILERS = ("g++", "c++", "clang++")  # C++ compilers, in the order of the search
+ZIP_END = struct.Struct("<4s4H2LH")  # a zip's end record, 22 bytes; items -3 and -2 are the directory's size and offset
 
 
 class LabError(RuntimeError):
-    """Something that the lab needs is not here; its message is meant to be read by the user as it is."""
+    """Error with a message written for users, for example because a requirement is missing."""
 
 
 def check_choice(argument: str, value, allowed):
-    """The value, when it is one of those allowed; else a ValueError that names argument, value and choices."""
-    if value not in list(allowed):  # a dict would not take what has no hash
+    """Return the value if it is among the allowed ones; raise a ValueError otherwise."""
+    if value not in list(allowed):  # a list, because a dict rejects unhashable values
         raise ValueError(f"{argument} must be one of {', '.join(allowed)}, got {value!r}")
     return value
 
@@ -65,7 +65,7 @@ def check_instance(argument: str, value, kind: type):
 def check_list(argument: str, value) -> list:
     """Return the members of a list, a tuple, an array or another iterable.
 
-    Raises a ValueError if the value is not iterable, and for text and dictionaries: nobody means their members.
+    Raises a ValueError if the value is not iterable, or is text or a dictionary, whose members are never meant.
     """
     if not isinstance(value, str | bytes | Mapping):
         with contextlib.suppress(TypeError):
@@ -74,12 +74,12 @@ def check_list(argument: str, value) -> list:
 
 
 def scalar(value):
-    """Return the number in a tensor or array of no dimension; any other value as it is."""
+    """Return the number in a tensor or array without dimensions; return any other value unchanged."""
     return value.numpy() if getattr(value, "shape", None) == () and hasattr(value, "numpy") else value
 
 
 def check_whole(argument: str, value, least: int, most: int | None = None) -> int:
-    """The value as an int, when it is a whole number of at least ``least``, at most ``most``; else a ValueError."""
+    """Return the value as an int if it is a whole number from ``least`` to ``most``; raise a ValueError otherwise."""
     value = scalar(value)
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < least or value >= 2**63 or (most is not None and value > most):
@@ -90,16 +90,19 @@ def check_whole(argument: str, value, least: int, most: int | None = None) -> in
 
 
 def cache_folder() -> Path:
-    """Where what was built is kept: in ``DGC_LAB_CACHE``, else in ``~/.cache/dgc_lab``."""
-    return named_or_at_home("DGC_LAB_CACHE", ".cache/dgc_lab")
+    """Return the folder for build results: ``DGC_LAB_CACHE``, or ``~/.cache/dgc_lab`` by default."""
+    return folder_from_env("DGC_LAB_CACHE", ".cache/dgc_lab")
 
 
-def named_or_at_home(variable: str, place: str) -> Path:
-    """The folder that an environment variable names, else a place in the home folder; a LabError without either."""
+def folder_from_env(variable: str, default: str) -> Path:
+    """Return the folder in an environment variable, or ``default`` in the home folder.
+
+    Raises a LabError if the variable is not set and there is no home folder.
+    """
     try:
-        return Path(os.environ.get(variable) or Path.home() / place)
+        return Path(os.environ.get(variable) or Path.home() / default)
     except RuntimeError:
-        raise LabError(f"there is no home folder: set {variable} to a folder of yours") from None
+        raise LabError(f"there is no home folder: set {variable} to the path of a folder") from None
 
 
 def check_path(argument: str, given) -> Path:
@@ -110,29 +113,29 @@ def check_path(argument: str, given) -> Path:
 
 
 def check_file(argument: str, file: str | os.PathLike) -> Path:
-    """The path, when a file is there, or nothing yet; else a ValueError, as for a folder or a device."""
+    """Return the path of a file that exists or can be created; raise a ValueError for others, such as devices."""
     return _check_path(argument, file, "a file", Path.is_file)
 
 
 def check_folder(argument: str, folder: str | os.PathLike) -> Path:
-    """The path, when a folder is there, or nothing yet; else a ValueError."""
+    """Return the path of a folder that exists or can be created; raise a ValueError otherwise."""
     return _check_path(argument, folder, "a folder", Path.is_dir)
 
 
 def _check_path(argument: str, given: str | os.PathLike, kind: str, is_kind) -> Path:
     path = check_path(argument, given)
     try:
-        there = next(each for each in (path, *path.parents) if each.exists())
-        right = is_kind(path) if there == path else there.is_dir()  # what is not there yet can be made in a folder only
-    except (OSError, StopIteration):  # too long a name; a working folder that is gone
-        right = False
-    if not right or "\0" in str(given):
+        existing = next(each for each in (path, *path.parents) if each.exists())
+        valid = is_kind(path) if existing == path else existing.is_dir()  # only folders can contain new files
+    except (OSError, StopIteration):  # the name is too long; the working folder was removed
+        valid = False
+    if not valid or "\0" in str(given):
         raise ValueError(f"{argument} must be {kind}, or not be there yet, got {str(given)!r}: name another")
     return path
 
 
 def check_some(argument: str, value):
-    """The value, when it holds at least one thing; else a ValueError."""
+    """Return the value if it has at least one element; raise a ValueError otherwise."""
     if not isinstance(value, Sized) or getattr(value, "ndim", 1) == 0 or len(value) == 0:
         raise ValueError(f"{argument} must hold at least one thing, got {value!r}")
     return value
@@ -143,11 +146,11 @@ INTERVALS = {"in [0, 1]": "at least 0 and at most 1", "in (0, 1]": "above 0 and 
 
 
 def check_number(argument: str, value, allowed: str, finite: bool = False):
-    """The value, when it is a number within what ``allowed`` says; else a ValueError that says it.
+    """Return the value if it is a number in the range ``allowed``; raise a ValueError otherwise.
 
-    The words are the rule, so that the message cannot say another one: "above 0", "at least 0 and below 1", "at least 0
-    and finite", "in [0, 1]". What else they say is for the reader: "above 0, or None for no clipping". Nothing allows
-    NaN; ``finite`` refuses infinity without a word.
+    The range is parsed from the text of the message, so the two always agree: "above 0", "at least 0 and below 1", "at
+    least 0 and finite", "in [0, 1]". Other words only inform the reader: "above 0, or None for no clipping". NaN is
+    never allowed. ``finite`` rejects infinity without mentioning it in the message.
 
     Example:
         >>> check_number("momentum", 1.5, "at least 0 and below 1")
@@ -163,10 +166,10 @@ def check_number(argument: str, value, allowed: str, finite: bool = False):
 
 
 def is_within(value, allowed: str) -> bool:
-    """Whether a number is within what the words of `check_number` say."""
+    """Return whether a number is in a range of `check_number`."""
     try:
         value = float(value)
-    except OverflowError:  # a whole number beyond all of them
+    except OverflowError:  # a whole number beyond the range of floats
         return False
     rule = INTERVALS.get(allowed, allowed)
     bounds = re.findall(rf"({'|'.join(BOUNDS)}) ([\d.]*\d)", rule)
@@ -175,35 +178,36 @@ def is_within(value, allowed: str) -> bool:
 
 
 def read_text(file: str | os.PathLike) -> str:
-    """A text file, in UTF-8 with or without a mark before it; a LabError where it is a folder or not UTF-8."""
+    """Return the text of a UTF-8 file without its byte order mark; raise a LabError for a folder or other encodings."""
     try:
         return Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise LabError(f"{file} must be text in UTF-8, got {error.object[error.start : error.end]!r}") from None
     except IsADirectoryError:
-        raise LabError(f"{file} must be a file, it is a folder") from None
+        raise LabError(f"{file} must be a file, got a folder") from None
 
 
 @contextlib.contextmanager
 def at_file(file: str | os.PathLike, done: str = "written"):
-    """Make of the system's error at a file a LabError that names it and says what to do.
+    """Convert an OSError in the block to a LabError that names the file and says what to do.
 
-    >>> with at_file("/proc/rows.jsonl"):
-    ...     raise OSError(28, "No space left on device")
-    Traceback (most recent call last):
-    dgc_lab.common.LabError: /proc/rows.jsonl cannot be written (No space left on device). Fix that and run the...
+    Example:
+        >>> with at_file("/proc/rows.jsonl"):
+        ...     raise OSError(28, "No space left on device")
+        Traceback (most recent call last):
+        dgc_lab.common.LabError: /proc/rows.jsonl cannot be written (No space left on device). Fix that and run the...
     """
     try:
         yield
     except OSError as error:
-        told = f"{file} cannot be {done} ({error.strerror or error})"
-        raise LabError(f"{told}. Fix that and run the same call again: it goes on from what was kept") from error
+        problem = f"{file} cannot be {done} ({error.strerror or error})"
+        raise LabError(f"{problem}. Fix that and run the same call again: it goes on from the saved state") from error
 
 
 def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
-    """Write arrays as ``numpy.savez`` does, with the file's SHA-256 at its end: the whole file, or nothing.
+    """Write arrays like ``numpy.savez``, but atomically, and append the file's SHA-256.
 
-    A LabError where it cannot be written.
+    Raises a LabError if the file cannot be written.
     """
     import numpy as np
 
@@ -216,7 +220,7 @@ def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
                 out.seek(0)
                 digest = hashlib.file_digest(out, "sha256").hexdigest().encode()
                 out.seek(0, os.SEEK_END)
-                out.write(SEAL + digest)
+                out.write(DIGEST_PREFIX + digest)
                 out.flush()
                 os.fsync(out.fileno())
             os.replace(unfinished, file)
@@ -227,47 +231,50 @@ def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
 
 
 def load_arrays(file: str | os.PathLike) -> dict:
-    """The arrays of `save_arrays` by name, in their order; a LabError where a single bit is not as it was written.
+    """Return the arrays of `save_arrays` by name, in their order.
 
-    A file without a SHA-256, as ``numpy.savez`` writes it, is read too, with what a zip itself notices.
+    Raises a LabError if a single bit has changed. A file without SHA-256, as written by ``numpy.savez``, is also
+    accepted, with the weaker checks of zip files.
     """
     import numpy as np
 
     with at_file(file, "read"):
         data = Path(file).read_bytes()
-    content, seal, digest = data[:-SEALED], data[-SEALED : len(SEAL) - SEALED], data[len(SEAL) - SEALED :]
-    sealed = seal == SEAL and hashlib.sha256(content).hexdigest().encode() == digest
+    content, trailer = data[:-TRAILER_SIZE], data[-TRAILER_SIZE:]
+    prefix, digest = trailer[: len(DIGEST_PREFIX)], trailer[len(DIGEST_PREFIX) :]
+    verified = prefix == DIGEST_PREFIX and hashlib.sha256(content).hexdigest().encode() == digest
     try:
-        if not sealed and not data[-ZIP_END.size :].startswith(b"PK\5\6"):
-            raise ValueError("its SHA-256 is another one")
+        if not verified and not data[-ZIP_END.size :].startswith(b"PK\5\6"):
+            raise ValueError("its SHA-256 does not match")
         *_, size, start, _ = ZIP_END.unpack(data[-ZIP_END.size :])
-        if not sealed and start < 2**32 - 1 and start + size != len(data) - ZIP_END.size:
-            raise ValueError("its list of arrays is not whole")  # zipfile passes over what a shorter list leaves out
+        if not verified and start < 2**32 - 1 and start + size != len(data) - ZIP_END.size:
+            raise ValueError("its list of arrays is incomplete")  # zipfile ignores entries missing from the list
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # whatever the readers of zip files and of arrays came upon
-        told = f"{file} cannot be read, it is damaged ({str(error) or type(error).__name__})"
-        raise LabError(f"{told}. Remove it, and the same call goes on from what else is kept") from None
+    except Exception as error:  # any error of the readers of zip files and arrays
+        problem = f"{file} cannot be read, it is damaged ({str(error) or type(error).__name__})"
+        raise LabError(f"{problem}. Remove it, and the same call goes on from the other saved files") from None
 
 
 def results_file(name: str) -> Path:
-    """A file in ``results/``: beside the package in a clone, inside it where it was installed from a wheel."""
+    """Return a file in ``results/``, which is next to the package in a clone, and inside it in an installed wheel."""
     package = Path(__file__).resolve().parent
     return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
 
 
 def cpp_compiler() -> str | None:
-    """The path of the C++ compiler that is taken; None without one."""
+    """Return the path of the C++ compiler to use, or None."""
     return next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
 def free_memory() -> None:
-    """Free what nobody can reach any more, and hand the freed pages to the system.
+    """Free unreachable objects and return the freed pages to the system.
 
-    A trainer and its traces are a cycle of tens to hundreds of megabytes. Python lets such cycles lie until it has made
-    many more objects, and the C library keeps what they held for itself.
+    A trainer and its traces form a reference cycle of tens to hundreds of megabytes. Python collects such cycles only
+    after creating many more objects, and the C library does not release the freed memory.
 
-    Source: ``malloc_trim(3)``, which is glibc's; other C libraries keep their pages.
+    References:
+        ``malloc_trim(3)``, which only glibc has; other C libraries keep the pages.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Sweeps in a terminal: with a progress bar, row by row into a file. They reproduce the tables of the lessons."""
+"""Sweeps in a terminal that reproduce the tables of the lessons, with a progress bar and a file of finished rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def two_node(options: argparse.Namespace) -> int:
 
 
 def workers(options: argparse.Namespace) -> int:
-    """Train complete DGC on 1 to 32 simulated workers that share the same examples; the rows of lesson 6."""
+    """Train complete DGC on 1 to 32 simulated workers that share the same examples: the rows of lesson 6."""
     from dgc_lab.scaling.worker_sweep import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
     from dgc_lab.training.sweeps import parse_ratios
 
@@ -79,7 +79,7 @@ def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
     others = "single-node, two-node or workers"
     refuse(options, scope="single-node", method="two-node", numbers="workers", ratios=others, steps=others)
     if options.seed:
-        raise ValueError(f"--seed must not be given here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
+        raise ValueError(f"--seed must not be set here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
     data = load(dataset, options.data)
     with trainers(dataset, data, options.data) as trainer_of:
         events = table_events(dataset, trainer_of, data, options.out)
@@ -96,7 +96,7 @@ TABLES = {
 
 
 def refuse(options: argparse.Namespace, **other_tables: str) -> None:
-    """Raise ValueError if the user has set an option of another table."""
+    """Raise a ValueError if an option of another table is set."""
     for name, table in other_tables.items():
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} is for the {table} table, got {getattr(options, name)!r}")
@@ -106,7 +106,7 @@ def parse_numbers(text: str) -> list[int]:
     """Return the whole numbers in a text, separated by commas or spaces.
 
     Raises:
-        ValueError: a word is not a whole number, or there is none.
+        ValueError: the text is empty or has a word that is not a whole number.
 
     Example:
         >>> parse_numbers("1, 4,16")
@@ -119,7 +119,7 @@ def parse_numbers(text: str) -> list[int]:
 
 
 def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, trainer=None) -> int:
-    """Train a sweep, show it, and return the exit status."""
+    """Train and show a sweep, and return the exit status."""
     from dgc_lab.training.sweeps import sweep
     from dgc_lab.workloads.data import load
 
@@ -132,14 +132,14 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
     """Show a sweep with a progress bar, and print its rows at the end, or after Ctrl-C.
 
     Args:
-        events: what `dgc_lab.training.sweeps.train_each` yields.
+        events: the events of `dgc_lab.training.sweeps.train_each`.
         names: name of each row.
         steps: updates in each row.
-        out: the file that keeps the rows, for the last message.
-        table: function of the rows to the DataFrame to print.
+        out: the file in which rows are saved, for the last message.
+        table: function that maps the rows to the DataFrame to print.
 
     Returns:
-        The exit status: 0, 1 if a row diverged, or 130 after Ctrl-C.
+        The exit status: 0 for success, 1 if a row diverged, 130 after Ctrl-C.
     """
     from tqdm import tqdm
 

@@ -1,8 +1,8 @@
-"""Ways to add up the contributions to one gradient: by TensorFlow, by hand, and over a network. Lesson 1.
+"""Methods to sum the contributions to a gradient: in TensorFlow, by hand, and over a network. Lesson 1.
 
-`METHODS` sum tensors on one device, and `errors` says how far each is from the exact sum. `gradient_graph` shows which
-additions ``tf.gradients`` makes of its `AGGREGATION_METHODS`, `session_trace` and `profiler_trace` what they cost,
-`train_each_way` whether it matters. `exchange` adds up over links, by one of the `TOPOLOGIES`.
+`METHODS` sum tensors on one device, and `errors` compares them with the exact sum. `gradient_graph` shows the additions
+that ``tf.gradients`` builds for each of the `AGGREGATION_METHODS`, `session_trace` and `profiler_trace` measure their
+cost, and `train_each_way` shows their effect on training. `exchange` sums over links, by one of the `TOPOLOGIES`.
 """
 
 import lazy_loader

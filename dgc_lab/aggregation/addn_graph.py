@@ -1,7 +1,7 @@
-"""Lesson 1, section 1: a gradient with several contributions, and the ``AddN`` nodes that TensorFlow adds them up with.
+"""Lesson 1, section 1: a gradient with several contributions, and the ``AddN`` nodes with which TensorFlow sums them.
 
-A weight that is used n times, such as that of an unrolled recurrent layer, gets n contributions to its gradient.
-``tf.gradients`` adds them up as its ``aggregation_method`` says; this module builds such graphs, and reads them.
+If a weight is used n times, as in an unrolled recurrent layer, its gradient has n contributions. The argument
+``aggregation_method`` of ``tf.gradients`` selects how they are summed. This module builds and reads such graphs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_whole
 
-#: Names of the members of ``tf.AggregationMethod`` that `gradient_graph` and the tied network take.
+#: Names of the members of ``tf.AggregationMethod`` that `gradient_graph` and the tied network accept.
 AGGREGATION_METHODS = ("ADD_N", "DEFAULT", "EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N")
 SUMS = ("AddN", "Add", "AddV2", "AccumulateNV2")
 v1 = tf.compat.v1
@@ -20,20 +20,20 @@ v1 = tf.compat.v1
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a graph."""
+    """Operation of a graph."""
 
     name: str
-    kind: str  # its type, such as "AddN"
-    inputs: tuple[str, ...]  # names of the operations whose results it takes, in their order
+    kind: str  # the operation's type, such as "AddN"
+    inputs: tuple[str, ...]  # names of the operations that produce its inputs, in the order of the inputs
 
 
 def aggregation_method(name: str) -> int:
-    """TensorFlow's constant for one of `AGGREGATION_METHODS`; a ValueError for any other name."""
+    """Return TensorFlow's constant for one of `AGGREGATION_METHODS`; raise ValueError for any other name."""
     return getattr(tf.AggregationMethod, check_choice("method", name, AGGREGATION_METHODS))
 
 
 def recurrent_loss(weight, start, uses: int):
-    """The mean of h, which begins as ``start`` and becomes tanh(h W) ``uses`` times, as in a recurrent layer."""
+    """Return the mean of h after ``uses`` steps h = tanh(h W) of a recurrent layer, beginning with h = ``start``."""
     state = start
     for _ in range(uses):
         state = tf.tanh(tf.matmul(state, weight))
@@ -41,18 +41,18 @@ def recurrent_loss(weight, start, uses: int):
 
 
 def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: int = 2):
-    """A ``tf.Graph`` with a recurrent loss and the gradient of its weight, made by ``tf.gradients``.
+    """Build a ``tf.Graph`` with a recurrent loss and the gradient of its weight, computed by ``tf.gradients``.
 
     Args:
-        uses: how often the weight is used, 1 to 4 096.
+        uses: number of uses of the weight, from 1 to 4 096.
         method: one of `AGGREGATION_METHODS`.
-        width, batch: the weight has shape (width, width), the layer's input (batch, width); both are drawn, float32.
+        width, batch: the weight has shape (width, width), the layer's input (batch, width); both are random, float32.
 
     Returns:
         ``(graph, gradient)``: the graph and the gradient's symbolic tensor, shape (width, width).
 
     Raises:
-        ValueError: an argument is outside what is said above.
+        ValueError: an argument is not in its range.
 
     Example:
         >>> graph, gradient = gradient_graph(uses=8, method="ADD_N")
@@ -64,7 +64,7 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
     check_whole("width", width, 1, 2**14)
     check_whole("batch", batch, 1, 2**14)
     with tf.Graph().as_default() as graph:
-        # Variables, not constants: Grappler would work out everything that hangs on constants alone.
+        # Variables, not constants: Grappler would fold every operation that depends on constants alone.
         drawn = tf.random.stateless_normal([width, width], (0, 1)) / width**0.5
         weight = v1.get_variable("weight", initializer=drawn, use_resource=False)
         drawn = tf.random.stateless_normal([batch, width], (0, 2))
@@ -74,10 +74,10 @@ def gradient_graph(uses: int = 8, method: str = "ADD_N", width: int = 4, batch: 
 
 
 def tape_graph(uses: int = 8, width: int = 4):
-    """The same gradient from a ``tf.GradientTape`` inside a ``tf.function``: ``(graph, gradient)`` as `gradient_graph`.
+    """Build the graph of `gradient_graph` with a ``tf.GradientTape`` in a ``tf.function``; return (graph, gradient).
 
-    ``uses`` of the weight: 1 to 4 096, and its ``width``: 1 to 16 384, else a ValueError. A tape sums early where more
-    than four contributions hold more than 128 MiB together.
+    A tape sums early if more than four contributions take more than 128 MiB together. Raises ValueError if ``uses`` is
+    not from 1 to 4 096, or ``width`` not from 1 to 16 384.
 
     Example:
         >>> graph, gradient = tape_graph(uses=8)
@@ -99,9 +99,9 @@ def tape_graph(uses: int = 8, width: int = 4):
 
 
 def sum_nodes(result: tf.Tensor) -> list[Node]:
-    """The additions that lead to a symbolic tensor, ``result``, inputs before their users; none when it is no sum.
+    """Return the additions that compute a symbolic tensor, ``result``, in topological order; none if it is not a sum.
 
-    A ValueError for a tensor of no graph.
+    Raises ValueError if ``result`` does not belong to a graph.
 
     Example:
         >>> _, gradient = gradient_graph(uses=4, method="EXPERIMENTAL_TREE")
@@ -109,9 +109,9 @@ def sum_nodes(result: tf.Tensor) -> list[Node]:
         ('gradients/MatMul_3_grad/MatMul_1', 'gradients/MatMul_2_grad/MatMul_1')
     """
     if not hasattr(result, "op"):  # eager tensors have none
-        raise ValueError(f"result must be a tensor of a graph, got {result!r}")
+        raise ValueError(f"result must be a symbolic tensor of a graph, got {result!r}")
     found, waiting = {}, [(result.op, False)]
-    while waiting:  # a chain may be longer than Python's calls may be deep
+    while waiting:  # no recursion, because a chain may be longer than Python's recursion limit
         operation, inputs_done = waiting.pop()
         if operation.type not in SUMS or operation.name in found:
             continue
@@ -124,7 +124,7 @@ def sum_nodes(result: tf.Tensor) -> list[Node]:
 
 
 def depth(nodes: list[Node]) -> int:
-    """The longest chain of ``nodes`` (`sum_nodes`), each taking the result of the one before: 1 for a single ``AddN``.
+    """Return the length of the longest chain of dependent additions in ``nodes`` (`sum_nodes`): 1 for one ``AddN``.
 
     Example:
         >>> depth([Node("s", "AddN", ("a", "b")), Node("t", "AddN", ("s", "c"))])

@@ -1,4 +1,4 @@
-"""Lesson 1, section 4: how long one sum takes, its additions arranged as one operation, as a chain or as a tree."""
+"""Lesson 1, section 4: the time of one sum, with its additions in one operation, in a chain or in a tree."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ v1 = tf.compat.v1
 
 
 def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
-    """Seconds that one sum takes, with the additions arranged in three ways, in a graph that nobody rewrites.
+    """Measure the time of one sum in seconds for three arrangements of its additions, without Grappler.
 
     Args:
-        count: number of addends, 2 to 4 096.
-        size: float32 elements of each, 1 to 2**28; together at most 2**28, else a ValueError.
-        repeats: the shortest of that many runs, the three in turns.
+        count: number of addends, from 2 to 4 096.
+        size: number of float32 elements of each addend, from 1 to 2**28; all addends together have at most 2**28.
+        repeats: number of runs, the three arrangements in turn; the shortest counts.
 
     Returns:
-        By name: ``"one AddN"`` (what ADD_N makes), ``"chain"`` (what EXPERIMENTAL_TREE makes) and ``"pairs"``.
+        Times by arrangement: ``"one AddN"`` (as with ADD_N), ``"chain"`` (as with EXPERIMENTAL_TREE), ``"pairs"``.
+
+    Raises:
+        ValueError: an argument is not in its range.
 
     Example:
         >>> sorted(time_sums(count=2, size=4, repeats=1))
@@ -37,8 +40,8 @@ def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
     check_whole("repeats", repeats, 1, 10_000)
     with tf.Graph().as_default() as graph:
         drawn = tf.random.stateless_uniform([size], (0, count))
-        addends = [v1.get_variable(f"addend{place}", initializer=drawn, use_resource=False) for place in range(count)]
-        sums = {shape: arranged(addends, shape).op for shape in SHAPES}
+        addends = [v1.get_variable(f"addend{index}", initializer=drawn, use_resource=False) for index in range(count)]
+        sums = {shape: build_sum(addends, shape).op for shape in SHAPES}
     shortest = dict.fromkeys(SHAPES, math.inf)
     with session(graph, grappler=False) as running:
         calls = {shape: running.make_callable(operation) for shape, operation in sums.items()}
@@ -52,8 +55,8 @@ def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
     return shortest
 
 
-def arranged(addends, shape: str):
-    """The sum of symbolic addends as one of `SHAPES`: one ``AddN``, a chain of two-input ``AddN`` or a tree of them."""
+def build_sum(addends, shape: str):
+    """Sum symbolic addends in one of the `SHAPES`: one ``AddN``, a chain of two-input ``AddN`` or a tree of them."""
     check_choice("shape", shape, SHAPES)
     level = list(addends)
     if shape == "one AddN":
@@ -62,16 +65,16 @@ def arranged(addends, shape: str):
         if shape == "chain":
             level = [tf.add_n(level[:2]), *level[2:]]
         else:
-            pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+            pairs = [level[start : start + 2] for start in range(0, len(level), 2)]
             level = [tf.add_n(pair) if len(pair) == 2 else pair[0] for pair in pairs]
     return level[0]
 
 
 def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
-    """The last size at which two lines of times cross on logarithmic axes; None where one is faster at all sizes.
+    """Return the last size at which two curves of times cross on logarithmic axes, or None if they do not cross.
 
-    ``sizes`` rise; ``first`` and ``second`` are the times at each of them, above 0.
-    A ValueError for other numbers of times than of sizes.
+    ``sizes`` are ascending; ``first`` and ``second`` have a time above 0 for each size. Raises ValueError if there are
+    not as many times as sizes.
 
     Example:
         >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
@@ -82,10 +85,10 @@ def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[fl
         for number in check_list(name, times):
             check_number(name, number, "above 0")
         if len(times) != len(sizes):
-            raise ValueError(f"{name} must hold a time for each of {len(sizes)} sizes, got {len(times)}")
+            raise ValueError(f"{name} must have one time for each of the {len(sizes)} sizes, got {len(times)}")
     sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))
-    for place in range(len(gaps) - 1, 0, -1):
-        left, right = gaps[place - 1], gaps[place]
+    for index in range(len(gaps) - 1, 0, -1):
+        left, right = gaps[index - 1], gaps[index]
         if left * right <= 0 and left != right:
-            return float(np.exp(sizes[place - 1] + (sizes[place] - sizes[place - 1]) * left / (left - right)))
+            return float(np.exp(sizes[index - 1] + (sizes[index] - sizes[index - 1]) * left / (left - right)))
     return None

@@ -1,7 +1,8 @@
-"""Lesson 1, section 5: add up one gradient per worker over links, every message counted: central, tree and ring.
+"""Lesson 1, section 5: allreduce of one gradient per worker over a central worker, a tree or a ring.
 
-Each topology takes a numpy array per worker (1 to 64), all of one shape and dtype, else a ValueError; it gives the sum
-as each worker holds it, and a list of `Message` in the order of sending. What a worker adds, a message has brought it.
+Each topology takes a numpy array per worker (1 to 64), all of one shape and dtype, and raises ValueError otherwise. It
+returns each worker's copy of the sum, and a list of every `Message` in the order of sending. A worker adds only its own
+array and arrays that it received in messages.
 
 Source for the ring: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
 Journal of Parallel and Distributed Computing 69 (2), 2009.
@@ -18,12 +19,12 @@ from numpy.typing import ArrayLike
 
 from dgc_lab.common import check_choice, check_list
 
-MOST_WORKERS = 64
+MAX_WORKERS = 64
 
 
 @dataclass(frozen=True)
 class Message:
-    """One array sent, in which step from and to which worker; messages of one step travel at the same time."""
+    """Array that one worker sends to another in a step; messages of the same step travel at the same time."""
 
     step: int
     sender: int
@@ -32,7 +33,7 @@ class Message:
 
 
 def central(gradients):
-    """Everyone sends to worker 0, which adds up and sends the sum back."""
+    """Sum on worker 0: all workers send their arrays to it, and it sends the sum back."""
     gradients = check_gradients(gradients)
     messages, total = [], gradients[0]
     for worker, gradient in enumerate(gradients[1:], 1):
@@ -43,7 +44,7 @@ def central(gradients):
 
 
 def tree(gradients):
-    """Pairs, then pairs of pairs, up to worker 0, and the same way down again.
+    """Sum in a binary tree: first pairs, then pairs of pairs, up to worker 0; the sum returns the same way.
 
     Example:
         >>> sums, messages = tree([np.array([1.0]), np.array([2.0]), np.array([3.0])])
@@ -66,9 +67,10 @@ def tree(gradients):
 
 
 def ring(gradients):
-    """Each worker sends a part to its right neighbour, 2 (k - 1) times: k - 1 to add up, k - 1 to hand round.
+    """Sum in a ring: in each of 2 (k - 1) steps, each of k workers sends a part to its right neighbour.
 
-    With k workers each array is cut into k parts. After k - 1 steps every worker holds one finished part.
+    Each array is split into k parts. In the first k - 1 steps workers add the parts that they receive; then every
+    worker has one part of the sum. In the other k - 1 steps these parts travel around the ring.
     """
     gradients = check_gradients(gradients)
     shape, workers = gradients[0].shape, len(gradients)
@@ -76,31 +78,31 @@ def ring(gradients):
     messages = []
     for step in range(2 * (workers - 1)):
         adding = step < workers - 1
-        places = [(sender - step) % workers for sender in range(workers)]  # of the parts that the workers send now
-        sent = [parts[sender][place] for sender, place in enumerate(places)]
-        for sender, (place, part) in enumerate(zip(places, sent, strict=True)):
+        indices = [(sender - step) % workers for sender in range(workers)]  # of the parts sent in this step
+        sent = [parts[sender][index] for sender, index in enumerate(indices)]
+        for sender, (index, part) in enumerate(zip(indices, sent, strict=True)):
             receiver = (sender + 1) % workers
-            parts[receiver][place] = parts[receiver][place] + part if adding else part.copy()
+            parts[receiver][index] = parts[receiver][index] + part if adding else part.copy()
             messages.append(Message(step, sender, receiver, part.nbytes))
     return [np.concatenate(part).reshape(shape) for part in parts], messages
 
 
-#: Ways over the links, by name; `exchange` takes the name.
+#: Topologies of the links, by name, as in the argument of `exchange`.
 TOPOLOGIES = {"central": central, "tree": tree, "ring": ring}
 
 
 def exchange(gradients: list[ArrayLike], topology: str):
-    """Add up one array per worker by `central`, `tree` or `ring`.
+    """Sum one array per worker over a `central` worker, a `tree` or a `ring`.
 
     Args:
         gradients: numpy arrays of 1 to 64 workers, of one shape and dtype.
         topology: one of `TOPOLOGIES`.
 
     Returns:
-        ``(sums, messages)``: the sum as each worker holds it, and each `Message` in the order of sending.
+        ``(sums, messages)``: each worker's copy of the sum, and each `Message` in the order of sending.
 
     Raises:
-        ValueError: an argument is outside what is said above.
+        ValueError: ``topology`` is unknown, there are not 1 to 64 arrays, or they differ in shape or dtype.
 
     Example:
         >>> sums, messages = exchange([np.array([1.0, 10.0]), np.array([2.0, 20.0])], "ring")
@@ -111,10 +113,10 @@ def exchange(gradients: list[ArrayLike], topology: str):
 
 
 def check_gradients(gradients) -> list[np.ndarray]:
-    """The arrays as a list; a ValueError when there are none, too many, or they differ in shape or dtype."""
+    """Return the arrays as a list; raise ValueError if there are none, too many, or they differ in shape or dtype."""
     gradients = [np.asarray(gradient) for gradient in check_list("gradients", gradients)]
-    if not 1 <= len(gradients) <= MOST_WORKERS:
-        raise ValueError(f"gradients must be of 1 to {MOST_WORKERS} workers, got {len(gradients)}")
+    if not 1 <= len(gradients) <= MAX_WORKERS:
+        raise ValueError(f"gradients must be arrays of 1 to {MAX_WORKERS} workers, got {len(gradients)}")
     for what in ("shape", "dtype"):
         seen = {str(getattr(gradient, what)) for gradient in gradients}
         if len(seen) > 1:
@@ -123,7 +125,7 @@ def check_gradients(gradients) -> list[np.ndarray]:
 
 
 def bytes_by_link(messages) -> dict[tuple[int, int], int]:
-    """Bytes that each link carried in all, by ``(sender, receiver)``."""
+    """Return the total bytes over each link, by ``(sender, receiver)``."""
     links = Counter()
     for message in messages:
         links[message.sender, message.receiver] += message.bytes
@@ -131,7 +133,7 @@ def bytes_by_link(messages) -> dict[tuple[int, int], int]:
 
 
 def summary(messages: Iterable[Message]) -> dict[str, int]:
-    """Steps of ``messages`` that wait for one another, bytes in all, of the busiest link (one way) and worker (both).
+    """Count the sequential steps of ``messages`` and their bytes: total, busiest link (one way), busiest worker (both).
 
     Example:
         >>> summary(central([np.zeros(10, np.float32)] * 4)[1])

@@ -1,4 +1,4 @@
-"""The figures of lessons 0 and 1: a training step, graphs of sums, errors, costs, traces and links, each with words."""
+"""The figures of lessons 0 and 1, with alternative texts: training step, graphs of sums, errors, costs, traces."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
 
 
 def training_step(step: pd.DataFrame) -> Picture:
-    """One training step of several workers, from the left to the right: what each holds, what goes to whom. Lesson 0.
+    """Draw one training step of several workers from left to right: their values and their messages. Lesson 0.
 
-    ``step`` is a ``pandas.DataFrame`` of numbers: a row for each worker and up to four columns, which are what it
-    holds before the step and after computing, exchanging and updating.
+    ``step`` is a ``pandas.DataFrame`` of numbers. It has a row for each worker and up to four columns: the worker's
+    value before the step, and after computing, exchanging and updating.
 
     Example:
         >>> import pandas as pd
@@ -63,10 +63,10 @@ def training_step(step: pd.DataFrame) -> Picture:
 
 
 def sum_graphs(graphs: dict) -> Picture:
-    """The ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
+    """Draw the ``AddN`` nodes of several gradients side by side: contributions on the left, the gradient on the right.
 
-    ``graphs``: lists of `dgc_lab.aggregation.addn_graph.Node` by title, inputs before those that use them.
-    A ValueError for no graphs.
+    ``graphs`` are lists of `dgc_lab.aggregation.addn_graph.Node` by title, in topological order. Raises ValueError if
+    there are no graphs.
 
     Example:
         >>> from dgc_lab.aggregation import gradient_graph, sum_nodes
@@ -82,18 +82,19 @@ def sum_graphs(graphs: dict) -> Picture:
         axes.set_axis_off()
         made = {node.name for node in nodes}
         leaves = list(dict.fromkeys(name for node in nodes for name in node.inputs if name not in made))
-        places = {name: (0.0, -place) for place, name in enumerate(leaves)}
+        positions = {name: (0.0, -row) for row, name in enumerate(leaves)}
         for node in nodes:
-            inputs = [places[name] for name in node.inputs]
-            places[node.name] = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
+            inputs = [positions[name] for name in node.inputs]
+            end = (1 + max(x for x, _ in inputs), sum(y for _, y in inputs) / len(inputs))
+            positions[node.name] = end
             for x, y in inputs:
-                axes.plot([x, places[node.name][0]], [y, places[node.name][1]], color=GREY, linewidth=0.9, zorder=1)
+                axes.plot([x, end[0]], [y, end[1]], color=GREY, linewidth=0.9, zorder=1)
         for label, names, colour, marker in (("contribution", leaves, 4, "o"), ("AddN", made, 1, "s")):
-            x, y = np.reshape([places[name] for name in names], [-1, 2]).T
+            x, y = np.reshape([positions[name] for name in names], [-1, 2]).T
             axes.scatter(x, y, s=46, zorder=2, color=PALETTE[colour], marker=marker, label=label)
         axes.margins(0.12)
         inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
-        in_a_row = max((x for x, _ in places.values()), default=0)
+        in_a_row = max((x for x, _ in positions.values()), default=0)
         several = f"{len(nodes)} AddN with {inputs} inputs, {in_a_row:.0f} in a row"
         said.append(f"{title}: {several if nodes else 'no AddN, the gradient is no sum'}")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
@@ -101,10 +102,10 @@ def sum_graphs(graphs: dict) -> Picture:
 
 
 def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) -> Picture:
-    """Lines on two logarithmic axes, named ``xlabel`` and ``ylabel``.
+    """Draw lines on two logarithmic axes, labelled ``xlabel`` and ``ylabel``.
 
-    ``tables`` are lists of ``(x, y)`` by label, ``dashed`` those of a bound, by the same labels. Points where y is not
-    finite or 0 are left out of the line, and named in the words. Raises a ValueError if a name is not text.
+    ``tables`` are lists of ``(x, y)`` by label, ``dashed`` those of a bound, by the same labels. The lines omit points
+    whose y is 0 or not finite, but the alternative text contains them. Raises ValueError if a label is not text.
 
     Example:
         >>> lines({"pairwise": [(8, 0.0), (64, 1e-7)]}, "addends", "relative error").alt
@@ -123,15 +124,15 @@ def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) ->
 
 
 def _drawable(points):
-    """x and y of the points that a logarithmic axis can show."""
+    """Return x and y of the points that a logarithmic axis can show."""
     shown = [(x, y) for x, y in points if math.isfinite(y) and y > 0]
     return zip(*shown, strict=True) if shown else ([], [])
 
 
 def timeline(traces: dict) -> Picture:
-    """For each trace a row of two panels: its operations as bars over time, and the memory that it held.
+    """Draw two panels for each trace: its operations as bars over time, and its memory.
 
-    ``traces`` are `dgc_lab.aggregation.profiling.Trace` by title. A ValueError for no traces.
+    ``traces`` are `dgc_lab.aggregation.profiling.Trace` by title. Raises ValueError if there are no traces.
 
     Example:
         >>> from dgc_lab.aggregation.profiling import make_trace
@@ -142,7 +143,7 @@ def timeline(traces: dict) -> Picture:
     check_some("traces", traces)
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
     panels = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(3, 2), sharex="row")
-    highest = max(trace.peak_bytes for trace in traces.values()) / 1e6 or 1  # where nothing was held
+    highest = max(trace.peak_bytes for trace in traces.values()) / 1e6 or 1  # if no memory was allocated
     said = []
     for (bars, memory), (title, trace) in zip(panels, traces.items(), strict=True):
         for lane, operation in _lanes(trace.operations):
@@ -162,7 +163,7 @@ def timeline(traces: dict) -> Picture:
 
 
 def _lanes(operations):
-    """Each operation with the lowest row that is free when it starts, so that none covers another."""
+    """Yield each operation with the lowest row that is free when it starts, so that bars do not overlap."""
     ends = []
     for operation in operations:
         lane = next((row for row, end in enumerate(ends) if end <= operation.start), len(ends))
@@ -171,10 +172,10 @@ def _lanes(operations):
 
 
 def links(exchanges: dict, workers: int) -> Picture:
-    """Who sends how many bytes to whom: workers on a circle, an arrow per link, its bytes in all beside it.
+    """Draw the bytes between workers: workers on a circle, and an arrow for each link, with its total bytes.
 
-    ``exchanges``: lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title, all of so many ``workers``.
-    A ValueError for fewer workers than send.
+    ``exchanges`` are lists of `dgc_lab.aggregation.allreduce_topologies.Message` by title, all between this number of
+    ``workers``. Raises ValueError if a message has a worker beyond this number.
 
     Example:
         >>> from dgc_lab.aggregation import exchange
@@ -187,19 +188,19 @@ def links(exchanges: dict, workers: int) -> Picture:
     check_whole("workers", workers, 1 + last, 1024)
     figure, panels = charts.grid(len(exchanges), len(exchanges), 3.1, 3.3)
     angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
-    places = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    positions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     said = []
     for axes, (title, messages) in zip(panels, exchanges.items(), strict=True):
         carried = bytes_by_link(messages)
         for (sender, receiver), size in carried.items():
-            start, end = places[sender], places[receiver]
+            start, end = positions[sender], positions[receiver]
             axes.annotate("", end, start, arrowprops=ARROW)
-            if sender > receiver or (receiver, sender) not in carried:  # both ways carry the same: say it once
+            if sender > receiver or (receiver, sender) not in carried:  # both directions carry the same: label once
                 middle = (start + end) / 2
                 axes.text(*middle, f"{size / 1e3:.3g} kB", fontsize=7, ha="center", va="center", bbox=LABEL)
-        axes.scatter(*places.T, s=260, color="white", edgecolor="black", zorder=3)
-        for worker, place in enumerate(places):
-            axes.text(*place, str(worker), ha="center", va="center", zorder=4, fontsize=9)
+        axes.scatter(*positions.T, s=260, color="white", edgecolor="black", zorder=3)
+        for worker, position in enumerate(positions):
+            axes.text(*position, str(worker), ha="center", va="center", zorder=4, fontsize=9)
         figures = summary(messages)
         axes.set_title(f"{title}: {figures['steps']} steps", fontsize=9)
         axes.set(xlim=(-1.35, 1.35), ylim=(-1.3, 1.3), aspect="equal")
@@ -212,9 +213,10 @@ def links(exchanges: dict, workers: int) -> Picture:
 
 
 def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
-    """Relative error, on a logarithmic axis, and ms of each method; the ``chosen`` one in colour.
+    """Draw relative error, on a logarithmic axis, and ms of each method, with the ``chosen`` method in colour.
 
-    ``rows`` are of `dgc_lab.aggregation.measure`, at least one. A ValueError where ``chosen`` is in no row.
+    ``rows`` are those of `dgc_lab.aggregation.measure`, at least one. Raises ValueError if no row has the ``chosen``
+    method.
 
     Example:
         >>> kahan = {"method": "kahan", "error": 0.0, "seconds": 0.02}
@@ -226,16 +228,16 @@ def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
     finite = [row["error"] for row in rows if 0 < row["error"] < math.inf]
     low, high = min(finite, default=1e-8) / 10, max(finite, default=1.0) * 20
     said = []
-    beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-    for place, row in enumerate(rows):
+    label = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+    for position, row in enumerate(rows):
         colour = PALETTE[1] if row["method"] == chosen else GREY
         error, ms = row["error"], 1e3 * row["seconds"]
         words = "overflow" if math.isinf(error) else f"{error:.1e}" if error else "exact"
-        error_axes.barh(place, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)
+        error_axes.barh(position, min(max(error, low), high), color=colour, hatch="//" if math.isinf(error) else None)
         end = high / 8 if math.isinf(error) else max(error, low)
-        error_axes.annotate(words, (end, place), bbox=LABEL, **beside)
-        time_axes.barh(place, ms, color=colour)
-        time_axes.annotate(f"{ms:.3g}", (ms, place), **beside)
+        error_axes.annotate(words, (end, position), bbox=LABEL, **label)
+        time_axes.barh(position, ms, color=colour)
+        time_axes.annotate(f"{ms:.3g}", (ms, position), **label)
         said.append(f"{row['method']}: error {words}, {ms:.3g} ms")
     error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
     time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))

@@ -1,6 +1,7 @@
-"""Lesson 1, section 4: what a computation cost, operation by operation: time, and memory taken and given back.
+"""Lesson 1, section 4: the cost of a computation by operation: time, and memory allocated and released.
 
-``RunMetadata`` of a session run with ``FULL_TRACE`` and ``tf.profiler`` around a ``tf.function`` both become a `Trace`.
+A `Trace` is read from the ``RunMetadata`` of a session run with ``FULL_TRACE``, or from ``tf.profiler`` around a
+``tf.function``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ v1 = tf.compat.v1
 
 
 class TraceError(LabError):
-    """The profiler gave nothing to read; the message says what to do."""
+    """Error raised if there is no trace to read; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation that ran: its type, and when, in seconds from the first operation's start."""
+    """Operation that ran: its type, start and end, in seconds from the start of the first operation."""
 
     kind: str
     start: float
@@ -34,34 +35,34 @@ class Operation:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a graph."""
+    """Operations and memory of one run of a graph."""
 
-    operations: tuple[Operation, ...]  # what ran, in the order of their starts
-    peak_bytes: int  # the most memory that its own tensors held at one time; what was there before is left out
-    memory: tuple[tuple[float, int], ...]  # seconds and bytes after every allocation and release
+    operations: tuple[Operation, ...]  # in the order of their starts
+    peak_bytes: int  # the most memory of the run's tensors at one time, without memory allocated before the run
+    memory: tuple[tuple[float, int], ...]  # seconds and allocated bytes after every allocation and release
 
     @property
     def seconds(self) -> float:
-        """From the first operation's start to the last one's end."""
+        """Time from the start of the first operation to the end of the last one."""
         return max(operation.end for operation in self.operations)
 
     def seconds_in(self, kind: str) -> float:
-        """Time in operations of one type, such as ``"AddN"``; those that ran side by side count each."""
+        """Return the total time of operations of one type, such as ``"AddN"``; parallel operations count separately."""
         return sum(operation.end - operation.start for operation in self.operations if operation.kind == kind)
 
     def count(self, kind: str) -> int:
-        """How many operations of one type ran."""
+        """Return the number of operations of one type."""
         return sum(operation.kind == kind for operation in self.operations)
 
 
 def make_trace(operations, changes) -> Trace:
-    """A `Trace` from ``(kind, start, end)`` in seconds and ``(seconds, bytes)`` taken (+) or given back (-)."""
+    """Make a `Trace` of ``(kind, start, end)`` in seconds and ``(seconds, bytes)`` allocated (+) or released (-)."""
     if not operations:
-        raise TraceError("the trace holds no operation; run it again, and let no other profiler run beside it")
+        raise TraceError("the trace has no operation: run it again, without another profiler at the same time")
     zero = min(start for _, start, _ in operations)
     operations = [Operation(kind, start - zero, end - zero) for kind, start, end in operations]
     held, memory = 0, [(0.0, 0)]
-    for moment, change in sorted(changes, key=lambda one: one[0]):  # stable: same moment, order of the source
+    for moment, change in sorted(changes, key=lambda one: one[0]):  # stable: equal times keep their order
         held += change
         memory.append((moment - zero, held))
     operations.sort(key=lambda operation: operation.start)
@@ -69,9 +70,9 @@ def make_trace(operations, changes) -> Trace:
 
 
 def session(graph, grappler: bool, one_at_a_time: bool = False):
-    """A ``compat.v1`` session on a graph, on the CPU, with its variables set; Grappler may rewrite the graph or not.
+    """Open a ``compat.v1`` session for a graph on the CPU, with or without Grappler, and initialize the variables.
 
-    With one operation at a time, one must end before the next one starts, which makes every run alike.
+    With ``one_at_a_time``, an operation starts only after the previous one has ended, so that all runs are alike.
     """
     config = v1.ConfigProto(
         device_count={"GPU": 0}, use_per_session_threads=one_at_a_time, inter_op_parallelism_threads=int(one_at_a_time)
@@ -86,11 +87,12 @@ def session(graph, grappler: bool, one_at_a_time: bool = False):
 def session_trace(uses: int, method: str, width: int = 256, grappler: bool = False) -> Trace:
     """Run the gradient of `gradient_graph` in a session with ``FULL_TRACE``, and read its ``RunMetadata``.
 
-    One operation runs at a time. With several, how early a chain's additions run, and so what memory it needs, would
-    depend on what else the machine does; the `Trace` is that of the quickest of five runs for the same reason.
+    One operation runs at a time. Otherwise the load of the machine would decide how early the additions of a chain run,
+    and therefore how much memory it needs. For the same reason, the `Trace` is that of the fastest of five runs.
 
-    Each of the ``uses`` contributions has width x width elements of 4 bytes. With ``grappler`` TensorFlow may rewrite
-    the graph before it runs, as it does unless told otherwise. A ValueError for what `gradient_graph` refuses.
+    Each of the ``uses`` contributions has width x width elements of 4 bytes. With ``grappler``, TensorFlow may rewrite
+    the graph before it runs, as it does by default. Raises ValueError if `gradient_graph` does, for example for an
+    unknown ``method``.
 
     Example:
         >>> session_trace(uses=4, method="EXPERIMENTAL_TREE", width=8).count("AddN")
@@ -111,7 +113,7 @@ def session_trace(uses: int, method: str, width: int = 256, grappler: bool = Fal
 
 
 def read_metadata(metadata) -> Trace:
-    """The `Trace` in a ``RunMetadata`` that a run with ``FULL_TRACE`` has filled."""
+    """Return the `Trace` in the ``RunMetadata`` of a run with ``FULL_TRACE``."""
     operations, changes = [], []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -125,15 +127,15 @@ def read_metadata(metadata) -> Trace:
 
 
 def profiler_trace(function: Callable, *arguments) -> Trace:
-    """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read what the profiler wrote.
+    """Call a ``tf.function`` under ``tf.profiler``, after one call that traces it, and read the profile.
 
-    On the CPU: what a GPU runs stands elsewhere in a profile, and is not read. The profiler sees the memory of
-    TensorFlow's pooling allocators alone: with oneDNN (by itself on newer x86 processors, or by
-    ``TF_ENABLE_ONEDNN_OPTS=1``) tensors of 256 KiB or more, elsewhere none: ``peak_bytes`` is then 0. `session_trace`
-    counts them all.
+    This works on the CPU only, because a profile records GPU operations in another place. The profiler sees only the
+    memory of TensorFlow's pooling allocators. With oneDNN (the default on newer x86 processors, or with
+    ``TF_ENABLE_ONEDNN_OPTS=1``), these hold tensors of 256 KiB or more; without it none, and ``peak_bytes`` is 0.
+    `session_trace` counts all tensors.
 
     Raises:
-        TraceError: TensorFlow sees a GPU, or its profiler cannot be read, ran no operation, or is at work already.
+        TraceError: TensorFlow sees a GPU, the profile cannot be read or has no operation, or a profiler already runs.
 
     Example:
         >>> addends = [tf.ones([4]) for _ in range(3)]
@@ -142,7 +144,7 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
     """
     if tf.config.get_visible_devices("GPU"):
         raise TraceError(
-            "what a GPU runs is not read: in a new kernel, before anything else that uses TensorFlow, call "
+            "profiles of GPU operations cannot be read: in a new kernel, before any other use of TensorFlow, call "
             'tf.config.set_visible_devices([], "GPU")'
         )
     try:
@@ -155,7 +157,7 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
             with tf.profiler.experimental.Profile(folder):
                 wait_for(function(*arguments))
         except tf.errors.AlreadyExistsError as error:
-            raise TraceError(f"TensorFlow runs one profiler at a time: {error.message}") from None
+            raise TraceError(f"TensorFlow runs one profiler at a time, stop the other one: {error.message}") from None
         profile = xplane_pb2.XSpace()
         for file in Path(folder).rglob("*.xplane.pb"):
             profile.MergeFromString(file.read_bytes())
@@ -175,23 +177,23 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
 
 
 def wait_for(result) -> None:
-    """Wait until a function's tensors are there; on a GPU the call returns before."""
+    """Wait until a function's tensors are computed; on a GPU the call itself returns earlier."""
     for tensor in filter(tf.is_tensor, tf.nest.flatten(result)):
         tensor.numpy()
 
 
 def recurrent_gradient(uses: int, method: str):
-    """A ``tf.function`` of (weight, start): the gradient of `recurrent_loss`, added up by ``tf.gradients``.
+    """Return a ``tf.function`` of (weight, start) for the gradient of `recurrent_loss`, summed by ``tf.gradients``.
 
     Args:
-        uses: how often the weight is used, 1 to 4 096; each use is one contribution to its gradient.
+        uses: number of uses of the weight, from 1 to 4 096; each is one contribution to its gradient.
         method: one of `AGGREGATION_METHODS`.
 
     Returns:
-        A function of float32 tensors (width, width) and (batch, width), which gives one like the first.
+        Function of float32 tensors (width, width) and (batch, width); its result has the first one's shape and dtype.
 
     Raises:
-        ValueError: an argument is outside what is said above.
+        ValueError: ``uses`` is not in its range, or ``method`` is unknown.
 
     Example:
         >>> gradient = recurrent_gradient(uses=1, method="ADD_N")
@@ -210,9 +212,9 @@ def recurrent_gradient(uses: int, method: str):
 
 @contextlib.contextmanager
 def without_grappler():
-    """Inside the block TensorFlow runs the graphs that it traces as they are written.
+    """Disable Grappler within a ``with`` block, so that TensorFlow runs newly traced graphs as they are written.
 
-    Functions that ran before the block keep the form they ran in.
+    Functions that ran before the block keep their optimized graphs.
 
     Example:
         >>> with without_grappler():

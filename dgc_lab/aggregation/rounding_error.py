@@ -1,4 +1,4 @@
-"""How far a sum in floating point is from the exact one, how far it may be, and how long it takes: lesson 1, section 2.
+"""Rounding errors of floating-point sums, their bounds, and the time of each method: lesson 1, section 2.
 
 Source for the bounds: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, chapter 4.
 """
@@ -14,15 +14,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dgc_lab.aggregation.summation import DTYPES, METHODS, MOST_ADDENDS, check_addends
+from dgc_lab.aggregation.summation import DTYPES, MAX_ADDENDS, METHODS, check_addends
 from dgc_lab.common import check_choice, check_list, check_some, check_whole
 
 
 def exact_sum(addends: list[ArrayLike]) -> np.ndarray:
-    """The sum rounded once, to float64 (``math.fsum``): what the methods are measured against.
+    """Return the exact sum, rounded once to float64 (``math.fsum``): the reference for all methods.
 
-    ``addends``: at least one tensor, all of one floating-point dtype and one shape; else a ValueError, as
-    for sums that float64 does not hold.
+    Raises ValueError if ``addends`` is empty or does not have one floating-point dtype and one shape, or if float64
+    cannot represent a sum.
 
     Example:
         >>> import tensorflow as tf
@@ -34,14 +34,14 @@ def exact_sum(addends: list[ArrayLike]) -> np.ndarray:
     try:
         return np.array([math.fsum(column) for column in stack.T]).reshape(addends[0].shape)
     except (OverflowError, ValueError) as error:  # infinities of both signs
-        raise ValueError(f"addends must have sums that float64 holds, got {error}") from None
+        raise ValueError(f"addends must have sums that float64 can represent, got {error}") from None
 
 
 def relative_error(total: ArrayLike, exact: ArrayLike) -> float:
-    """Distance of a sum from the exact one: ``|total - exact| / |exact|`` with L2 norms over the elements.
+    """Return the relative error of a sum: ``|total - exact| / |exact|`` with L2 norms over the elements.
 
-    Infinity when the sum holds infinity or NaN (overflow), or when the exact sum is 0 and this one is not.
-    A ValueError where the shapes differ, or where the exact sum is not finite.
+    The result is infinite if ``total`` contains infinity or NaN (overflow), or if ``exact`` is 0 and ``total`` is not.
+    Raises ValueError if the shapes differ, or if ``exact`` is not finite.
 
     Example:
         >>> import tensorflow as tf
@@ -50,30 +50,31 @@ def relative_error(total: ArrayLike, exact: ArrayLike) -> float:
     """
     total, exact = np.asarray(total, np.float64), np.asarray(exact, np.float64)
     if total.shape != exact.shape:
-        raise ValueError(f"total must have the shape of exact, {exact.shape}, got {total.shape}")
+        raise ValueError(f"total must have the same shape as exact, {exact.shape}, got {total.shape}")
     if not np.isfinite(total).all():
         return math.inf
     if not np.isfinite(exact).all():
-        raise ValueError("exact must hold finite numbers only")
+        raise ValueError("exact must contain only finite numbers, got infinity or NaN")
     if not exact.any():
         return math.inf if total.any() else 0.0
-    scale = np.ldexp(1.0, np.frexp(np.abs(exact).max())[1] - 1)  # squares of what is left are float64 numbers
+    scale = np.ldexp(1.0, np.frexp(np.abs(exact).max())[1] - 1)  # scaled, so that float64 can represent the squares
     return float(np.linalg.norm((total - exact) / scale) / np.linalg.norm(exact / scale))
 
 
 def error_bound(method: str, count: int, dtype: str) -> float:
-    """The largest error that Higham's analysis allows, relative to the sum of absolute values.
+    """Return Higham's bound on the error, relative to the sum of absolute values.
 
-    With unit roundoff u: ``d u / (1 - d u)`` for a method in which an addend passes through at most d additions
-    (n - 1, or ceil(log2 n) for pairs), and ``2 u + n u**2`` to first order for Kahan's. Infinity where ``d u >= 1``:
-    the analysis promises nothing then. A ValueError for an unknown method or dtype, and for a count below 1.
+    With unit roundoff u, the bound is ``d u / (1 - d u)`` for a method in which an addend passes through at most d
+    additions (n - 1, or ceil(log2 n) for pairwise summation), and ``2 u + n u**2`` to first order for Kahan summation.
+    There is no bound if ``d u >= 1``; the result is then infinite. Raises ValueError if ``method`` or ``dtype`` is
+    unknown, or ``count`` is below 1.
 
     Example:
         >>> error_bound("pairwise", 1024, "float32") < error_bound("sequential", 1024, "float32") / 100
         True
     """
     check_choice("method", method, METHODS)
-    check_whole("count", count, 1, MOST_ADDENDS)
+    check_whole("count", count, 1, MAX_ADDENDS)
     unit = float(ml_dtypes.finfo(check_choice("dtype", dtype, DTYPES)).eps) / 2
     if method == "kahan":
         return 2 * unit + count * unit**2 if count * unit < 1 else math.inf
@@ -82,7 +83,9 @@ def error_bound(method: str, count: int, dtype: str) -> float:
 
 
 def errors(addends: list[ArrayLike]) -> dict[str, float]:
-    """`relative_error` of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
+    """Return the `relative_error` of each of the `METHODS` on the same addends.
+
+    Raises ValueError if the tensors in ``addends`` do not have one dtype and shape.
 
     Example:
         >>> import tensorflow as tf
@@ -94,31 +97,32 @@ def errors(addends: list[ArrayLike]) -> dict[str, float]:
 
 
 def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[int]]) -> dict[str, float]:
-    """How far sums of the same addends are apart when they are added in several orders.
-
-    A ValueError where ``orders`` are none, or name places that are not there.
+    """Compare sums of the same addends in several orders.
 
     Args:
-        add: a function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``, which from Python
-            3.12 on makes up for the rounding of plain floats.
+        add: function of a list of addends, such as one of the `METHODS`, or Python's own ``sum``, which compensates for
+            the rounding of plain floats from Python 3.12 on.
         addends: tensors or arrays of one shape and dtype.
-        orders: for each sum the places of the addends, in the order in which they are added.
+        orders: for each sum, the indices of the addends in the order of summation.
 
     Returns:
-        ``"different sums"``: how many of the sums differ in any bit from all others before them;
+        ``"different sums"``: number of distinct sums, compared bit by bit;
         ``"elements that differ"``: share of the elements that are not the same in all sums;
-        ``"farthest apart"``: the largest distance of two sums in any element, as a share of the largest element.
+        ``"farthest apart"``: the largest difference of two sums in any element, as a share of the largest element.
+
+    Raises:
+        ValueError: ``orders`` is empty, or contains an index outside ``addends``.
 
     Example:
         >>> apart_by_order(sum, np.array([1e16, 1.0, -1e16]), [(0, 2, 1), (0, 1, 2)])["different sums"]
         2
     """
     orders = [check_list("orders", order) for order in check_some("orders", check_list("orders", orders))]
-    for place in itertools.chain(*orders):
-        check_whole("orders", place, 0)
-    if any(not 0 <= place < len(addends) for order in orders for place in order):
-        raise ValueError(f"orders must hold places in addends, from 0 to {len(addends) - 1}, got {orders!r}")
-    sums = np.stack([np.asarray(add([addends[place] for place in order]), np.float64) for order in orders])
+    for index in itertools.chain(*orders):
+        check_whole("orders", index, 0)
+    if any(not 0 <= index < len(addends) for order in orders for index in order):
+        raise ValueError(f"orders must contain indices of addends, from 0 to {len(addends) - 1}, got {orders!r}")
+    sums = np.stack([np.asarray(add([addends[index] for index in order]), np.float64) for order in orders])
     apart, largest = np.ptp(sums, axis=0), np.abs(sums).max()
     return {
         "different sums": len({total.tobytes() for total in sums}),
@@ -128,9 +132,10 @@ def apart_by_order(add: Callable, addends: Sequence, orders: Iterable[Sequence[i
 
 
 def measure(addends: list[ArrayLike]) -> list[dict]:
-    """Error and time of each of the `METHODS` on the same addends, tensors of one dtype and shape, else a ValueError.
+    """Measure error and time of each of the `METHODS` on the same addends.
 
-    One dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of an eager call, the second.
+    Returns one dict per method: ``method``, ``error`` (`relative_error`), and ``seconds`` of the second eager call.
+    Raises ValueError if the tensors in ``addends`` do not have one dtype and shape.
 
     Example:
         >>> from dgc_lab.aggregation.summation import make_addends

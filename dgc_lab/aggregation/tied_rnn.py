@@ -1,6 +1,6 @@
-"""Lesson 1, section 7: train a network whose weight is used several times, with each way of adding up its gradient.
+"""Lesson 1, section 7: training of a network that uses a weight several times, with each aggregation method.
 
-The network reads an image row by row: its recurrent weight is used once per row, so its gradient has as many
+The network reads an image row by row. It uses its recurrent weight once per row, so the weight's gradient has as many
 contributions as the image has rows.
 """
 
@@ -24,33 +24,33 @@ WAYS = (*AGGREGATION_METHODS, TAPE)
 HIDDEN, BATCH, LEARNING_RATE, SEED = 64, 64, 0.1, 0
 
 
-def first_weights(columns: int) -> list[tf.Tensor]:
-    """First values of the four weights: (columns, hidden), (hidden, hidden), (hidden,) and (hidden, 10), float32."""
+def initial_weights(columns: int) -> list[tf.Tensor]:
+    """Return the four initial weights: (columns, hidden), (hidden, hidden), (hidden,) and (hidden, 10), float32."""
     shapes = [(columns, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,), (HIDDEN, 10)]
     return [
-        tf.random.stateless_normal(shape, (SEED, place)) * (shape[0] ** -0.5 if len(shape) == 2 else 0.0)
-        for place, shape in enumerate(shapes)
+        tf.random.stateless_normal(shape, (SEED, index)) * (shape[0] ** -0.5 if len(shape) == 2 else 0.0)
+        for index, shape in enumerate(shapes)
     ]
 
 
 def row_logits(weights, images):
-    """Read float32 images (batch, rows, columns, 1) row by row: ``h = tanh(row U + h W + b)``, then logits ``h V``."""
-    inward, recurrent, bias, outward = weights
+    """Read float32 images (batch, rows, columns, 1) row by row, ``h = tanh(row U + h W + b)``; return logits h V."""
+    kernel, recurrent, bias, output = weights
     state = tf.zeros([tf.shape(images)[0], recurrent.shape[0]])
     for row in tf.unstack(images[..., 0], axis=1):
-        state = tf.tanh(tf.matmul(row, inward) + tf.matmul(state, recurrent) + bias)
-    return tf.matmul(state, outward)
+        state = tf.tanh(tf.matmul(row, kernel) + tf.matmul(state, recurrent) + bias)
+    return tf.matmul(state, output)
 
 
 def training_step(way: str, data):
-    """A ``tf.function`` of a step's number: one update of a new network on images, in one of `WAYS`.
+    """Return a ``tf.function`` of a step number that updates a new network, with one of the `WAYS` of aggregation.
 
-    It returns the loss of the step's batch before the update.
+    The function returns the loss of the step's batch before the update.
     """
     check_choice("way", way, WAYS)
     method = None if way == TAPE else aggregation_method(way)
     train = tf.constant(data.x_train), tf.constant(data.y_train)
-    weights = [tf.Variable(value) for value in first_weights(data.x_train.shape[2])]
+    weights = [tf.Variable(value) for value in initial_weights(data.x_train.shape[2])]
 
     @tf.function
     def step(number):
@@ -69,10 +69,11 @@ def training_step(way: str, data):
 
 
 def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
-    """Train the network once per way, from the same weights on the same batches, the ways in turns step by step.
+    """Train the network with each way of aggregation, from the same initial weights on the same batches.
 
-    ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel, steps are 1 to 100 000, else a
-    ValueError. Gives, by way, ``losses`` (a float per step) and ``seconds``, the median of a step but the first two.
+    The ways take turns at each step. ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel. Returns
+    by way ``losses`` (a float per step) and ``seconds``, the median time of a step without the first two. Raises
+    ValueError if ``steps`` is not from 1 to 100 000.
 
     Example:
         >>> from dgc_lab.workloads.data import load
@@ -89,7 +90,7 @@ def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
     losses, seconds = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(steps):
         for turn in range(len(WAYS)):
-            way = WAYS[(number + turn) % len(WAYS)]  # nobody is always first
+            way = WAYS[(number + turn) % len(WAYS)]  # no way is always the first
             start = time.perf_counter()
             losses[way].append(float(training[way](tf.constant(number))))
             seconds[way].append(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""The widget of lesson 1: add up the same addends by every method, and see error and time."""
+"""The widget of lesson 1: error and time of every summation method on the same addends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dgc_lab.ui.widget import side_by_side
 
 
 class AggregationExplorer(Explorer):
-    """Add up the same addends by every method: bars of relative error and of time, the chosen method in colour.
+    """Widget that sums the same addends with every method and shows relative error and time as bars.
 
-    ``settings`` are first values of the controls: method, dtype, addends (a power of two from 2 to 4 096), spread
-    (decades, 0 to 8), signs, order; as in `dgc_lab.aggregation.summation.make_addends`. A ValueError for another name,
-    or a value that its control does not take.
+    The chosen method is in colour. ``settings`` are initial values of the controls: method, dtype, addends (a power of
+    two from 2 to 4 096), spread (decades, 0 to 8), signs, order, as in `dgc_lab.aggregation.summation.make_addends`.
+    Raises ValueError if a setting is not the name of a control, or its value is not accepted.
 
     Example:
         >>> explorer = AggregationExplorer(dtype="float16", addends=64)
@@ -38,16 +38,16 @@ class AggregationExplorer(Explorer):
         super().__init__(controls, [side_by_side(in_columns(controls, 3))], settings)
 
     def result(self, method, dtype, addends, spread, signs, order):
-        """Measure every method on these addends; choosing another method alone measures nothing anew."""
+        """Measure every method on these addends; if only the chosen method changes, reuse the measurements."""
         import pandas as pd
 
         from dgc_lab.aggregation.figures import error_and_time_bars
         from dgc_lab.aggregation.rounding_error import measure
         from dgc_lab.aggregation.summation import make_addends
 
-        asked = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
-        if self._measured[0] != (addends, asked):
-            self._measured = ((addends, asked), measure(make_addends(addends, **asked)))
+        options = {"dtype": dtype, "spread": spread, "signs": signs, "order": order}
+        if self._measured[0] != (addends, options):
+            self._measured = ((addends, options), measure(make_addends(addends, **options)))
         rows = self._measured[1]
         errors = {row["method"]: row["error"] for row in rows}
         best = min(errors.values())

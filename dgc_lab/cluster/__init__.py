@@ -1,8 +1,8 @@
-"""Processes beside the notebook that train together: they start, stay warm, run one function at a time, and end.
+"""Processes alongside the notebook that train together: they start, stay warm, run one function at a time, and stop.
 
-Lessons 3, 5, 7 and 8. `HorovodRanks` talk by allreduce and allgather, and ``%%px`` runs a cell on them;
-`ParameterServers` are TensorFlow's, with workers and a coordinator; `MultiWorkerMirrored` are TensorFlow's workers that
-talk by allreduce.
+Lessons 3, 5, 7 and 8. `HorovodRanks` communicate by allreduce and allgather, and ``%%px`` runs a cell on them.
+`ParameterServers` are TensorFlow's parameter servers, with workers and a coordinator. `MultiWorkerMirrored` are
+TensorFlow's workers that communicate by allreduce.
 """
 
 import lazy_loader

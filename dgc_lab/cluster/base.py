@@ -1,4 +1,4 @@
-"""What all clusters beside the notebook have in common: they start, stay warm, run one function at a time, and end."""
+"""Base class of all clusters, which start, stay warm, run one function at a time, and stop."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 import cloudpickle
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.processes import Processes, interrupt_held_back
+from dgc_lab.cluster.processes import Processes, defer_sigint
 from dgc_lab.cluster.rank import exhaust
 from dgc_lab.common import LabError, check_number
 
 
 def show_line(text: str) -> None:
-    """Print over the line before: progress for a notebook cell and a terminal."""
+    """Print a line of progress over the previous one, in a notebook cell or a terminal."""
     print(f"\r{text:<79}", end="", flush=True)
 
 
 class Cluster:
-    """Processes that stay warm beside the notebook; `HorovodRanks` says what the arguments are."""
+    """Processes that stay warm alongside the notebook; `HorovodRanks` documents the arguments."""
 
-    what = "processes"  # how messages call them
-    _yielding: tuple[str, ...] | None = None  # names of those whose items a stream yields; None: of all
+    what = "processes"  # their name in messages
+    _yielding: tuple[str, ...] | None = None  # processes whose items a stream yields; None: all
 
     def __init__(self, timeout: float, grace: float, progress: Callable[[str], None] | None):
         self.timeout = check_number("timeout", timeout, "above 0")
@@ -36,21 +36,21 @@ class Cluster:
         self._processes: Processes | None = None
         self._call = self._finalizer = None
         self._started = False
-        self._changing, self._beginning = threading.RLock(), threading.Lock()
+        self._lifecycle_lock, self._call_lock = threading.RLock(), threading.Lock()
 
     def _check(self) -> None:
-        """Raise where a start cannot succeed; nothing is started yet."""
+        """Raise an error if a start cannot succeed; called before anything starts."""
 
     def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
-        """Set ``_processes`` and start them; say who is ready, and what else. ``resources`` closes what it is given."""
+        """Set ``_processes`` and start them; return two texts: who is ready, details. `stop` closes ``resources``."""
         raise NotImplementedError
 
     def _leave(self) -> None:
-        """Called before the processes end, when they are idle."""
+        """Release resources in the processes; called before they end, when they are idle."""
 
     @property
     def ready(self) -> bool:
-        """Whether all are started and alive."""
+        """Whether all processes are started and alive."""
         processes = self._processes
         return self._started and processes is not None and not processes.broken and not processes.dead()
 
@@ -61,18 +61,18 @@ class Cluster:
         self.stop()
 
     def start(self):
-        """Start the processes, in about ten seconds; does nothing when they run already.
+        """Start the processes, in about ten seconds; do nothing if they are running.
 
-        A LabError where something that they need is missing, or they are not there in time.
+        Raises LabError if a requirement is missing or the processes are not ready in time.
         """
         return self._bring_up()
 
-    def _bring_up(self):  # called by what the user calls alone: warnings count on it to tell the line
-        with self._changing:
+    def _bring_up(self):  # only called by public methods: the warnings' stacklevel relies on it
+        with self._lifecycle_lock:
             if self._processes is None:
                 self._check()
                 resources, began = contextlib.ExitStack(), time.monotonic()
-                # Runs when this object is forgotten and when the kernel ends; it must not hold this object.
+                # Runs when this object is garbage-collected or the kernel ends; it must not reference this object.
                 self._finalizer = weakref.finalize(self, resources.close)
                 try:
                     who, more = self._start(began + self.timeout, resources)
@@ -80,16 +80,17 @@ class Cluster:
                     self._say(f"{who} ready after {time.monotonic() - began:.1f} s{more}")
                 except BaseException as error:  # KeyboardInterrupt too: leave nothing half started
                     self.stop()
-                    if type(error) is LabError:  # others say by themselves how to go on
-                        raise LabError(f"{str(error).rstrip()}\nAll were stopped; start() tries again") from error
+                    if type(error) is LabError:  # messages of subclasses say how to continue
+                        message = f"{str(error).rstrip()}\nAll processes were stopped; start() tries again"
+                        raise LabError(message) from error
                     raise
                 if self.progress is show_line:
                     print()
             return self
 
     def stop(self) -> None:
-        """End the processes; those that run a call are asked to end it first. Harmless when they are stopped."""
-        with self._changing:
+        """Stop the processes, after asking a running call to stop; do nothing if they are stopped."""
+        with self._lifecycle_lock:
             processes, call = self._processes, self._call
             if processes is None:
                 return
@@ -103,46 +104,46 @@ class Cluster:
             finally:
                 self._processes = self._call = None
                 self._started = False
-                with interrupt_held_back():
+                with defer_sigint():
                     self._finalizer()
 
     def restart(self):
-        """Stop what is left of the processes and start them anew."""
-        with self._changing:
+        """Stop any remaining processes and start all of them again."""
+        with self._lifecycle_lock:
             self.stop()
             return self._bring_up()
 
     def run(self, function: Callable, *args, **kwargs) -> list[Any]:
-        """Run ``function(*args, **kwargs)`` on every process, and print here what it prints there.
+        """Run ``function(*args, **kwargs)`` on every process and print its output here.
 
         Args:
-            function: any function, one defined in a notebook's cell too; it travels by cloudpickle, and so do its
-                arguments and its result.
+            function: any function, including one defined in a notebook cell. The function, its arguments and its
+                result are pickled with cloudpickle.
 
         Returns:
             The results, in the order of the processes.
 
         Raises:
-            FunctionFailed: the function raised on a process.
-            ProcessDied: a process ended.
-            LabError: the processes are not running, or busy.
+            FunctionFailed: the function raised an exception on a process.
+            ProcessDied: a process died.
+            LabError: the processes are not running, or are busy.
         """
         return self._results(function, dict.fromkeys(self._callers, args), kwargs)
 
     def stream(self, function: Callable[..., Iterator], *args, **kwargs) -> Iterator[Any]:
-        """Run a generator function on every process, and yield here what it yields there, while it runs.
+        """Run a generator function on every process and yield its items here, while it runs.
 
-        They begin when the first item is asked for. Closing the iterator, leaving its loop, and `request_stop` ask
-        them to stop (see `dgc_lab.cluster.stop_requested`). Raises as `run` does.
+        The function begins when the first item is requested. Closing the iterator, leaving its loop, or calling
+        `request_stop` asks it to stop (see `dgc_lab.cluster.stop_requested`). Raises the same errors as `run`.
 
         Yields:
-            Each item, in order, about a tenth of a second later at most; of Horovod ranks, rank 0's alone.
+            Each item, in order, with a delay of at most about a tenth of a second; for Horovod ranks, only rank 0's.
         """
         call = self._begin(True, function, dict.fromkeys(self._callers, args), kwargs)
         try:
             yield from call.follow()
         except (GeneratorExit, KeyboardInterrupt):
-            if self._call is call:  # not where stop() was called, or another function runs
+            if self._call is call:  # not if stop() was called, or another function runs
                 call.stop()
             raise
         finally:
@@ -150,19 +151,19 @@ class Cluster:
         call.results()
 
     def request_stop(self) -> None:
-        """Make `stop_requested` true on every process, until the running call ends. Any thread may call it."""
-        with self._beginning:  # what is asked of one call must not reach the next
+        """Make `stop_requested` return True on every process until the running call ends; any thread may call this."""
+        with self._call_lock:  # a request to one call must not reach the next one
             if call := self._call:
                 call.request_stop()
 
     def _results(self, function, arguments: dict[str, tuple], kwargs, deadline=None) -> list[Any]:
-        """Run a function in the processes of these names, in each with its own arguments."""
+        """Run a function on the named processes, each with its own arguments, and return the results."""
         call = self._begin(False, function, arguments, kwargs)
         try:
             for _ in call.follow(deadline):
                 pass
         except KeyboardInterrupt:
-            if deadline is None:  # a start that is interrupted ends all anyway
+            if deadline is None:  # an interrupted start stops all processes anyway
                 call.stop()
             raise
         finally:
@@ -170,21 +171,21 @@ class Cluster:
         return call.results()
 
     def _begin(self, streamed, function, arguments, kwargs) -> Call:
-        with self._beginning:
+        with self._call_lock:
             if self._processes is None:
                 raise LabError(f"the {self.what} are not running. start() starts them")
             if self._processes.broken:
                 raise LabError(f"{self._processes.broken}. restart() brings all back")
             if self._call and not self._call.finished():
                 raise LabError(f"the {self.what} are busy with another call. request_stop() asks them to end it")
-            self._processes.look_for_dead()
+            self._processes.raise_if_dead()
             payloads = {}
             for name, args in arguments.items():
                 yields = streamed and (self._yielding is None or name in self._yielding)
                 sent = (function, args) if yields or not streamed else (exhaust, (function, *args))
                 payloads[name] = cloudpickle.dumps((*sent, kwargs)), yields
             try:
-                with interrupt_held_back():  # a call that nobody knows of would answer for the next one
+                with defer_sigint():  # an unrecorded call's results would be taken for the next one's
                     self._call = self._processes.call(payloads, self.grace)
             except KeyboardInterrupt:
                 if self._call:

@@ -1,4 +1,4 @@
-"""One function that runs on the processes of a cluster, seen from the notebook: results, stream, what went wrong.
+"""Function calls on the processes of a cluster, seen from the notebook: results, streamed items, errors.
 
 Lessons 3, 5, 7 and 8.
 """
@@ -13,16 +13,17 @@ from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
 from dgc_lab.common import LabError
 
 TRACEBACK_LINES = 8
-SECONDS_BETWEEN_LOOKS = 0.02
+SECONDS_BETWEEN_POLLS = 0.02
 SECONDS_BETWEEN_STOPS = 0.5
 SECONDS_FOR_LAST_ITEMS = 30
 GRACES_FOR_A_SLOW_READER = 9
 
 
 class ProcessDied(LabError):
-    """A process of a cluster is gone, and the cluster with it; ``names`` has those that are, as ``["rank 1"]``.
+    """Error raised if a process of a cluster died; ``names`` lists the dead ones, as in ``["rank 1"]``.
 
-    ``how`` they ended is told too where it is known, as in "rank 1 died (Segmentation fault)".
+    The other processes are stopped. The message includes the crash reason ``how`` if it is known, as in "rank 1 died
+    (Segmentation fault)".
     """
 
     def __init__(self, names: list[str], how: str = ""):
@@ -32,9 +33,10 @@ class ProcessDied(LabError):
 
 
 class FunctionFailed(LabError):
-    """A function raised on a process, or did not stop; ``problems``, by the process's number, have kind and trace.
+    """Error raised if a function raised an exception on a process, or did not stop.
 
-    ``after`` says that all were killed then, where it is so; the message has it too.
+    ``problems`` maps process numbers to exceptions with ``kind`` and ``trace``. ``after`` is a sentence if all
+    processes were killed afterwards, otherwise empty; the message includes it.
     """
 
     def __init__(self, message: str, problems: dict[int, RemoteError] | None = None, after: str = ""):
@@ -43,53 +45,53 @@ class FunctionFailed(LabError):
 
 
 class RankDied(ProcessDied):
-    """The process of a rank is gone, as a `ProcessDied` tells."""
+    """`ProcessDied` for Horovod ranks."""
 
 
 class RankFailed(FunctionFailed):
-    """A `FunctionFailed` of ranks; ``problems`` are by rank."""
+    """`FunctionFailed` for Horovod ranks; ``problems`` maps ranks to exceptions."""
 
 
 class Call:
-    """A function on its way through a cluster's processes, called ``names``; a subclass knows how it travels.
+    """One call of a function on the processes ``names``; subclasses define how it is transported.
 
-    It says whether the function has ended everywhere (``finished``), what was yielded since the last look (``_items``)
-    and how much of that is still under way at the end (``_missing``), waits for something to happen (``_wait``), and
-    clears up (``end``). Processes get ``grace`` seconds to follow a stop, or to come back when one of them has raised.
+    A subclass says whether the function has ended on all processes (``finished``), yields the items received since the
+    last poll (``_items``), counts those still in flight at the end (``_missing``), waits for an event (``_wait``), and
+    cleans up (``end``). Processes get ``grace`` seconds to stop on request, or to return after another one has raised.
     """
 
     def __init__(self, processes, names: list[str], grace: float):
         self.processes, self.names, self.grace = processes, names, grace
-        self.outcomes: dict[int, CallResult] = {}  # by number, of those that have ended
+        self.outcomes: dict[int, CallResult] = {}  # by process number, once a process has ended
         self._stopped = False
 
     def problems(self) -> dict[int, RemoteError]:
-        """What was raised, by number of the process."""
+        """Return the exceptions raised so far, by process number."""
         return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
-        """Yield the items until the function has ended everywhere; after the deadline, the processes are killed."""
+        """Yield items until the function has ended on all processes; kill the processes if the deadline passes."""
         failed_since, stopped_since, finished_since = None, None, None
         last_signal, patience = time.monotonic(), self.grace
         while True:
-            finished = self.finished()  # before the look for the dead: a result can tell of a death first
+            finished = self.finished()  # before `raise_if_dead`: a result may be the first sign of a death
             for item in self._items():
                 given, finished_since = time.monotonic(), None
                 yield item
                 if failed_since or stopped_since:
-                    # What the reader takes is not the processes' time, up to a point: some yield without end.
+                    # The consumer's time does not count, up to a limit: some processes yield items endlessly.
                     patience += time.monotonic() - given
             patience = min(patience, (1 + GRACES_FOR_A_SLOW_READER) * self.grace)
-            self.processes.look_for_dead()
+            self.processes.raise_if_dead()
             now = time.monotonic()
             if finished:
                 if not self._missing():
                     return
-                # A stream's items may travel apart from the results, and come after them: time runs from the last.
+                # Items may travel separately and arrive after the results: each one restarts the time limit.
                 finished_since = finished_since or now
                 if now > finished_since + SECONDS_FOR_LAST_ITEMS:
                     raise LabError(f"{self._missing()} batches of {self.names[0]}'s items were lost")
-                time.sleep(SECONDS_BETWEEN_LOOKS)
+                time.sleep(SECONDS_BETWEEN_POLLS)
                 continue
             what = f"the {self.processes.what}"
             if deadline and now > deadline:
@@ -97,28 +99,28 @@ class Call:
                 raise LabError(f"{self.processes.broken}. restart() tries again")
             failed_since = failed_since or (now if self.problems() else None)
             if failed_since and now > failed_since + patience:
-                self.processes.terminate(f"one of {what} failed, the others did not come back and were killed")
+                self.processes.terminate(f"one of {what} failed; the others did not return and were killed")
                 return
-            # From this look on: what had come before the stop may take the reader longer than all patience.
+            # Count from this poll: the consumer may take longer for items from before the stop.
             stopped_since = stopped_since or (now if self._stopped else None)
             if stopped_since and now > stopped_since + patience:
                 self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
                 raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
             if stopped_since and now > last_signal + SECONDS_BETWEEN_STOPS:
-                self.processes.signal(STOP_SIGNAL)  # the first may have come before the function began
+                self.processes.signal(STOP_SIGNAL)  # the first may have arrived before the function began
                 last_signal = now
-            self._wait(SECONDS_BETWEEN_LOOKS)
+            self._wait(SECONDS_BETWEEN_POLLS)
 
     def request_stop(self) -> None:
-        """Ask the processes to stop; `follow` asks again and puts them down after the time of grace."""
+        """Ask the processes to stop; `follow` repeats the request and kills them after ``grace`` seconds."""
         if not self.finished():
             self._stopped = True
             self.processes.signal(STOP_SIGNAL)
 
     def stop(self) -> None:
-        """Ask for a stop and wait for it; what the processes still yield or raise is not wanted any more."""
+        """Ask the processes to stop and wait until they have; discard further items and exceptions."""
         if self.processes.closed:
-            return  # all was stopped, as when the program ends with a stream open
+            return  # all processes were stopped, as when the program ends with an open stream
         try:
             self.request_stop()
             for _ in self.follow():
@@ -128,7 +130,7 @@ class Call:
             raise
 
     def results(self) -> list[Any]:
-        """What the function returned, in the order of the processes, when all have ended; or FunctionFailed."""
+        """Return the results in process order, once all processes have ended; raise FunctionFailed if one raised."""
         if problems := self.problems():
             after = f"{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
             raise self.processes.failed(f"{explain(problems, self.names)}\n{after}".rstrip(), problems, after)
@@ -136,7 +138,7 @@ class Call:
 
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:
-    """Say which process raised what, with the last lines of the first one's traceback."""
+    """Return a description of the exceptions by process, with the last lines of the first traceback."""
     first, *others = problems.values()
     if len(problems) == len(names) and all((p.kind, p.message) == (first.kind, first.message) for p in others):
         who = f"every {names[0].split()[0]}" if len(names) > 1 else names[0]

@@ -1,6 +1,7 @@
-"""Horovod ranks beside the notebook, joined into one Horovod job and kept warm; in `dgc_lab.cluster.rank` they join.
+"""Horovod ranks alongside the notebook, joined into one Horovod job and kept warm.
 
-On this machine they are forked from one process, elsewhere they are ipyparallel's engines.
+On this machine they are forked from one process, elsewhere they are ipyparallel engines. `dgc_lab.cluster.rank` runs
+inside them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dgc_lab.cluster import magic, private_network
 from dgc_lab.cluster import rank as rank_side
 from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.calls import RankDied, RankFailed
-from dgc_lab.cluster.engines import ForeignEngines
+from dgc_lab.cluster.engines import UserEngines
 from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
@@ -23,9 +24,9 @@ from dgc_lab.install.launch_env import (
     LOOPBACK,
     LOOPBACK_INTERFACE,
     cores,
-    meeting_variables,
     rank_variables,
     rendezvous,
+    rendezvous_variables,
     thread_variables,
 )
 
@@ -33,20 +34,20 @@ MODULES = ("horovod.tensorflow", "horovod.runner.http.http_server", "keras")  # 
 
 
 class HorovodRanks(Cluster):
-    """Horovod ranks that stay warm beside the notebook.
+    """Horovod ranks that stay warm alongside the notebook.
 
     Args:
-        size: number of ranks, at least 1; more than there are cores brings a warning.
-        timeout: seconds that a start may take, above 0.
-        grace: seconds that ranks get to follow a stop, or to come back when one of them has raised; 0 or more.
-        progress: gets a line of text at each stage of the start; None for silence.
-        cluster: an ``ipyparallel.Cluster`` to start in place of ranks on this machine.
-        client: an ``ipyparallel.Client`` whose engines run already; they are left running.
-        address: of this machine, an IP address at which ranks on other machines reach Horovod's rendezvous server.
-        interface: network interface of those ranks' traffic, such as ``"eth0"``; goes with ``address``.
+        size: number of ranks, at least 1; more ranks than cores cause a warning.
+        timeout: time limit for a start in seconds, above 0.
+        grace: seconds for ranks to stop on request, or to return after another one has raised; at least 0.
+        progress: function that receives a line of text at each stage of the start; None for no output.
+        cluster: an ``ipyparallel.Cluster`` to start instead of ranks on this machine.
+        client: an ``ipyparallel.Client`` with running engines, which keep running after `stop`.
+        address: this machine's IP address at which ranks on other machines reach Horovod's rendezvous server.
+        interface: network interface for the traffic of those ranks, such as ``"eth0"``; required with ``address``.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument does not meet the requirements above.
 
     Example:
         >>> with HorovodRanks(2) as ranks:  # doctest: +SKIP
@@ -74,14 +75,14 @@ class HorovodRanks(Cluster):
         if cluster is not None and client is not None:
             raise ValueError("cluster and client must not both be given")
         if (address is None) != (interface is None):
-            raise ValueError(f"address and interface go together, got {address!r} and {interface!r}")
+            raise ValueError(f"address and interface must be given together, got {address!r} and {interface!r}")
         self.size, self._cells = size, 0
         self._callers = [f"rank {rank}" for rank in range(size)]
         self._cluster, self._client = cluster, client
         self._address, self._interface = address, interface
 
     def run_cell(self, source: str, ranks: Iterable[int] | None = None) -> None:
-        """Run a cell on the ranks of these numbers, or on all, as ``%%px`` does; each keeps its variables."""
+        """Run a cell on the given ranks, or on all of them, like ``%%px``; each rank keeps its variables."""
         wanted = range(self.size) if ranks is None else ranks
         numbers = sorted({check_whole("rank", rank, 0, self.size - 1) for rank in wanted})
         if not numbers:
@@ -92,16 +93,16 @@ class HorovodRanks(Cluster):
         try:
             self._results(magic.run_cell, {f"rank {number}": (source, name) for number in numbers}, {})
         except RankFailed as error:
-            problems = {numbers[place]: problem for place, problem in error.problems.items()}
+            problems = {numbers[index]: problem for index, problem in error.problems.items()}
             raise magic.CellFailed(str(error), problems, error.after) from None
 
     def _check(self):
         require_horovod()
-        if self._foreign:
+        if self._on_user_cluster:
             return
         if self.size > cores():
             warnings.warn(f"{self.size} ranks share {cores()} cores: expect slow steps", stacklevel=4)
-        if reason := private_network.why_not():
+        if reason := private_network.unavailable_reason():
             warnings.warn(
                 f"no private network ({reason}): until stop(), other users of this machine can reach the ranks on "
                 f"{LOOPBACK}, with no password",
@@ -109,37 +110,37 @@ class HorovodRanks(Cluster):
             )
 
     @property
-    def _foreign(self):
+    def _on_user_cluster(self):
         return self._cluster is not None or self._client is not None
 
     def _start(self, deadline, resources):
-        hosts, meeting = (self._start_engines if self._foreign else self._start_here)(deadline, resources)
+        hosts, meeting = (self._start_engines if self._on_user_cluster else self._start_here)(deadline, resources)
         self._say("ranks join Horovod")
-        places = [(place | meeting, sys.path) for place in rank_variables(hosts)]
-        gpus = max(self._results(rank_side.join, dict(zip(self._callers, places, strict=True)), {}, deadline))
+        arguments = [(variables | meeting, sys.path) for variables in rank_variables(hosts)]
+        gpus = max(self._results(rank_side.join, dict(zip(self._callers, arguments, strict=True)), {}, deadline))
         shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
         if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
             magic.register(shell, self)  # %px, %%px and %%rank
         return f"{self.size} ranks", shared
 
     def _start_here(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
-        """Start ranks on this machine; gives their hosts, and the variables that say where they meet."""
-        private = private_network.why_not() is None
+        """Start ranks on this machine; return their hosts and the environment variables of their rendezvous."""
+        private = private_network.unavailable_reason() is None
         group = self._processes = ProcessGroup(self.what, thread_variables(self.size), private, MODULES)
         group.died, group.failed = RankDied, RankFailed
         resources.callback(group.close)
         self._say("importing TensorFlow and Horovod, once for all ranks")
         group.start(deadline)
         self._say("starting ranks")
-        # Horovod's server knows no password: rank 0 runs it, in the ranks' own network.
+        # Horovod's server has no password, so rank 0 runs it in the ranks' own network.
         first = dict.fromkeys(self._callers, int) | {self._callers[0]: rank_side.serve_rendezvous}
         port, *_ = group.add(first, deadline, vital=self._callers)
-        group.add_no_more()
-        return [LOOPBACK] * self.size, meeting_variables(port)
+        group.finish_adding()
+        return [LOOPBACK] * self.size, rendezvous_variables(port)
 
     def _start_engines(self, deadline, resources) -> tuple[list[str], dict[str, str]]:
-        """Start ranks on the user's cluster; gives the same."""
-        engines = self._processes = ForeignEngines(self.size, self._cluster, self._client)
+        """Start ranks on the user's cluster; return the same as `_start_here`."""
+        engines = self._processes = UserEngines(self.size, self._cluster, self._client)
         resources.callback(engines.close)
         engines.start(deadline, self._say)
         hosts = engines.client[list(engines.ids.values())].apply_sync(socket.gethostname)
@@ -147,8 +148,8 @@ class HorovodRanks(Cluster):
         if elsewhere and self._address is None:
             raise LabError(f"ranks on {', '.join(elsewhere)} cannot reach {LOOPBACK}: pass address= and interface=")
         address, interface = self._address or LOOPBACK, self._interface or LOOPBACK_INTERFACE
-        return hosts, meeting_variables(resources.enter_context(rendezvous(address)), address, interface)
+        return hosts, rendezvous_variables(resources.enter_context(rendezvous(address)), address, interface)
 
     def _leave(self):
         if self._client is not None and self.ready:
-            self.run(rank_side.leave)  # the user's engines may join another job
+            self.run(rank_side.leave)  # so that the user's engines can join another job

@@ -1,7 +1,7 @@
-"""The process that those of a cluster are forked from: it has imported TensorFlow, and never runs it.
+"""Host process from which a cluster's processes are forked: it imports TensorFlow, but never runs it.
 
-Forks start at once and share the memory of what was imported; they are sound as long as no thread of TensorFlow runs
-here. The notebook's side is `dgc_lab.cluster.process_group`.
+Forks start at once and share the memory of the imported modules. They are safe as long as no TensorFlow thread runs in
+the host. `dgc_lab.cluster.process_group` is the notebook's side.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ import cloudpickle
 import psutil
 
 from dgc_lab.cluster import watchdog
-from dgc_lab.cluster.magic import TELLING, raise_if_interrupted
+from dgc_lab.cluster.magic import SEND_LOCK, raise_if_interrupted
 from dgc_lab.cluster.processes import is_running
-from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, plainly
+from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, run_function
 
-SOCKET, PIDS = "socket", "pids"  # in the folder that is shared with the notebook
-CRASH = ".crash"  # after the process's name: where Python says by what it crashed
-# Keras imports these where it finds them, for what a cluster does not do: a third of the time that all imports take.
-LEFT_OUT = ("matplotlib", "sklearn")
+SOCKET, PIDS = "socket", "pids"  # in the folder shared with the notebook
+CRASH = ".crash"  # suffix of the file in which Python records why a process crashed
+# Keras imports these if it finds them, but a cluster does not need them. They take a third of the import time.
+HIDDEN_MODULES = ("matplotlib", "sklearn")
 
 
 def main() -> None:
-    """Import the modules, then fork a process for each order of the notebook, until no more orders come."""
+    """Import the modules, then fork a process for each request from the notebook until it closes the connection."""
     notebook = os.getppid()
-    sys.modules.update(dict.fromkeys(LEFT_OUT))  # not to be found, until all else is there
-    gc.disable()  # it would look through all that stays, again and again: an eighth of the time
+    sys.modules.update(dict.fromkeys(HIDDEN_MODULES))  # hidden until the other modules are imported
+    gc.disable()  # it would scan the imported modules again and again, an eighth of the time
     for module in sys.argv[1:]:
         importlib.import_module(module)
     import tensorflow as tf
 
-    for module in LEFT_OUT:
+    for module in HIDDEN_MODULES:
         del sys.modules[module]
     tf.get_logger().setLevel("ERROR")
     gc.collect()
-    gc.freeze()  # else the collector of each fork writes to all that they share
+    gc.freeze()  # otherwise, each fork's collector would write to the shared memory
     gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead children vanish, and are then known to be dead
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead children leave no zombies, so they are known to be dead
     listen_for_stop()
-    connection = call_notebook("host")
+    connection = connect_to_notebook("host")
     while True:
         try:
             name, variables, prepare = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
-            # The notebook wants no more processes, or is gone. Those that are there keep what was imported; here a
-            # program that only watches takes its place.
+            # The notebook needs no more processes, or is gone. The existing processes keep the imported modules;
+            # this one is replaced by a program that only watches.
             arguments = ["-m", watchdog.__name__, str(notebook), os.environ[watchdog.FOLDER]]
             os.execv(sys.executable, [sys.executable, *arguments])
         child = os.fork()
@@ -63,65 +63,65 @@ def main() -> None:
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
-                live(name, variables, prepare)
+                run_member(name, variables, prepare)
             finally:
                 os._exit(0)
         connection.send_bytes(cloudpickle.dumps(child))
 
 
-def call_notebook(name: str) -> Connection:
-    """Connect to the notebook, and say who is there."""
+def connect_to_notebook(name: str) -> Connection:
+    """Connect to the notebook and send it this process's name."""
     folder = os.environ[watchdog.FOLDER]
     connection = Client(f"{folder}/{SOCKET}", "AF_UNIX")
     partly = Path(folder, PIDS, f"{name}.part")
     partly.write_text(str(os.getpid()))
-    partly.replace(Path(folder, PIDS, name))  # others may read it at this moment, in `process_of`
+    partly.replace(Path(folder, PIDS, name))  # atomic, because `process_of` may be reading it
     connection.send_bytes(cloudpickle.dumps(name))
     return connection
 
 
-def live(name: str, variables: dict[str, str], prepare) -> None:
-    """What a forked process does: get ready (``prepare``), tell the notebook, run its functions one after another."""
+def run_member(name: str, variables: dict[str, str], prepare) -> None:
+    """Run a forked process: call ``prepare``, send its outcome, then run the notebook's functions one after another."""
     os.environ.update(variables)
     sys.modules["__main__"] = types.ModuleType("__main__")  # where the notebook's cells run (`magic.run_cell`)
     faulthandler.enable(open(Path(os.environ[watchdog.FOLDER], PIDS, name + CRASH), "w"))  # noqa: SIM115 - it stays open
-    connection = call_notebook(name)
+    connection = connect_to_notebook(name)
     channel = ResultChannel(connection)
-    channel.tell("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), plainly))
+    channel.send("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), run_function))
     sys.stdout = channel
     while True:
         try:
             payload, yields = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        channel.tell("outcome", outcome_of(payload, channel.stream if yields else plainly))
+        channel.send("outcome", outcome_of(payload, channel.stream if yields else run_function))
 
 
 class ResultChannel(io.TextIOBase):
-    """Tells the notebook what a function prints, yields and returns; any thread may print."""
+    """Channel that sends a function's output, items and outcome to the notebook; any thread may print."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
 
-    def tell(self, kind: str, content) -> None:
-        """Send a message: ``"item"``, ``"text"`` or ``"outcome"`` (pickled itself), and its content."""
+    def send(self, kind: str, content) -> None:
+        """Send a message: its kind, ``"item"``, ``"text"`` or ``"outcome"`` (with pickled content), and its content."""
         message = cloudpickle.dumps((kind, content))
-        with TELLING:
+        with SEND_LOCK:
             self._connection.send_bytes(message)
 
     def write(self, text: str) -> int:
-        self.tell("text", text)
+        self.send("text", text)
         raise_if_interrupted()
         return len(text)
 
     def stream(self, outcome, function, args, kwargs):
-        """Run a generator function, and send what it yields; one of the ways for `outcome_of`."""
+        """Run a generator function and send its items; a ``run`` argument of `outcome_of`."""
         for item in items_of(function, args, kwargs):
-            self.tell("item", item)
+            self.send("item", item)
 
 
 def process_of(name: str) -> int | None:
-    """The id of the cluster's process of that name, None where it does not live now."""
+    """Return the process ID of the cluster's process of that name, or None if it is not alive."""
     with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
         process = psutil.Process(int(Path(os.environ[watchdog.FOLDER], PIDS, name).read_text()))
         if is_running(process):

@@ -1,7 +1,8 @@
-"""A network of its own for processes that must not be reached from outside: a Linux network namespace.
+"""Private networks for processes that must not be reachable from outside: Linux network namespaces.
 
-TensorFlow's servers listen on all interfaces, without a password; here there is one, its loopback, and nobody else is
-on it. Any user may have one where the kernel allows user namespaces (`user_namespaces(7)`); many containers forbid it.
+TensorFlow's servers listen on all interfaces, without a password. A private network has only one, its own loopback,
+which nobody else can reach. Any user may create one if the kernel allows user namespaces (`user_namespaces(7)`); many
+containers forbid it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import socket
 import struct
 import subprocess
 
-# For any user; and for root, where user namespaces are forbidden.
+# For any user, and for root if user namespaces are forbidden.
 WAYS = (("unshare", "--user", "--net", "--uts", "--map-root-user"), ("unshare", "--net", "--uts"))
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 @functools.cache
 def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str | None]:
-    """The first of some commands that can run another one behind them here; or none, and why the first could not."""
+    """Return the first command prefix that works here and None; or an empty prefix and why the first one failed."""
     if shutil.which("unshare") is None:
-        return (), "the command unshare is not here"
+        return (), "the command unshare is not installed"
     reasons = []
     for way in ways:
         try:
@@ -35,18 +36,18 @@ def first_way(ways: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], str |
     return (), reasons[0]
 
 
-def why_not() -> str | None:
-    """Why this machine allows no private network; None where it does."""
+def unavailable_reason() -> str | None:
+    """Return why this machine allows no private network, or None if it allows one."""
     return first_way(WAYS)[1]
 
 
-def entrance() -> tuple[str, ...]:
-    """What to put before a command so that it runs in a private network; only where `why_not` gives None."""
+def command_prefix() -> tuple[str, ...]:
+    """Return the prefix that runs a command in a private network; only valid if `unavailable_reason` returns None."""
     return first_way(WAYS)[0]
 
 
 def raise_loopback() -> None:
-    """Switch on the loopback interface of a new network, which begins switched off."""
+    """Switch on the loopback interface of a new network, which is off at first."""
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -56,7 +57,7 @@ def raise_loopback() -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nothing listens on at this moment."""
+    """Return ports that are free at this moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Processes beside the notebook: how they are started so that nothing of them is left, watched, and ended."""
+"""Processes alongside the notebook: start, watch and end them without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -24,50 +24,51 @@ from dgc_lab.common import LabError
 
 
 class Processes:
-    """Those of one cluster: a `ProcessGroup` on this machine, or the `ForeignEngines` of the user's.
+    """Processes of one cluster: a `ProcessGroup` on this machine, or the user's own `UserEngines`.
 
-    Both have ``closed`` (all was stopped), ``dead()`` (names of those that are gone and without which the others cannot
-    go on), ``signal(number)``, ``kill()``, ``close()``, and ``call(payloads, grace)``, which sends functions on their
-    way: by name the cloudpickle of ``(function, args, kwargs)``, and whether the function yields items.
+    Both have ``closed`` (all processes were stopped), ``dead()`` (names of dead processes without which the others
+    cannot continue), ``signal(number)``, ``kill()``, ``close()``, and ``call(payloads, grace)``, which starts a call.
+    ``payloads`` maps process names to ``(function, args, kwargs)``, pickled, and whether the function yields items.
     """
 
-    what = "processes"  # how messages call them
-    died, failed = ProcessDied, FunctionFailed  # what tells of a death, and of a function that raised
-    broken: str | None = None  # why all were stopped
+    what = "processes"  # their name in messages
+    died, failed = ProcessDied, FunctionFailed  # errors for a dead process and for a function that raised
+    broken: str | None = None  # why all processes were stopped
 
-    def how_ended(self, names: list[str]) -> str:
-        """What those processes ended by, where they crashed and it is known."""
+    def crash_reason(self, names: list[str]) -> str:
+        """Return why these processes crashed, or an empty text if that is not known."""
         return ""
 
     def terminate(self, reason: str) -> None:
-        """End all at once, and keep the reason."""
+        """End all processes at once, and keep the reason."""
         self.broken = reason
         self.kill()
 
-    def look_for_dead(self) -> None:
-        """Stop all, and raise ProcessDied, when one is gone; a LabError where all were stopped."""
-        dead = self.dead()  # first: those of which another thread closes the cluster meanwhile have not died
+    def raise_if_dead(self) -> None:
+        """Stop all processes and raise ProcessDied if one is gone; raise LabError if they were stopped already."""
+        dead = self.dead()  # first, because processes have not died if another thread closes the cluster now
         if self.closed:
             raise LabError(f"the {self.what} were stopped. start() starts them")
         if dead:
-            error = self.died(dead, self.how_ended(dead))
+            error = self.died(dead, self.crash_reason(dead))
             self.terminate(str(error).split(";")[0])
             raise error
 
 
 def start_guarded(module: str, *arguments: str, private: bool, variables: Mapping[str, str], **pipes):
-    """Start a Python module that ends when this process does; returns it and its folder, which goes then too.
+    """Start a Python module that ends with this process; return its process and its folder, which is then removed.
 
-    It finds the modules that this process finds, leads a group of its own, and begins when its stdin is closed. The
-    folder is for this user alone, and where the module's temporary files go. ``pipes`` are of ``subprocess.Popen``.
+    The module has the import path of this process, leads its own process group, and begins when its stdin is closed.
+    Only this user can read the folder, which holds the module's temporary files. ``pipes`` are passed to
+    ``subprocess.Popen``.
     """
-    # Its watchdog is on its way before it is made: this process can be killed at any moment.
+    # The watchdog starts before the folder is created, because this process can be killed at any moment.
     folder = os.path.join(tempfile.gettempdir(), f"dgc_lab-{secrets.token_hex(4)}")
     network = "private" if private else "open"
     command = [sys.executable, "-m", "dgc_lab.cluster.watchdog", str(os.getpid()), folder, network, module, *arguments]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": folder, FOLDER: folder}
     process = psutil.Popen(
-        [*private_network.entrance(), *command] if private else command,
+        [*private_network.command_prefix(), *command] if private else command,
         env=os.environ | variables | own,
         stdin=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -84,10 +85,10 @@ def start_guarded(module: str, *arguments: str, private: bool, variables: Mappin
 
 
 def kill(leader: psutil.Process) -> None:
-    """Kill a process that leads a group of its own, with its group and all its children, and wait for them."""
+    """Kill a process that leads its own group, with the group and all its children, and wait until they have ended."""
     family, new = [], [leader]
-    with interrupt_held_back():  # what was stopped and not killed would stay
-        while new:  # what stands still starts nothing that this look does not find
+    with defer_sigint():  # suspended processes that are not killed would remain
+        while new:  # suspended processes start no others that the next pass would miss
             family += new
             for process in new:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -95,7 +96,7 @@ def kill(leader: psutil.Process) -> None:
             new = []
             with contextlib.suppress(psutil.NoSuchProcess):
                 new = [process for process in leader.children(recursive=True) if process not in family]
-        # A group outlives its leader, and its number is not given away before it is empty.
+        # A group outlives its leader, and its ID is not reused before it is empty.
         if leader.is_running() or not psutil.pid_exists(leader.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(leader.pid, signal.SIGKILL)
@@ -108,7 +109,7 @@ def kill(leader: psutil.Process) -> None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process is there and more than a zombie; a grandchild's zombie is the system's to take away."""
+    """Return whether a process exists and is not a zombie; the system removes the zombies of grandchildren."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -116,7 +117,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether nothing of a process runs: one that was killed holds its ports until its last thread has ended."""
+    """Return whether all threads of a process have ended; until then, a killed process holds its ports."""
     try:
         return not is_running(process) and process.num_threads() <= 1
     except psutil.NoSuchProcess:
@@ -124,9 +125,9 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def run_in_thread(function: Callable):
-    """Run a function of ipyparallel; beside a running event loop, as in a notebook, in a thread.
+    """Run a function of ipyparallel, in a thread if an event loop is running, as in a notebook.
 
-    Beside such a loop, its blocking functions would start a thread for themselves, which never ends.
+    In the thread of the event loop, ipyparallel's blocking functions would start another one, which never ends.
     """
     try:
         asyncio.get_running_loop()
@@ -137,12 +138,15 @@ def run_in_thread(function: Callable):
 
 
 @contextlib.contextmanager
-def interrupt_held_back():
-    """Let an interrupt come after the block: not between a deed and its note. A second one comes at once."""
-    if threading.current_thread() is not threading.main_thread():  # interrupts come in no other
+def defer_sigint():
+    """Delay an interrupt until the block has ended, so that it cannot separate an action from its record.
+
+    A second interrupt is not delayed.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no other thread gets interrupts
         yield
         return
-    # The handler of before is known first: an interrupt can come at once.
+    # Get the previous handler first, because an interrupt can arrive at once.
     held, usual = [], signal.getsignal(signal.SIGINT)
 
     def hold(number, frame):

@@ -1,4 +1,4 @@
-"""What runs inside the processes beside the notebook: its functions, whose end is told; how a rank joins Horovod."""
+"""Code inside the processes of a cluster: run the notebook's functions, report their outcome, and join Horovod."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dgc_lab.install.launch_env import rendezvous, thread_variables
 STOP_SIGNAL = signal.SIGUSR1
 OWN_FOLDER = os.path.dirname(__file__)
 
-# No `threading.Event`: a second signal within the handler of the first would wait for the event's lock for ever.
+# Not a `threading.Event`: a second signal in the handler of the first would wait for the event's lock forever.
 _stop = False
-_kept = contextlib.ExitStack()  # what lives as long as the process
+_resources = contextlib.ExitStack()  # closed when the process ends
 
 
 @dataclass(frozen=True)
 class RemoteError:
-    """An exception in a process, in a form that every notebook can read, whatever its class was."""
+    """An exception in a process, in a form that every notebook can read, regardless of its class."""
 
     kind: str  # name of its class
     message: str
@@ -35,18 +35,18 @@ class RemoteError:
 
 @dataclass
 class CallResult:
-    """How a call ended in a process."""
+    """Outcome of a call in a process."""
 
     value: Any = None
     problem: RemoteError | None = None
-    batches: int = 0  # of a stream that were published, where items travel apart from the result
+    batches: int = 0  # number of published batches of a stream, if items travel separately
 
 
 def stop_requested() -> bool:
-    """Whether the notebook has asked this process to stop; False outside a cluster's process.
+    """Return whether the notebook has asked this process to stop; False outside a cluster's processes.
 
-    It becomes true on each rank at its own moment. A training loop must therefore agree with the other ranks on the
-    step to stop at, by a collective of its own: a rank that leaves alone makes the others wait for ever.
+    It becomes true at a different moment on each rank. A training loop must therefore agree with the other ranks on the
+    step to stop at, by a collective of its own: if one rank stops alone, the others wait forever.
 
     Example:
         >>> stop_requested()
@@ -56,47 +56,48 @@ def stop_requested() -> bool:
 
 
 def request_stop(*_) -> None:
-    """Make `stop_requested` true in this process; as a signal's handler too."""
+    """Make `stop_requested` return True in this process; also usable as a signal handler."""
     global _stop
     _stop = True
 
 
 def listen_for_stop() -> None:
-    """Let the stop signal make `stop_requested` true; to be called in the main thread."""
-    # Python runs a signal's handler between two steps of the main thread, where the functions run too.
+    """Make `stop_requested` return True after the stop signal; call this in the main thread."""
+    # Python runs signal handlers between two instructions of the main thread, where the functions run too.
     signal.signal(STOP_SIGNAL, request_stop)
 
 
 def serve_rendezvous() -> int:
-    """Run Horovod's rendezvous server on this process's loopback interface for as long as it lives; gives its port."""
-    return _kept.enter_context(rendezvous())
+    """Run Horovod's rendezvous server on the loopback interface until this process ends, and return its port."""
+    return _resources.enter_context(rendezvous())
 
 
 def join(variables: dict[str, str], path: list[str]) -> int:
-    """Become a rank: set its variables, find the modules that the notebook finds, meet the others; count its GPUs."""
+    """Make this process a rank: set its variables and import path, join the others; return its number of GPUs."""
     listen_for_stop()
     os.environ.update(thread_variables(int(variables["HOROVOD_LOCAL_SIZE"])) | variables)
     sys.path.extend(entry for entry in path if entry not in sys.path)
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    # Each new training traces its own step; TensorFlow would warn of that after the fifth, in the notebook's cells.
+    # Each new training traces its own step; after the fifth, TensorFlow would print a warning in the notebook.
     tf.get_logger().setLevel("ERROR")
     hvd.init()
     return len(tf.config.list_physical_devices("GPU"))
 
 
 def leave() -> None:
-    """Leave the Horovod job; the process lives on."""
+    """Leave the Horovod job; the process keeps running."""
     import horovod.tensorflow as hvd
 
     hvd.shutdown()
 
 
 def outcome_of(payload: bytes, run: Callable) -> bytes:
-    """Run a function that came from the notebook, and say how it ended, whatever it raised: a `CallResult`, pickled.
+    """Run a function from the notebook and return a pickled `CallResult`, even if the function raises an exception.
 
-    ``run`` gets the `CallResult` to fill, the function, its arguments and its keywords; it returns the value.
+    ``run`` receives the `CallResult` to fill, the function, its arguments and its keyword arguments, and returns the
+    value.
     """
     global _stop
     _stop = False
@@ -109,19 +110,19 @@ def outcome_of(payload: bytes, run: Callable) -> bytes:
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: the notebook waits for an answer
         trace = error.__traceback__
         while trace.tb_next and os.path.dirname(trace.tb_frame.f_code.co_filename) == OWN_FOLDER:
-            trace = trace.tb_next  # begin in the notebook's function, not in the lab's
+            trace = trace.tb_next  # begin in the notebook's function, not in the library's
         printed = "".join(traceback.format_exception(type(error), error, trace))
         problem = RemoteError(type(error).__name__, str(error), printed)
         return cloudpickle.dumps(CallResult(None, problem, outcome.batches))
 
 
-def plainly(outcome: CallResult, function: Callable, args: tuple, kwargs: dict):
-    """Run a function; one of the ways for `outcome_of`."""
+def run_function(outcome: CallResult, function: Callable, args: tuple, kwargs: dict):
+    """Run a function and return its value; a ``run`` argument of `outcome_of`."""
     return function(*args, **kwargs)
 
 
 def items_of(function: Callable, args: tuple, kwargs: dict) -> Iterator:
-    """What a generator function yields; a TypeError where it is none."""
+    """Return the iterator of a generator function; raise TypeError if it is not one."""
     items = function(*args, **kwargs)
     if not hasattr(items, "__next__"):
         raise TypeError(f"stream needs a generator function, {function.__name__} returned {type(items).__name__}")
@@ -129,6 +130,6 @@ def items_of(function: Callable, args: tuple, kwargs: dict) -> Iterator:
 
 
 def exhaust(function: Callable, /, *args, **kwargs) -> None:
-    """Run a generator function whose items nobody wants, as those of all ranks but the first."""
+    """Run a generator function and discard its items, like those of all ranks but the first."""
     for _ in items_of(function, args, kwargs):
         pass

@@ -1,4 +1,4 @@
-"""TensorFlow's own clusters beside the notebook; what their processes are is in `dgc_lab.cluster.tensorflow_roles`."""
+"""TensorFlow's own clusters alongside the notebook; `dgc_lab.cluster.tensorflow_roles` runs inside their processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.launch_env import LOOPBACK, cores
 
 FIRST_PORT = 20000
-MOST = 64  # processes of one kind
+MAX_PROCESSES = 64  # of one kind
 
 
 class TensorFlowCluster(Cluster):
-    """What `ParameterServers`, which says what the options are, and `MultiWorkerMirrored` have in common.
+    """Base class of `ParameterServers`, which documents the options, and `MultiWorkerMirrored`.
 
-    ``jobs`` is the number of processes by job: ``"chief"``, ``"ps"``, ``"worker"``.
+    ``jobs`` maps the jobs ``"chief"``, ``"ps"`` and ``"worker"`` to their numbers of processes.
     """
 
     def __init__(
@@ -41,15 +41,16 @@ class TensorFlowCluster(Cluster):
         self.workers, self._jobs, self._reachable = jobs["worker"], jobs, reachable
 
     def _prepare(self) -> dict[str, Callable[[], None]]:
-        """By name of the process, what it does first."""
+        """Return the function that each process runs first, by process name."""
         raise NotImplementedError
 
     def _check(self):
-        reason = private_network.why_not()
+        reason = private_network.unavailable_reason()
         if reason and not self._reachable:
             raise LabError(
                 f"this machine allows no private network ({reason}). TensorFlow's servers would listen on all of its "
-                "addresses, with no password: whoever reaches them can run code here. reachable=True starts them so"
+                "addresses, with no password: anyone who reaches them can run code here. "
+                "Pass reachable=True to start them anyway"
             )
         if reason:
             warnings.warn(
@@ -61,10 +62,10 @@ class TensorFlowCluster(Cluster):
             warnings.warn(f"{self.workers} workers share {cores()} cores: expect slow steps", stacklevel=4)
 
     def _start(self, deadline, resources):
-        private = private_network.why_not() is None
-        # Children of one process cannot share its GPU; they compute on the CPU. Each role sets its own threads.
+        private = private_network.unavailable_reason() is None
+        # Children of one process cannot share its GPU, so they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
-        variables["no_grpc_proxy"] = LOOPBACK  # with http_proxy set, gRPC would look for the servers behind the proxy
+        variables["no_grpc_proxy"] = LOOPBACK  # if http_proxy is set, gRPC would reach for the servers through it
         self._processes = ProcessGroup(self.what, variables, private)
         resources.callback(self._processes.close)
         self._say("importing TensorFlow, once for all processes")
@@ -82,33 +83,33 @@ class TensorFlowCluster(Cluster):
         self._processes.add(prepare, deadline, variables, self._vital())
 
     def _vital(self) -> set[str]:
-        """Names of the processes without which the others cannot go on."""
+        """Return the names of the processes without which the others cannot continue."""
         return set(self._prepare())
 
 
 def task(name: str) -> dict:
-    """Job and index in ``TF_CONFIG`` of the process of that name; the coordinator is TensorFlow's chief."""
+    """Return job and index in ``TF_CONFIG`` of the process of that name; the coordinator is TensorFlow's chief."""
     kind, _, number = name.rpartition(" ")
     job = {"": "chief", "worker": "worker", "parameter server": "ps"}[kind]
     return {"type": job, "index": int(number) if kind else 0}
 
 
 class ParameterServers(TensorFlowCluster):
-    """Parameter servers, workers and a coordinator, each a process of its own; functions run in the coordinator.
+    """Parameter servers, workers and a coordinator, each in its own process; functions run in the coordinator.
 
-    There, `dgc_lab.cluster.tensorflow_roles.coordinator` gives TensorFlow's ``ClusterCoordinator``.
+    There, `dgc_lab.cluster.tensorflow_roles.coordinator` returns TensorFlow's ``ClusterCoordinator``.
 
     Args:
-        workers: number of workers, 1 to 64; more than there are cores brings a warning.
-        ps: number of parameter servers, 1 to 64.
-        reachable: consent to servers that listen on all addresses of this machine, where the kernel allows no
-            private network. Where it does, the network is private all the same.
-        timeout: seconds that a start may take, above 0.
-        grace: seconds that the coordinator gets to follow a stop; 0 or more.
-        progress: gets a line of text at each stage of the start; None for silence.
+        workers: number of workers, from 1 to 64; more workers than cores cause a warning.
+        ps: number of parameter servers, from 1 to 64.
+        reachable: consent to servers that listen on all addresses of this machine if the kernel allows no private
+            network. If it allows one, the network is private in any case.
+        timeout: time limit for a start in seconds, above 0.
+        grace: seconds for the coordinator to stop on request; at least 0.
+        progress: function that receives a line of text at each stage of the start; None for no output.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument does not meet the requirements above.
 
     Example:
         >>> with ParameterServers(2, 1) as servers:  # doctest: +SKIP
@@ -118,43 +119,44 @@ class ParameterServers(TensorFlowCluster):
     what = "parameter servers"
 
     def __init__(self, workers: int = 2, ps: int = 1, **options):
-        check_whole("workers", workers, 1, MOST)
-        check_whole("ps", ps, 1, MOST)
+        check_whole("workers", workers, 1, MAX_PROCESSES)
+        check_whole("ps", ps, 1, MAX_PROCESSES)
         super().__init__({"chief": 1, "ps": ps, "worker": workers}, **options)
         self.ps = ps
         self._callers = ["coordinator"]
 
     def run(self, function: Callable, *args, **kwargs) -> Any:
-        """Run ``function(*args, **kwargs)`` in the coordinator; as `Cluster.run`, but gives its one result."""
+        """Run ``function(*args, **kwargs)`` in the coordinator, like `Cluster.run`, and return its single result."""
         [result] = super().run(function, *args, **kwargs)
         return result
 
     def restart_worker(self, number: int) -> None:
-        """End a worker's process, if it lives, and start it anew at its address; the coordinator finds it there.
+        """Kill a worker's process, if it is alive, and start a new one at its address, where the coordinator finds it.
 
-        A ValueError where there is no worker of that number, a LabError where it was not there in time, or the servers
-        are not running.
+        Raises ValueError if there is no worker of that number. Raises LabError if the worker is not ready in time, or
+        the servers are not running.
         """
         check_whole("number", number, 0, self.workers - 1)
-        with self._changing:
+        with self._lifecycle_lock:
             if not self.ready:
                 raise LabError("the parameter servers are not running. restart() starts them")
             self.kill(f"worker {number}")
             try:
                 self._add({f"worker {number}": self._server()}, time.monotonic() + self.timeout)
             except LabError as error:  # the host died meanwhile, or it took too long
-                self.kill(f"worker {number}")  # what is there has no server: it is none that others may wait for
+                self.kill(f"worker {number}")  # it has no server, so the others must not wait for it
                 raise LabError(f"worker {number} did not come back. restart() brings all back: {error}") from None
 
     def kill(self, name: str) -> None:
-        """Kill ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on, as ``kill -9`` does.
+        """Kill ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on, like ``kill -9``.
 
-        A ValueError where there is no process of that name.
+        Raises ValueError if there is no process of that name.
         """
         members = self._processes.members if self._processes else {}
         if name not in members:
-            known = ", ".join(self._prepare() if members else ["none, nothing runs"])  # not as they happened to come
-            raise ValueError(f"name must be one of {known}, got {name!r}")
+            known = ", ".join(self._prepare())  # not `members`, which are in the order of their connections
+            allowed = f"one of {known}" if members else "a running process (none is running: call start())"
+            raise ValueError(f"name must be {allowed}, got {name!r}")
         process = members[name].process
         if is_running(process):
             process.kill()
@@ -162,7 +164,7 @@ class ParameterServers(TensorFlowCluster):
             time.sleep(0.01)
 
     def _server(self):
-        # Below workers + 1 operations at a time, servers on few cores wait for each other for ever.
+        # With fewer than workers + 1 operations at a time, servers on few cores wait for each other forever.
         return functools.partial(roles.serve, inter=self.workers + 2, intra=max(1, cores() // self.workers))
 
     def _prepare(self):
@@ -175,10 +177,10 @@ class ParameterServers(TensorFlowCluster):
 
 
 class MultiWorkerMirrored(TensorFlowCluster):
-    """Workers of ``tf.distribute.MultiWorkerMirroredStrategy``, each a process; functions run in all of them.
+    """Workers of ``tf.distribute.MultiWorkerMirroredStrategy``, each in its own process; functions run in all of them.
 
-    There, `dgc_lab.cluster.tensorflow_roles.mirrored` gives the strategy. A worker that dies takes all others down.
-    ``workers`` are 1 to 64, else a ValueError; other arguments and errors are those of `ParameterServers`.
+    There, `dgc_lab.cluster.tensorflow_roles.mirrored` returns the strategy. If a worker dies, all others are stopped.
+    Raises ValueError if ``workers`` is not from 1 to 64; other arguments and errors are those of `ParameterServers`.
 
     Example:
         >>> with MultiWorkerMirrored(2) as workers:  # doctest: +SKIP
@@ -189,7 +191,7 @@ class MultiWorkerMirrored(TensorFlowCluster):
     what = "workers"
 
     def __init__(self, workers: int = 2, **options):
-        check_whole("workers", workers, 1, MOST)
+        check_whole("workers", workers, 1, MAX_PROCESSES)
         super().__init__({"worker": workers}, **options)
         self._callers = list(self._prepare())
 

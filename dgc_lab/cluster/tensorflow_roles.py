@@ -1,4 +1,4 @@
-"""What the processes of a TensorFlow cluster are: servers, a coordinator, mirrored workers. Runs inside them."""
+"""Roles of the processes in a TensorFlow cluster: server, coordinator, mirrored worker. Runs inside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _servers = []  # a server ends with its last reference
 
 
 def set_threads(inter: int, intra: int) -> None:
-    """Limit TensorFlow's threads: ``inter`` operations at a time, ``intra`` threads for one of them."""
+    """Limit TensorFlow to ``inter`` operations at a time, with ``intra`` threads each."""
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(inter)
@@ -22,12 +22,14 @@ def set_threads(inter: int, intra: int) -> None:
 
 
 def serve(inter: int, intra: int) -> None:
-    """Start the server that ``TF_CONFIG`` tells of, a parameter server or a worker; it lives as long as the process.
+    """Start a parameter server or worker as specified by ``TF_CONFIG``; it runs until the process ends.
 
-    It runs ``inter`` operations at a time, each on ``intra`` threads. With no more of the former than workers, servers
-    on few cores wait for ever. A ValueError for fewer than one.
+    It runs ``inter`` operations at a time, each on ``intra`` threads. If ``inter`` is not above the number of workers,
+    servers on few cores wait forever. Raises ValueError if ``inter`` or ``intra`` is not from 1 to 4096.
 
-    Example, in a process of its own:
+    Example:
+        In a process of its own:
+
         >>> serve(inter=4, intra=1)  # doctest: +SKIP
     """
     import tensorflow as tf
@@ -41,10 +43,10 @@ def serve(inter: int, intra: int) -> None:
 
 
 def coordinator():
-    """The ``ClusterCoordinator`` of this process, connected to the servers that ``TF_CONFIG`` names.
+    """Return this process's ``ClusterCoordinator``, connected to the servers in ``TF_CONFIG``.
 
-    Call it once in a function: an error of an earlier function's step, which TensorFlow would raise again at the next
-    ``schedule``, is forgotten here. A LabError where this is the first call, and a worker is not alive.
+    Call it once in a function: it discards an error in an earlier function's step, which TensorFlow would raise again
+    at the next ``schedule``. The first call in a process raises LabError if a worker is not alive.
     """
     import tensorflow as tf
 
@@ -57,9 +59,9 @@ def coordinator():
 def _connected():
     import tensorflow as tf
 
-    if dead := dead_workers():  # TensorFlow would wait for them for ever
+    if dead := dead_workers():  # TensorFlow would wait for them forever
         names = " and ".join(f"worker {number}" for number in dead)
-        raise LabError(f"{names} died before the coordinator had met all workers. restart_worker() brings it back")
+        raise LabError(f"{names} died before the coordinator connected to all workers. restart_worker() brings it back")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -67,27 +69,27 @@ def _connected():
 
 @functools.cache
 def mirrored():
-    """The ``MultiWorkerMirroredStrategy`` of this process; each worker has to call it, they wait for each other."""
+    """Return this process's ``MultiWorkerMirroredStrategy``; all workers must call it, as they wait for each other."""
     import tensorflow as tf
 
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def number_of(job: str) -> int:
-    """How many processes of a job ``TF_CONFIG`` names: ``"worker"`` or ``"ps"``."""
+    """Return the number of processes of a job, ``"worker"`` or ``"ps"``, in ``TF_CONFIG``."""
     return len(json.loads(os.environ["TF_CONFIG"])["cluster"][job])
 
 
 def own_number() -> int:
-    """The number of this process among those of its job."""
+    """Return the index of this process in its job."""
     return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
 
 def worker_processes() -> list[int | None]:
-    """The ids of the workers' processes by number; None for those that are gone at this moment."""
+    """Return the process IDs of the workers by number; None for workers that are gone at this moment."""
     return [process_of(f"worker {number}") for number in range(number_of("worker"))]
 
 
 def dead_workers() -> list[int]:
-    """Numbers of the workers whose process is gone at this moment."""
+    """Return the numbers of the workers whose process is gone at this moment."""
     return [number for number, process in enumerate(worker_processes()) if process is None]

@@ -1,4 +1,4 @@
-"""Compression schemes side by side: a table at the learning rate of each, errors, cost, and a widget that trains them.
+"""Comparison of compression schemes: accuracy at each one's learning rate, errors, cost, and a widget to train them.
 
 Lesson 8. The schemes themselves are in `dgc_lab.compression`.
 """

@@ -1,6 +1,6 @@
-"""What carrying a scheme's messages costs as workers join: an allreduce stays, an allgather grows with each of them.
+"""Communication cost of a scheme as workers join: nearly constant for an allreduce, growing for an allgather.
 
-The network is that of lesson 6 (`dgc_lab.scaling.network`): a model. The bytes are those that a step really hands over.
+Times come from the network model of lesson 6 (`dgc_lab.scaling.network`). The bytes are counted in a real step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dgc_lab.compression.scheme import Scheme
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import GBIT, Link, allgather, ring
 
-METADATA = 4  # bytes with which a worker says once a step whether its gradient is finite
+METADATA_BYTES = 4  # sent by a worker once per step: whether its gradient is finite
 
 
 class Message(NamedTuple):
-    """What a worker hands over in a step: bytes to allreduces and to allgathers, and how many of each there are.
+    """Payload of a worker in a step: bytes sent by allreduce and by allgather, and the numbers of these collectives.
 
     Example:
         >>> Message(reduced=10**6, gathered=0).allreduces
@@ -34,14 +34,17 @@ class Message(NamedTuple):
 
 
 def message(scheme: Scheme, model: str) -> Message:
-    """What a worker hands to allreduce and to allgather in a step, for gradients of a named model's shapes.
+    """Return a worker's payload in a step, for gradients with the shapes of a named model.
 
-    A step is really made for each shape, of a random gradient whose elements' sizes differ widely; a step of all
-    tensors at once hands over as much, and takes a gigabyte for a large model.
+    The function runs a real step for each distinct shape, on a random gradient whose elements differ widely in size.
+    A step with all tensors at once has the same payload, but needs a gigabyte of memory for a large model.
 
     Args:
         scheme: a `dgc_lab.compression.Scheme` that exchanges in every step.
-        model: one of `dgc_lab.scaling.SHAPES`, by name; a ValueError names them for another one.
+        model: a name in `dgc_lab.scaling.SHAPES`.
+
+    Raises:
+        ValueError: `model` is not in `SHAPES`; the message lists the names.
 
     Example:
         >>> from dgc_lab.compression import dense, sign
@@ -53,9 +56,9 @@ def message(scheme: Scheme, model: str) -> Message:
     from dgc_lab.compression import Compressor
     from dgc_lab.distributed import OneWorker
 
-    reduces, gathers = set(), set()  # their names, which tell rounds and types: all tensors travel in the same ones
+    reduces, gathers = set(), set()  # names of the collectives, one per round and dtype; all tensors share them
 
-    class Counted(OneWorker):
+    class CountingWorker(OneWorker):
         def allreduce(self, groups, name=None):
             reduces.add(name)
             return super().allreduce(groups, name)
@@ -66,34 +69,35 @@ def message(scheme: Scheme, model: str) -> Message:
 
     reduced = gathered = 0
     for shape, times in Counter(SHAPES[check_choice("model", model, SHAPES)]()).items():
-        compressor = Compressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], Counted())
+        compressor = Compressor(scheme, [tf.Variable(tf.zeros(shape), name="weight")], CountingWorker())
         _, report = compressor([[tf.random.stateless_normal(shape, (0, 0)) ** 3]])
         sent = [int(report.allreduce_bytes), int(report.allgather_bytes)]
-        sent[bool(sent[1])] -= METADATA  # they travel with the message, if there is one
+        sent[bool(sent[1])] -= METADATA_BYTES  # part of the allgather if there is one, otherwise of the allreduce
         reduced, gathered = reduced + times * sent[0], gathered + times * sent[1]
-    reduced, gathered = (reduced, gathered + METADATA) if gathered else (reduced + METADATA, 0)
+    reduced, gathered = (reduced, gathered + METADATA_BYTES) if gathered else (reduced + METADATA_BYTES, 0)
     return Message(reduced, gathered, len(reduces), len(gathers))
 
 
 def exchange_table(
     messages: dict[str, tuple[float, ...]], gbit: float, workers: Sequence[int] = (2, 32, 1024)
 ) -> pd.DataFrame:
-    """How long the exchange of a step takes, by the model of the network, for each number of workers.
+    """Return the time of a step's exchange in the network model, for each scheme and number of workers.
 
     Args:
-        messages: what a worker hands over (`message`, or bytes for allreduce and allgather alone), by scheme.
-        gbit: bandwidth of each worker's link in Gbit/s; a hop takes `Link.latency` to begin.
-        workers: numbers of them, each at least 1.
+        messages: a worker's payload by scheme: a `message`, or only its bytes for allreduce and allgather.
+        gbit: bandwidth of each worker's link in Gbit/s; each hop has the latency `Link.latency`.
+        workers: numbers of workers, each at least 1.
 
     Returns:
-        A line for each scheme: ``scheme``, ``kB`` handed over, ``allreduce``, the share of these that an allreduce
-        carries, and for each number of workers the milliseconds.
+        A row for each scheme: ``scheme``; ``kB``, its payload; ``allreduce``, the share of the payload sent by
+        allreduce; and the milliseconds for each number of workers.
 
     Raises:
-        ValueError: a number of workers is no whole number of at least 1, or the bandwidth is not above 0; a message has
-            fewer bytes than none, or none at all.
+        ValueError: a number of workers is not a whole number of at least 1, `gbit` is not above 0, or a message has a
+            negative number of bytes or none at all.
 
-    Source: arXiv:2103.00543, section 2, on which schemes an allreduce can carry.
+    References:
+        arXiv:2103.00543, section 2 (schemes whose messages an allreduce can sum).
 
     Example:
         >>> table = exchange_table({"summed": (10**6, 0), "gathered": (0, 10**6)}, 1, (2, 100))
@@ -103,15 +107,15 @@ def exchange_table(
     for number in check_list("workers", workers):
         check_whole("workers", number, 1)
     link, lines = Link(check_number("gbit", gbit, "above 0") * GBIT), []
-    for scheme, given in messages.items():
-        reduced, gathered, allreduces, allgathers = Message(*given)
+    for scheme, payload in messages.items():
+        reduced, gathered, allreduces, allgathers = Message(*payload)
         for size in (reduced, gathered):
             check_number(f"messages[{scheme!r}]", size, "at least 0")
-        together = check_number(f"messages[{scheme!r}], together", reduced + gathered, "above 0")
-        line = {"scheme": scheme, "kB": together / 1000, "allreduce": reduced / together}
-        ways = (ring, reduced, allreduces), (allgather, gathered, allgathers)
+        total = check_number(f"messages[{scheme!r}] in total", reduced + gathered, "above 0")
+        line = {"scheme": scheme, "kB": total / 1000, "allreduce": reduced / total}
+        collectives = (ring, reduced, allreduces), (allgather, gathered, allgathers)
         for number in workers:
-            parts = [(times, *how(number, size)) for how, size, times in ways if size]
+            parts = [(times, *collective(number, size)) for collective, size, times in collectives if size]
             seconds = sum(link.seconds(times * hops, bytes_passed) for times, hops, bytes_passed in parts)
             line[f"ms, {number} workers"] = 1000 * seconds
         lines.append(line)

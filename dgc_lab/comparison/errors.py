@@ -1,4 +1,4 @@
-"""How far what a scheme sends is from the gradient: its bias, which stays, and its variance, which chance makes."""
+"""Bias and variance of a scheme's messages: the systematic and the random part of their error."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
 
 
 def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 200) -> pd.DataFrame:
-    """Bias and variance of what one worker's message stands for, over many draws of the same gradient.
+    """Return bias and variance of one worker's decoded message, over many draws for the same gradient.
 
     Args:
-        schemes: `dgc_lab.compression.Scheme` objects by name, each beginning with its first state at every draw.
-        gradient: float32, of any shape.
-        draws: number of them, at least 2.
+        schemes: `dgc_lab.compression.Scheme` objects by name; every draw starts from the scheme's initial state.
+        gradient: float32 array of any shape.
+        draws: number of draws, at least 2.
 
     Returns:
-        A line for each scheme: ``scheme``; ``bias``, the squared distance of the draws' mean from the gradient, less
-        what chance leaves of it; ``variance``, the mean squared distance of a draw from the draws' mean; both as shares
-        of the gradient's square. A scheme is right in the mean where its bias is 0.
+        A row for each scheme: ``scheme``; ``bias``, the squared distance between the gradient and the mean of the
+        draws, corrected for the finite number of draws; ``variance``, the mean squared distance of a draw from that
+        mean. Both are relative to the gradient's squared norm. A scheme is unbiased if its bias is 0.
 
     Raises:
-        ValueError: ``draws`` is no whole number of at least 2; the gradient is all zeros, holds what is not finite, or
-            is too large for a scheme.
+        ValueError: ``draws`` is not a whole number of at least 2; or the gradient is all zeros, contains NaN or
+            infinity, or is too large for a scheme.
 
-    Source: arXiv:1610.02132, section 2 (unbiased, with bounded variance).
+    References:
+        arXiv:1610.02132, section 2 (unbiased, with bounded variance).
 
     Example:
         >>> import tensorflow as tf
@@ -46,22 +47,22 @@ def error_table(schemes: dict[str, Scheme], gradient: ArrayLike, draws: int = 20
 
     check_whole("draws", draws, 2, 100_000)
     check_some("gradient", tf.reshape(gradient, [-1]))
-    lines, whole = [], tf.convert_to_tensor(gradient, tf.float32)
-    exact = whole.numpy().astype(np.float64)  # squares of float32 numbers need not be float32 numbers
+    rows, tensor = [], tf.convert_to_tensor(gradient, tf.float32)
+    exact = tensor.numpy().astype(np.float64)  # because squares can overflow or underflow float32
     if not np.isfinite(exact).all():
-        raise ValueError("gradient must hold finite numbers only")
+        raise ValueError("gradient must be finite, got NaN or infinity")
     if not (size := (exact**2).sum()):
-        raise ValueError("gradient must hold something other than zeros")
+        raise ValueError("gradient must have a nonzero element, got only zeros")
     for name, scheme in schemes.items():
 
         @tf.function(autograph=False)
         def draw(number, scheme=scheme):
-            return sent_alone(scheme, whole, number, number)
+            return sent_alone(scheme, tensor, number, number)
 
         sent = np.stack([draw(tf.constant(number)).numpy() for number in range(draws)]).astype(np.float64)
         if not np.isfinite(sent).all():
-            raise ValueError(f"gradient must be small enough for {name}, which makes NaN or infinity of it")
+            raise ValueError(f"gradient must be small enough for {name}, which returned NaN or infinity: scale it down")
         variance = ((sent - sent.mean(0)) ** 2).sum() / (draws - 1)
         bias = ((sent.mean(0) - exact) ** 2).sum() - variance / draws
-        lines.append({"scheme": name, "bias": max(0.0, bias) / size, "variance": variance / size})
-    return pd.DataFrame(lines)
+        rows.append({"scheme": name, "bias": max(0.0, bias) / size, "variance": variance / size})
+    return pd.DataFrame(rows)

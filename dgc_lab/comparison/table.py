@@ -1,7 +1,8 @@
-"""Schemes side by side: which runs lesson 8's table has, the learning rate of each scheme, and the table itself.
+"""Lesson 8's comparison of schemes: its runs, the learning rate of each scheme, and the table.
 
-No learning rate suits all: signs need one fifty times smaller than whole gradients. So each scheme is first tried at
-several rates, with a seed of its own, and then runs at its best one with the seeds that are compared.
+No learning rate suits all schemes: signs need one fifty times smaller than uncompressed gradients. A search therefore
+tries each scheme at several rates, with a separate seed. The scheme then runs at its best rate with the seeds of the
+comparison.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ SCHEMES = {
         *("dgc:ratio=0.001", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
     ),
 }
-WORKERS = {"digits": 4, "mnist": 2}  # simulated ones; Horovod ranks
+WORKERS = {"digits": 4, "mnist": 2}  # simulated for digits, Horovod ranks for MNIST
 STEPS = {"digits": 300, "mnist": 200}
-BATCH = {"digits": 16, "mnist": 32}  # of each worker
+BATCH = {"digits": 16, "mnist": 32}  # per worker
 RATES = {"digits": (0.2, 0.1, 0.05, 0.02, 0.005, 0.001), "mnist": (0.1, 0.05, 0.02, 0.005)}
 SEEDS = (0, 1, 2)
 SEARCH_SEED = 100
 
 
-def settings_of(dataset: str, scheme, learning_rate: float, seed: int):
-    """The run of a table, as `dgc_lab.training.distributed_trainer.DistributedConfig`."""
+def run_settings(dataset: str, scheme, learning_rate: float, seed: int):
+    """Return a run's settings, a `dgc_lab.training.distributed_trainer.DistributedConfig`."""
     from dgc_lab.training.distributed_trainer import DistributedConfig
 
     check_choice("dataset", dataset, SCHEMES)
@@ -60,7 +61,7 @@ def settings_of(dataset: str, scheme, learning_rate: float, seed: int):
 
 @contextlib.contextmanager
 def trainers(dataset: str, data, path=None):
-    """A function of the settings to who trains with them: simulated workers on digits, two ranks on MNIST."""
+    """Yield a function that makes a trainer from settings: simulated workers for digits, two ranks for MNIST."""
     from dgc_lab.distributed.communicators import SimulatedWorkers
     from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
 
@@ -74,38 +75,38 @@ def trainers(dataset: str, data, path=None):
 
 
 def table_events(dataset: str, trainer_of, data, out: str | os.PathLike | None = None, schemes=None) -> Iterator:
-    """Make a data set's table: for each scheme the search for its rate, then the seeds.
+    """Compute a data set's table and yield events: for each scheme, the search for its rate, then the seeds.
 
-    Yields what `dgc_lab.training.sweeps.train_each` does, numbered through, of schemes after one another; ``schemes``
-    are those of the table if None, and ``trainer_of`` and ``out`` are as there.
+    The events are those of `dgc_lab.training.sweeps.train_each`, with row numbers that continue from scheme to scheme.
+    ``trainer_of`` and ``out`` are the same as there. If ``schemes`` is None, all schemes of the table run.
     """
     rates = RATES[dataset]
     first = itertools.count(step=len(rates) + len(SEEDS))
     for scheme in schemes or SCHEMES[dataset]:
         number, tried = next(first), []
-        search = [(settings_of(dataset, scheme, rate, SEARCH_SEED), 1.0) for rate in rates]
+        search = [(run_settings(dataset, scheme, rate, SEARCH_SEED), 1.0) for rate in rates]
         for event in train_each(search, trainer_of, data, out):
             tried += [event.row] if isinstance(event, RowEnded) else []
-            yield numbered(event, number)
-        for rate in best_rates(tried).values():  # none where all diverged
-            compared = [(settings_of(dataset, scheme, rate, seed), 1.0) for seed in SEEDS]
+            yield with_offset(event, number)
+        for rate in best_rates(tried).values():  # empty if all runs diverged
+            compared = [(run_settings(dataset, scheme, rate, seed), 1.0) for seed in SEEDS]
             for event in train_each(compared, trainer_of, data, out):
-                yield numbered(event, number + len(rates))
+                yield with_offset(event, number + len(rates))
 
 
-def numbered(event, first: int):
-    """The event of a row, counted from ``first`` on; those within a row as they are."""
+def with_offset(event, first: int):
+    """Return the event with ``first`` added to its row number; events within a row have none and stay the same."""
     return dataclasses.replace(event, number=event.number + first) if hasattr(event, "number") else event
 
 
 def row_names(dataset: str) -> list[str]:
-    """What each row of the table is, in the order in which they are made."""
+    """Return a description of each row of the table, in the order of computation."""
     of_each = [*(f"rate {rate:g}" for rate in RATES[dataset]), *(f"seed {seed}" for seed in SEEDS)]
     return [f"{scheme}, {each}" for scheme in SCHEMES[dataset] for each in of_each]
 
 
 def best_rates(rows: list[dict]) -> dict[str, float]:
-    """The learning rate of each scheme that did best in the search for it; of two as good, the smaller one."""
+    """Return the learning rate with the best accuracy in each scheme's search; of equal ones, the smaller rate."""
     best = {}
     for row in rows:
         if row["seed"] == SEARCH_SEED:
@@ -115,9 +116,9 @@ def best_rates(rows: list[dict]) -> dict[str, float]:
 
 
 def scheme_rows(dataset: str = "digits") -> list[dict]:
-    """The rows as they were made for this lab, from ``results/schemes.jsonl``, those of the searches among them.
+    """Return the lab's stored rows from ``results/schemes.jsonl``, including those of the searches.
 
-    ``dataset`` is ``"digits"`` or ``"mnist"``; a ValueError for another one.
+    ``dataset`` is ``"digits"`` or ``"mnist"``; any other name raises ValueError.
 
     Example:
         >>> {row["workers"] for row in scheme_rows("digits")}
@@ -127,11 +128,11 @@ def scheme_rows(dataset: str = "digits") -> list[dict]:
 
 
 def scheme_table(rows: list[dict]) -> pd.DataFrame:
-    """A line for each scheme, most bytes first: mean, least and greatest accuracy of its seeds, kB and ms a step.
+    """Return a row for each scheme, most bytes first: mean, lowest and highest accuracy, kB and ms per step.
 
-    ``rows`` are such as `scheme_rows` gives; those of a search for a learning rate are left out. kB are those that a
-    worker hands to the collectives; ms those of the quickest run, which least else on the machine has slowed down.
-    Empty where a search is all there is; a ValueError for no rows, and for rows of two data sets.
+    ``rows`` are like those of `scheme_rows`. Rows of a learning-rate search are omitted, so a search alone gives an
+    empty table. The kB are a worker's payload. The ms are those of the fastest run, which other load on the machine
+    slowed down least. Raises ValueError if there are no rows, or rows of two data sets.
 
     Example:
         >>> scheme_table(scheme_rows("digits"))["scheme"][0]
@@ -139,31 +140,31 @@ def scheme_table(rows: list[dict]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    if len(sets := {row["dataset"] for row in check_some("rows", rows)}) > 1:
-        raise ValueError(f"rows must be of one data set, got {', '.join(sorted(sets))}")
-    told = ["scheme", "learning_rate", "accuracy", "bytes a step", "seconds", "steps"]
-    made = pd.DataFrame([row for row in rows if row["seed"] != SEARCH_SEED], columns=told)
-    made["kB a step"] = made["bytes a step"] / 1000
-    made["ms a step"] = 1000 * made["seconds"] / made["steps"]
-    by = made.groupby("scheme", sort=False)
+    if len(datasets := {row["dataset"] for row in check_some("rows", rows)}) > 1:
+        raise ValueError(f"rows must be from one data set, got {', '.join(sorted(datasets))}")
+    columns = ["scheme", "learning_rate", "accuracy", "bytes a step", "seconds", "steps"]
+    runs = pd.DataFrame([row for row in rows if row["seed"] != SEARCH_SEED], columns=columns)
+    runs["kB a step"] = runs["bytes a step"] / 1000
+    runs["ms a step"] = 1000 * runs["seconds"] / runs["steps"]
+    groups = runs.groupby("scheme", sort=False)
     frame = pd.DataFrame(
         {
-            "learning rate": by["learning_rate"].first(),
-            "accuracy": by["accuracy"].mean(),
-            "least": by["accuracy"].min(),
-            "greatest": by["accuracy"].max(),
-            "seeds": by.size(),
-            "kB a step": by["kB a step"].mean(),
-            "ms a step": by["ms a step"].min(),
+            "learning rate": groups["learning_rate"].first(),
+            "accuracy": groups["accuracy"].mean(),
+            "least": groups["accuracy"].min(),
+            "greatest": groups["accuracy"].max(),
+            "seeds": groups.size(),
+            "kB a step": groups["kB a step"].mean(),
+            "ms a step": groups["ms a step"].min(),
         }
     )
     return frame.sort_values("kB a step", ascending=False).reset_index()
 
 
 def rate_of(scheme: str, dataset: str) -> float:
-    """A learning rate to begin with: of the same scheme in the lab's table, else of its kind's first, else 0.05.
+    """Return an initial learning rate: the scheme's in the lab's table, or that of the first of its kind, or 0.05.
 
-    Fashion-MNIST and CIFAR-10 begin with MNIST's: their networks have its build.
+    Fashion-MNIST and CIFAR-10 use MNIST's rates, because their networks are built alike.
 
     Example:
         >>> rate_of("sign", "digits") < rate_of("dense", "digits")

@@ -1,4 +1,4 @@
-"""The widget of lesson 8: accuracy against bytes for any compression schemes, including your own, live."""
+"""Widget of lesson 8: live accuracy against bytes for any compression schemes, including your own."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ PRESETS = {
 
 
 class SchemeLab(LivePanel):
-    """Train with one compression scheme after another, and watch accuracy against bytes: one point for each run.
+    """Widget that trains with several compression schemes and plots accuracy against bytes: one point for each run.
 
     Run trains every scheme of the list with every seed, unless the table has that row already. Stop ends the training
-    within a step and keeps the finished rows. Clear empties picture and table. ``run()`` does what Run does and waits
-    until it has ended.
+    within a step and keeps the finished rows. Clear empties picture and table. ``run()`` does the same as Run and
+    waits until it has finished.
 
     Args:
         mine: your own scheme (`dgc_lab.compression.Scheme`) or a list of them; the list of schemes shows their names.
         ranks: started `dgc_lab.cluster.HorovodRanks` to train on; simulated workers in this process if None.
-        out: file that keeps finished rows (`dgc_lab.training.sweeps`); after a restart of the kernel, Run finds them.
-        settings: first values of the controls: dataset, schemes (text), seeds (text), workers, learning_rate (0 for
-            the rate that suits each scheme), momentum, batch, steps, as in `dgc_lab.training.DistributedConfig`.
+        out: file for finished rows (`dgc_lab.training.sweeps`); Run finds them after a restart of the kernel.
+        settings: initial values of the controls: dataset, schemes (text), seeds (text), workers, learning_rate (0
+            chooses a rate for each scheme), momentum, batch, steps, as in `dgc_lab.training.DistributedConfig`.
 
     Attributes:
-        rows: the finished rows, in the order in which they were made.
+        rows: the finished rows, in order of completion.
 
     Raises:
-        ValueError: no control has the name of a setting, or the control does not accept its value; or two of your
-            schemes have the same name, or one has the name of a published scheme.
+        ValueError: a setting has no control, or its control rejects the value; or two of your schemes have the same
+            name, or one has the name of a published scheme.
 
     Example:
         >>> lab = SchemeLab(schemes="dense qsgd:levels=1", seeds="0, 1", steps=100)
@@ -66,7 +66,7 @@ class SchemeLab(LivePanel):
     ):
         from dgc_lab.compression import SCHEMES
 
-        self.ranks, self.mine = ranks, named_ones(mine, out)
+        self.ranks, self.mine = ranks, named_schemes(mine, out)
         sweep = LiveSweep(
             self.runs,
             self._trainer,
@@ -101,16 +101,16 @@ class SchemeLab(LivePanel):
         self._name_knob()
 
     def runs(self):
-        """Return the runs that the controls ask for: settings of each scheme and seed, and 1.0 as ratio.
+        """Return the runs selected by the controls: the settings for each scheme and seed, with ratio 1.0.
 
         Raises:
-            ValueError: a control has a wrong value.
+            ValueError: a control has an invalid value.
         """
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
         every, seeds = self.schemes.value.replace(";", " ").split(), self.seeds.value.replace(",", " ").split()
         if not every:
-            raise ValueError(f"schemes must hold at least one scheme, such as dense, got {self.schemes.value!r}")
+            raise ValueError(f"schemes must name at least one scheme, such as dense, got {self.schemes.value!r}")
         if not seeds or not all(seed.isdecimal() for seed in seeds):
             raise ValueError(f"seeds must be whole numbers such as 0, 1, 2, got {self.seeds.value!r}")
         values, runs = self._values(without=("schemes", "seeds")), []
@@ -129,12 +129,12 @@ class SchemeLab(LivePanel):
         return DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
 
     def _shared_settings(self, settings) -> dict:
-        """Return all settings but scheme and seed; a rate of 0 counts as one rate, though each scheme has its own."""
+        """Return all settings except scheme and seed; a learning rate of 0 stays 0, although schemes differ in it."""
         facts = {name: value for name, value in settings.facts().items() if name not in ("scheme", "seed")}
         return {**facts, "learning_rate": self.learning_rate.value}
 
     def _parameter(self):
-        """Return the chosen scheme's first parameter, which the knob sets; None if it has none."""
+        """Return the chosen scheme's first parameter, which the knob sets, or None if it has no parameters."""
         from dgc_lab.compression import SCHEMES
 
         make = SCHEMES.get(self.scheme.value)
@@ -157,7 +157,7 @@ class SchemeLab(LivePanel):
         self.schemes.value = self.scheme.value + (f":{parameter.name}={value}" if parameter else "")
 
     def _with_ratio(self, name: str) -> str:
-        """Return a scheme's name with its default ratio, if it names none: the trainer would use the run's, 1."""
+        """Return a scheme's name, with its default ratio if it sets none; the trainer would use the run's ratio, 1."""
         from dgc_lab.compression import SCHEMES, parse_scheme
 
         base, _, given = name.partition(":")
@@ -170,15 +170,15 @@ class SchemeLab(LivePanel):
 
 
 def scheme_frame(rows: list[dict], _):
-    """Return the rows as a table: settings in which they differ, scheme, accuracy, loss, seconds and bytes a step."""
+    """Return the rows as a table: settings that differ, scheme, accuracy, loss, seconds and bytes per step."""
     frame = table(rows).drop(columns=["ratio", "kept"])
     return frame if "scheme" in frame else frame.assign(scheme=[row["scheme"] for row in rows])
 
 
-def named_ones(mine, out) -> dict:
-    """Return a user's schemes by name; raise ValueError if two have the same name, or rows in ``out`` would have none.
+def named_schemes(mine, out) -> dict:
+    """Return a user's schemes by name. Raises ValueError if two have the same name, or if rows in ``out`` need names.
 
-    Without a file, a scheme without a name goes by that of its function.
+    Without ``out``, an unnamed scheme gets the name of its function.
     """
     from dgc_lab.compression import SCHEMES, Scheme
 
@@ -187,9 +187,9 @@ def named_ones(mine, out) -> dict:
         if not isinstance(scheme, Scheme):
             raise ValueError(f"mine must be a Scheme or a list of them, as in Scheme(step), got {scheme!r}")
         if not scheme.name and out is not None:
-            raise ValueError("mine must have names where out keeps their rows, as in Scheme(step, name='mine')")
+            raise ValueError("mine must have names if out is given: name each, as in Scheme(step, name='mine')")
         name = re.sub(r"\W+", "_", scheme.name or getattr(scheme.step, "__name__", "mine")).strip("_")
         if not name or name in by_name or name in SCHEMES:
-            raise ValueError(f"mine must have names of their own, as in Scheme(step, name='mine'), got {name!r} again")
+            raise ValueError(f"mine must have new, distinct names, as in Scheme(step, name='mine'), got {name!r}")
         by_name[name] = scheme if scheme.name else scheme._replace(name=name)
     return by_name

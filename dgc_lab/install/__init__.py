@@ -1,6 +1,7 @@
-"""What the lab needs around it: Horovod for today's TensorFlow, what is installed, Colab. Lesson 0.
+"""Installation: Horovod for the installed TensorFlow, a report on the environment, and setup on Colab. Lesson 0.
 
-The standard library alone, so that it runs before anything else is installed; the doctor asks TensorFlow for GPUs.
+Uses only the standard library, so that it runs before anything else is installed. The doctor uses TensorFlow to find
+GPUs.
 """
 
 from dgc_lab.install.build_horovod import build, horovod_state, require_horovod

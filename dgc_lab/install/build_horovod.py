@@ -1,6 +1,6 @@
-"""Build Horovod for the TensorFlow that is installed: ``python -m dgc_lab build-horovod``.
+"""Build Horovod for the installed TensorFlow: ``python -m dgc_lab build-horovod``.
 
-Uses the standard library alone, so that it runs before anything else of the lab is installed.
+Uses only the standard library, so that it runs before other requirements of the lab are installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dgc_lab.install.horovod_source import (
     unpack_without_xla,
 )
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
-from dgc_lab.install.launch_env import meeting_variables, rank_variables, rendezvous
+from dgc_lab.install.launch_env import rank_variables, rendezvous, rendezvous_variables
 
 BUILD_PACKAGES = ("setuptools", "wheel", "cffi", "cloudpickle", "psutil", "pyyaml", "packaging")
 BUILD_OPTIONS = {
@@ -36,7 +36,7 @@ BUILD_OPTIONS = {
     "HOROVOD_WITHOUT_MXNET": "1",
     "HOROVOD_WITHOUT_MPI": "1",
     "HOROVOD_WITH_GLOO": "1",
-    # CMake 4 refuses the bundled Gloo unless it is told that rules of version 3.5 will do.
+    # CMake 4 rejects the bundled Gloo unless policy version 3.5 is allowed.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
 RANK_PROGRAM = """
@@ -48,15 +48,15 @@ assert total.numpy().tolist() == [3.0], total
 
 
 def tensorflow_version() -> str:
-    """Version of the installed TensorFlow, found without importing it; a BuildError where there is none."""
+    """Return the version of the installed TensorFlow without importing it; raise BuildError if there is none."""
     version = installed("tensorflow") or installed("tensorflow-cpu")
     if version is None:
-        raise BuildError("TensorFlow is not installed, and Horovod is built against it. Run: pip install tensorflow")
+        raise BuildError("TensorFlow is not installed, but Horovod is built against it. Run: pip install tensorflow")
     return version
 
 
 def installed(package: str) -> str | None:
-    """Version of an installed package, None where it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def installed(package: str) -> str | None:
 
 
 def horovod_state() -> tuple[str | None, str | None]:
-    """Version of the installed Horovod and of the TensorFlow it was built for; None for what is not there.
+    """Return the versions of the installed Horovod and of the TensorFlow it was built for, each None if missing.
 
     Example:
         >>> horovod_state()  # doctest: +SKIP
@@ -75,15 +75,20 @@ def horovod_state() -> tuple[str | None, str | None]:
     except importlib.metadata.PackageNotFoundError:
         return None, None
     metadata = Path(str(files.locate_file("horovod/metadata.json")))
-    # Horovod's build appends lines to this file and leaves a trailing comma, so it is not always valid JSON.
+    # Horovod's build appends lines to this file and leaves a trailing comma, so the file is not always valid JSON.
     found = re.search(r'"tensorflow":\s*"([^"]+)"', metadata.read_text() if metadata.exists() else "")
     return files.version, found.group(1) if found else None
 
 
 def require_horovod() -> None:
-    """Make sure that Horovod is here and built for the installed TensorFlow; a LabError with the command if not.
+    """Check that Horovod is installed and built for the installed TensorFlow.
 
-    Example, where it is not here:
+    Raises:
+        LabError: it is not; the message has the command to run.
+
+    Example:
+        If Horovod is not installed:
+
         >>> require_horovod()  # doctest: +SKIP
         Traceback (most recent call last):
         dgc_lab.common.LabError: Horovod is not installed. Run: python -m dgc_lab build-horovod
@@ -93,15 +98,15 @@ def require_horovod() -> None:
         raise LabError("Horovod is not installed. Run: python -m dgc_lab build-horovod")
     if built_for != tensorflow_version():
         raise LabError(
-            f"Horovod was built for TensorFlow {built_for}, and {tensorflow_version()} is installed. "
+            f"Horovod was built for TensorFlow {built_for}, but {tensorflow_version()} is installed. "
             "Run: python -m dgc_lab build-horovod --force"
         )
 
 
 def wheel_folder() -> Path:
-    """Where the wheel for this Python, TensorFlow and machine is kept, in `dgc_lab.common.cache_folder`.
+    """Return the folder in `dgc_lab.common.cache_folder` for the wheel for this Python, TensorFlow and platform.
 
-    pip's own cache knows only the source's name, and would hand a wheel built for one TensorFlow to another.
+    pip's own cache only uses the name of the source, so it would install a wheel built for another TensorFlow.
     """
     here = environment(tensorflow_version())
     name = f"{VERSION}.{CHANGES}-{here['python']}-tf{here['tensorflow']}-{here['platform']}"
@@ -109,12 +114,12 @@ def wheel_folder() -> Path:
 
 
 def tool_path() -> str:
-    """PATH with this Python's own programs first: cmake from PyPI lies there."""
+    """Return PATH with this Python's own programs first, such as cmake from PyPI."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def check_tools() -> None:
-    """Raise a BuildError that names everything missing for the build, with the command that brings it."""
+    """Raise a BuildError that lists everything missing for the build, with the commands to install it."""
     compiler = "a C++ compiler (Debian, Ubuntu: apt-get install g++; macOS: xcode-select --install)"
     remedies = {
         COMPILERS: compiler,
@@ -126,15 +131,15 @@ def check_tools() -> None:
     if packages := [package for package in BUILD_PACKAGES if installed(package) is None]:
         missing.append(f"Python packages ({sys.executable} -m pip install {' '.join(packages)})")
     if missing:
-        raise BuildError("Horovod cannot be built, these are missing:\n  - " + "\n  - ".join(missing))
+        raise BuildError("Horovod cannot be built because these are missing:\n  - " + "\n  - ".join(missing))
 
 
 def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
-    """Build the wheel into ``folder``, printing the compiler's own percentage; the full output goes to ``log``."""
+    """Build the wheel in ``folder``, print the build's percentage, and write the full output to ``log``."""
     command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
     command += ["--no-cache-dir", "--wheel-dir", str(folder), str(tree)]
     environment = {**os.environ, **BUILD_OPTIONS, "PATH": tool_path()}
-    # Under make the variable is there and empty, and Horovod then starts 8 compilers; each can take a gigabyte.
+    # Under make, MAKEFLAGS is set but empty. Horovod then starts 8 compilers, each of which can use a gigabyte.
     if not environment.get("MAKEFLAGS"):
         environment["MAKEFLAGS"] = f"-j{min(os.cpu_count() or 1, 4)}"
     shown = -10
@@ -155,18 +160,18 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
     wheels = list(folder.glob("horovod-*.whl"))
     if process.wait() or not wheels:
         tail = "".join(log.read_text().splitlines(keepends=True)[-60:])
-        raise BuildError(f"The build failed. Its last lines, the whole output is in {log}:\n{tail}")
+        raise BuildError(f"The build failed. The full output is in {log}, and its last lines are:\n{tail}")
     return wheels[0]
 
 
 def verify(timeout: float = 120) -> None:
-    """Let two ranks on the loopback interface add 1 and 2 with a real allreduce; a BuildError where they do not."""
+    """Add 1 and 2 with an allreduce of two ranks on the loopback interface; raise BuildError if that fails."""
     ranks = []
     with rendezvous() as port:
         try:
             for variables in rank_variables(["127.0.0.1"] * 2):
                 environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-                environment |= variables | meeting_variables(port)
+                environment |= variables | rendezvous_variables(port)
                 command = [sys.executable, "-c", RANK_PROGRAM]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
                 ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
@@ -185,19 +190,22 @@ def verify(timeout: float = 120) -> None:
 
 
 def say(text: str) -> None:
-    """Print at once: a notebook cell and a log both show the progress while it happens."""
+    """Print and flush, so that notebooks and logs show the progress immediately."""
     print(text, flush=True)
 
 
 def build(force: bool = False) -> None:
-    """Bring a Horovod that works with the installed TensorFlow: one of the lab's wheels, or one that is built here.
+    """Install a Horovod that works with the installed TensorFlow: a prebuilt wheel, or one built on this machine.
 
-    Without ``force``, what is installed, in the cache, or known to the lab by its hash
-    (`dgc_lab.install.horovod_wheels`) will do, in this order; what it prints says which it took. Else it is fetched and
-    built, which needs g++, make and cmake, and two minutes on two cores. ``force`` always builds.
+    Uses, in this order, a matching installed Horovod, a wheel in the cache, or a wheel of the lab with a known hash
+    (`dgc_lab.install.horovod_wheels`). Otherwise, downloads and builds Horovod, which needs g++, make and cmake, and
+    two minutes on two cores. Prints its choice.
+
+    Args:
+        force: build Horovod in any case.
 
     Raises:
-        BuildError: something is missing or failed; says what to do.
+        BuildError: something is missing or failed; the message says what to do.
 
     Example:
         >>> build()  # doctest: +SKIP
@@ -217,12 +225,12 @@ def build(force: bool = False) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             wheel = (not force and take_known_wheel(tensorflow, Path(scratch))) or build_here(tensorflow, Path(scratch))
             partly = Path(shutil.move(wheel, wheels / "partly"))
-            partly.replace(wheels / wheel.name)  # only what works is kept, and whole
+            partly.replace(wheels / wheel.name)  # so the cache contains only complete wheels that work
     say(f"Horovod {VERSION} for TensorFlow {tensorflow} works ({time.monotonic() - start:.0f} s).")
 
 
 def take_known_wheel(tensorflow: str, scratch: Path) -> Path | None:
-    """Fetch and install the lab's wheel for this Python and TensorFlow; None, and why, where none does its work."""
+    """Download and install the lab's wheel for this Python and TensorFlow; if none works, print why and return None."""
     wheel, said = fetch_wheel(tensorflow, scratch)
     if wheel is None:
         say(f"Horovod is built here: {said}.")
@@ -237,9 +245,9 @@ def take_known_wheel(tensorflow: str, scratch: Path) -> Path | None:
 
 
 def build_here(tensorflow: str, scratch: Path) -> Path:
-    """Fetch, build, install and verify Horovod; gives the wheel, in ``scratch``."""
+    """Download, build, install and verify Horovod, and return its wheel in ``scratch``."""
     check_tools()
-    say(f"[1/3] fetch Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
+    say(f"[1/3] download Horovod {VERSION} and build it for TensorFlow {tensorflow} (about 2 minutes on 2 cores)")
     tree = unpack_without_xla(fetch(scratch), scratch)
     receive_first(tree)
     keep_trying(tree)
@@ -249,14 +257,14 @@ def build_here(tensorflow: str, scratch: Path) -> Path:
 
 
 def install_and_verify(wheel: Path) -> None:
-    """Install a wheel and let two ranks add up; a Horovod that cannot do that is taken off again."""
+    """Install a wheel and verify it with two ranks; if that fails, uninstall it and raise BuildError."""
     say(f"[2/3] install {wheel.name}")
     pip = [sys.executable, "-m", "pip"]
     command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        anew = "To build anew: python -m dgc_lab build-horovod --force"
-        raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}\n{anew}")
+        rebuild = "To rebuild it: python -m dgc_lab build-horovod --force"
+        raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}\n{rebuild}")
     say("[3/3] verify with an allreduce over two ranks")
     importlib.invalidate_caches()
     try:
@@ -264,4 +272,4 @@ def install_and_verify(wheel: Path) -> None:
     except BuildError as error:
         subprocess.run([*pip, "uninstall", "--quiet", "--yes", "horovod"], capture_output=True)
         rebuild = "python -m dgc_lab build-horovod --force"
-        raise BuildError(f"{error}\nHorovod was taken off again. To build anew: {rebuild}") from error
+        raise BuildError(f"{error}\nHorovod was uninstalled again. To rebuild it: {rebuild}") from error

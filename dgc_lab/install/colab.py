@@ -1,4 +1,4 @@
-"""The lab on Google Colab: what a lesson needs there beside the package."""
+"""Setup of a lesson on Google Colab, in addition to the package."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dgc_lab.common import check_flag
 from dgc_lab.install.build_horovod import build, horovod_state
 
 NO_GPU = """\
-Colab gave you no GPU, and this lesson is quicker with one: Runtime > Change runtime type > T4 GPU; then start again."""
+Colab gave you no GPU, and this lesson is faster with one: Runtime > Change runtime type > T4 GPU; then start again."""
 
 
 def prepare(horovod: bool = False, gpu: bool = False) -> None:
-    """On Colab, bring Horovod if it is missing and ask for a GPU if there is none; elsewhere do nothing.
+    """On Colab, install Horovod if it is missing, and suggest a GPU if there is none; elsewhere, do nothing.
 
     Args:
-        horovod: whether the lesson starts ranks. It takes seconds where the lab has a wheel for this Colab, else it is
-            built in about two minutes; what it prints says which, and how far it is.
-        gpu: whether the lesson gains from a GPU.
+        horovod: whether the lesson starts ranks. Installing Horovod takes seconds if the lab has a wheel for this
+            Colab. Otherwise, it is built in about two minutes. The output shows which, and the progress.
+        gpu: whether the lesson benefits from a GPU.
 
     Raises:
-        BuildError: Horovod could not be built; says why.
+        BuildError: Horovod could not be built; the message says why.
 
     Example:
         >>> prepare(gpu=True)
     """
     check_flag("horovod", horovod)
     check_flag("gpu", gpu)
-    if "COLAB_RELEASE_TAG" not in os.environ:  # Colab's own variable: the date of its image
+    if "COLAB_RELEASE_TAG" not in os.environ:  # set by Colab to the date of its image
         return
     if horovod and horovod_state()[0] is None:
         build()

@@ -1,4 +1,4 @@
-"""``python -m dgc_lab doctor``: what is installed here, and the remedy for what is missing. Lesson 0."""
+"""``python -m dgc_lab doctor``: report the environment, with remedies for missing requirements. Lesson 0."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab import __version__
-from dgc_lab.common import cpp_compiler, named_or_at_home
+from dgc_lab.common import cpp_compiler, folder_from_env
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
 from dgc_lab.install.build_horovod import horovod_state, installed
 
-# name on PyPI: oldest version that the lab works with, and whether every lesson needs it
+# by name on PyPI: oldest supported version, and whether every lesson needs the package
 PACKAGES = {
     "keras": ("3.13", True),
     "numpy": ("2.0", True),
@@ -42,7 +42,7 @@ DRIVER = "install a newer NVIDIA driver (nvidia-smi shows it; 525.60 or newer)"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: what was looked at and found, what to do, and whether lessons fail without it."""
+    """One line of the report: the item, its state, a remedy if needed, and whether lessons fail without it."""
 
     name: str
     found: str
@@ -51,7 +51,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, packages, Horovod, compiler, GPUs, cores, memory and data. Starts TensorFlow to ask it for GPUs.
+    """Check Python, packages, Horovod, compiler, GPUs, cores, memory and data. Starts TensorFlow to find GPUs.
 
     Example:
         >>> examine()[0].name
@@ -64,7 +64,7 @@ def examine() -> list[Finding]:
 
 
 def report(findings: list[Finding]) -> str:
-    """The findings as a table of text; what lessons need and do not have is marked with an exclamation mark.
+    """Format the findings as a table of text. An exclamation mark shows that a requirement of lessons is missing.
 
     Example:
         >>> report([Finding("pandas", "not installed", "pip install pandas")]).splitlines()[1]
@@ -74,13 +74,13 @@ def report(findings: list[Finding]) -> str:
     for finding in findings:
         mark = "!" if finding.remedy and finding.needed else "-" if finding.remedy else "ok"
         lines.append((mark, finding.name, finding.found, finding.remedy))
-    # No pandas here: the doctor must also speak where it is missing.
+    # No pandas here, because the doctor must work without it.
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def older(version: str, least: str) -> bool:
-    """Whether a version is older than another, by its first two numbers.
+    """Return whether a version is older than another, by their first two numbers.
 
     Example:
         >>> older("2.9.1", "2.20"), older("2.20rc1", "2.20")
@@ -91,26 +91,26 @@ def older(version: str, least: str) -> bool:
 
 
 def python_finding() -> Finding:
-    """Python's version; the lab runs on 3.11 to 3.13."""
+    """Report Python's version; the lab runs on 3.11 to 3.13."""
     fine = (3, 11) <= sys.version_info[:2] <= (3, 13)
     return Finding("python", platform.python_version(), "" if fine else "use Python 3.11, 3.12 or 3.13")
 
 
 def package_finding(name: str, least: str, needed: bool) -> Finding:
-    """Version of a package, with a remedy when it is missing or older than the lab works with."""
+    """Report the version of a package, with a remedy if it is missing or too old."""
     version = installed(name)
     remedy = f"pip install '{name}>={least}'" if version is None or older(version, least) else ""
     return Finding(name, version or "not installed", remedy, needed)
 
 
 def tensorflow_finding() -> Finding:
-    """TensorFlow under either of its names."""
+    """Report TensorFlow, installed under either of its names."""
     name = next(filter(installed, ("tensorflow", "tensorflow-cpu")), "tensorflow")
     return package_finding(name, OLDEST_TENSORFLOW, True)
 
 
 def horovod_finding() -> Finding:
-    """Whether Horovod is built, and for the TensorFlow that is installed."""
+    """Report whether Horovod is built for the installed TensorFlow."""
     version, built_for = horovod_state()
     tensorflow = installed("tensorflow") or installed("tensorflow-cpu")
     remedy = "python -m dgc_lab build-horovod (for lessons with several workers)"
@@ -121,14 +121,14 @@ def horovod_finding() -> Finding:
 
 
 def compiler_finding() -> Finding:
-    """What compiles Horovod and the fused step."""
+    """Report the compiler for Horovod and the fused step."""
     compiler = cpp_compiler()
     remedy = "" if compiler else "apt-get install g++ (for Horovod, and compression in half the time)"
     return Finding("C++ compiler", compiler or "none", remedy, needed=False)
 
 
 def gpu_finding() -> Finding:
-    """The GPUs that TensorFlow sees and whether they answer; where it sees none, what keeps it from the machine's."""
+    """Report TensorFlow's GPUs and whether they work, or why TensorFlow cannot use those of the machine."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -137,7 +137,7 @@ def gpu_finding() -> Finding:
     build = "TensorFlow with CUDA" if cuda else "TensorFlow for the CPU"
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        there = machines_gpus()
+        there = driver_gpus()
         found = f"{there or 'none'}; {build}, the lessons run on the CPU"
         return Finding("GPUs", found, "" if not there else DRIVER if cuda else "make lab GPU=1", needed=False)
     names = ", ".join(tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus)
@@ -151,20 +151,20 @@ def gpu_finding() -> Finding:
     return Finding("GPUs", f"{names}; {build}, answers", needed=False)
 
 
-def machines_gpus() -> str:
-    """The NVIDIA GPUs that the driver knows, whatever TensorFlow sees; empty where there is no driver."""
+def driver_gpus() -> str:
+    """Return the GPUs that the NVIDIA driver reports, even if TensorFlow cannot use them; empty without a driver."""
     if not shutil.which("nvidia-smi"):
         return ""
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):  # as where the driver hangs
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):  # for example, the driver hangs
         return "nvidia-smi does not answer"
     return "" if done.returncode else ", ".join(done.stdout.splitlines())
 
 
 def memory_finding() -> Finding:
-    """Free and whole memory."""
+    """Report free and total memory."""
     try:
         import psutil
     except ImportError:
@@ -174,13 +174,13 @@ def memory_finding() -> Finding:
 
 
 def mnist_finding() -> Finding:
-    """Where MNIST would come from."""
+    """Report the source of MNIST."""
     given = os.environ.get("DGC_LAB_DATA")
     if given:
         file = Path(given).expanduser()
         file = file / "mnist.npz" if file.is_dir() else file
-        remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, and there is no file {file}"
+        remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, but there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
-    cached = named_or_at_home("KERAS_HOME", ".keras") / "datasets" / "mnist.npz"
+    cached = folder_from_env("KERAS_HOME", ".keras") / "datasets" / "mnist.npz"
     found = f"{cached}" if cached.is_file() else "not here; downloaded when a lesson asks for it (11 MB)"
     return Finding("MNIST", found, needed=False)

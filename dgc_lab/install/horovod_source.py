@@ -1,9 +1,9 @@
-"""Horovod's source: fetched by its hash, and changed where it has to be.
+"""Horovod's source: downloaded by its hash, and patched.
 
-Horovod 0.28.1, its last release, does not compile against TensorFlow 2.19 or newer as it is. One file of it,
-optional XLA operations that are off by default, includes TensorFlow headers that are no longer shipped: it is left out.
-The allgather of its Gloo can use the two directions of a link one after the other: there two lines change places.
-And ranks give up after 1.5 s where they cannot reach the server at which they meet: they try for half a minute.
+Horovod 0.28.1, the last release, does not compile unchanged against TensorFlow 2.19 or newer: a file with optional XLA
+operations, which are off by default, includes headers that TensorFlow no longer ships. This file is omitted.
+The allgather of its Gloo can use the two directions of a link one after the other. Two lines are swapped to avoid this.
+Ranks give up after 1.5 s if they cannot reach the rendezvous server. With the patch, they try for half a minute.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE = "xla_mpi_ops.cc"
 ALLGATHER_SOURCE = "third_party/gloo/gloo/allgatherv.cc"
 RENDEZVOUS_SOURCE = "horovod/common/gloo/http_store.h"
-TRIES = 60  # of a rank to reach the rendezvous, half a second apart
-CHANGES = 3  # of the source, by now: a wheel in the cache with fewer is not taken for one with all
+TRIES = 60  # a rank's attempts to reach the rendezvous server, half a second apart
+CHANGES = 3  # number of patches, part of the cache key: wheels built with fewer are not used
 
 
 class BuildError(LabError):
-    """The build cannot go on; the message says why and what to do."""
+    """Error that stops the build; the message says why and what to do."""
 
 
 def fetch(folder: Path) -> Path:
     """Download the pinned source into ``folder`` through pip, and return its path.
 
-    pip looks at its SHA-256 before it runs the source's setup.py, which it does to find out what else is needed.
+    pip checks the SHA-256 before it runs the source's setup.py to find the requirements.
     """
     wanted = folder / "wanted.txt"
     wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
@@ -41,33 +41,33 @@ def fetch(folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True)
     source = folder / f"horovod-{VERSION}.tar.gz"
     if "DO NOT MATCH THE HASHES" in done.stderr:
-        raise BuildError(f"{source.name} has another SHA-256 than {SHA256}: not built\n{done.stderr.strip()}")
+        raise BuildError(f"{source.name} must have SHA-256 {SHA256}, got another: not built\n{done.stderr.strip()}")
     if done.returncode or not source.exists():
         raise BuildError(f"pip could not download horovod=={VERSION}. Is there a network?\n{done.stderr.strip()}")
     return source
 
 
 def unpack_without_xla(source: Path, folder: Path) -> Path:
-    """Unpack the source and take the XLA file off the list of what TensorFlow's part is compiled from."""
+    """Unpack the source and remove the XLA file from the sources of the TensorFlow extension."""
     with tarfile.open(source) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it from 3.11.4 on
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # available since Python 3.11.4
         archive.extractall(folder)
     tree = folder / f"horovod-{VERSION}"
     cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
     lines = cmake_lists.read_text().splitlines(keepends=True)
     kept = [line for line in lines if XLA_SOURCE not in line]
     if len(kept) != len(lines) - 1:
-        raise BuildError(f"{cmake_lists} names {XLA_SOURCE} {len(lines) - len(kept)} times, expected once")
+        raise BuildError(f"{cmake_lists} must name {XLA_SOURCE} once, found {len(lines) - len(kept)} times")
     cmake_lists.write_text("".join(kept))
     return tree
 
 
 def receive_first(tree: Path) -> None:
-    """Let Gloo's allgather ask for what it is to receive before it sends.
+    """Patch Gloo's allgather to post each receive before the send.
 
-    A rank sends when the other one has asked. What it asks itself would else come behind all that it sends, and its
-    bytes be waited for that long: on a slow link, and with ranks that do not start at once, an allgather took up to
-    twice as long as its bytes.
+    A rank sends when its neighbour has requested the data. Without the patch, a rank's own request is queued behind all
+    the data that it sends, which delays the reply. On a slow link, if ranks do not start at the same time, an allgather
+    took up to twice as long as its bytes need.
     """
     source = tree / ALLGATHER_SOURCE
     both = r"( *out->send\(sendRank,[^;]*;\n)( *out->recv\(recvRank,[^;]*;\n)"
@@ -78,9 +78,9 @@ def receive_first(tree: Path) -> None:
 
 
 def keep_trying(tree: Path) -> None:
-    """Let ranks try to reach the rendezvous for half a minute: a link may be lost for a while as they start."""
+    """Patch ranks to try for half a minute to reach the rendezvous server, as a link may fail while they start."""
     source = tree / RENDEZVOUS_SOURCE
     text, found = re.subn(r"(#define MAX_RETRY_TIMES) 3\n", rf"\1 {TRIES}\n", source.read_text())
     if found != 1:
-        raise BuildError(f"{source} says {found} times that ranks try 3 times, expected once")
+        raise BuildError(f"{source} must define MAX_RETRY_TIMES as 3 once, found {found} times")
     source.write_text(text)

@@ -1,7 +1,7 @@
-"""Wheels of Horovod that were built for this lab and are known by their SHA-256. They spare the build. Lesson 5.
+"""Prebuilt wheels of Horovod, identified by their SHA-256, which save building it. Lesson 5.
 
-``horovod_wheels.json`` lists them and the release that they are attached to; tools/build_wheels.py writes it. Where a
-room has no internet, ``DGC_LAB_WHEELS`` names another place that has them: ``file:///srv/wheels``, or a server.
+``horovod_wheels.json`` lists them and the release that they are attached to; tools/build_wheels.py writes it. Without
+internet access, set ``DGC_LAB_WHEELS`` to another location of the wheels: ``file:///srv/wheels``, or a server.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import urllib.request
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("horovod_wheels.json")
-NO_ADDRESS = "YOUR_NAME/YOUR_COPY"  # until tools/badges.py has put a copy's address there
-TIMEOUT = 30  # seconds without a byte
+NO_ADDRESS = "YOUR_NAME/YOUR_COPY"  # placeholder, which tools/badges.py replaces with the address of a copy
+TIMEOUT = 30  # seconds without receiving a byte
 
 
 def environment(tensorflow: str) -> dict[str, str]:
-    """What a wheel must have been built for, to be of use here.
+    """Return the Python, TensorFlow and platform for which a usable wheel must have been built.
 
     Example:
         >>> environment("2.20.0")["tensorflow"]
@@ -32,16 +32,16 @@ def environment(tensorflow: str) -> dict[str, str]:
 
 
 def sha256_of(file: Path) -> str:
-    """A file's SHA-256, as hexadecimal digits."""
+    """Return a file's SHA-256 as hexadecimal digits."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
-    """Bring the wheel for this Python and that TensorFlow into ``folder``, when the lab knows one.
+    """Download the wheel for this Python and the given TensorFlow to ``folder``, if the lab has one.
 
     Returns:
-        Its path, or None where there is none, it cannot be had, or it is not the one that the lab knows; and a sentence
-        that says which.
+        The wheel's path and a sentence with its source. If the lab has no wheel, the download fails, or the SHA-256 is
+        wrong, None and a sentence with the reason.
     """
     table, here = json.loads(TABLE.read_text(encoding="utf-8")), environment(tensorflow)
     known = next((wheel for wheel in table["wheels"] if here.items() <= wheel.items()), None)
@@ -49,7 +49,7 @@ def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
         return None, f"the lab has no wheel for {', '.join(here.values())}"
     address = os.environ.get("DGC_LAB_WHEELS", table["address"])
     if NO_ADDRESS in address:
-        return None, "this copy has no address of its own yet (tools/badges.py), from which to take the lab's wheel"
+        return None, "this copy has no address of its own yet to download the lab's wheel from (run tools/badges.py)"
     source, target = f"{address.rstrip('/')}/{known['file']}", folder / known["file"]
     try:
         with urllib.request.urlopen(source, timeout=TIMEOUT) as answer:
@@ -58,5 +58,5 @@ def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
         return None, f"{source} cannot be had ({error})"
     if (found := sha256_of(target)) != known["sha256"]:
         target.unlink()
-        return None, f"{source} has SHA-256 {found}, not the {known['sha256']} that the lab knows: it is not installed"
+        return None, f"{source} has SHA-256 {found}, expected {known['sha256']}: it is not installed"
     return target, f"took {source}, whose SHA-256 the lab knows"

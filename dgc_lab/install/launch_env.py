@@ -1,6 +1,6 @@
-"""What makes a process one of Horovod's ranks without ``horovodrun``: a few variables, and a server to meet at.
+"""Launching of Horovod ranks without ``horovodrun``: environment variables and a rendezvous server.
 
-Uses the standard library alone until the server starts, so that `dgc_lab.install.build_horovod` can use it too.
+Uses only the standard library until the server starts, so that `dgc_lab.install.build_horovod` can use it too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
-    """Which rank each process is, overall, on its host and across hosts, as the variables that Horovod reads.
+    """Return Horovod's environment variables for each process: its rank overall, on its host and across hosts.
 
-    ``hosts`` are the names of the ranks' hosts, in rank order.
+    ``hosts`` has the host name of each rank, in rank order.
     """
     local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     variables = []
     for rank, (host, local_rank) in enumerate(zip(hosts, local_ranks, strict=True)):
-        # Horovod calls the ranks that have the same place on their hosts a cross group.
-        cross = [other for other, place in zip(hosts, local_ranks, strict=True) if place == local_rank]
+        # A cross group in Horovod consists of the ranks with the same local rank.
+        cross = [other for other, theirs in zip(hosts, local_ranks, strict=True) if theirs == local_rank]
         numbers = {
             "RANK": rank,
             "SIZE": len(hosts),
@@ -39,8 +39,8 @@ def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
     return variables
 
 
-def meeting_variables(port: int, address: str = LOOPBACK, interface: str = LOOPBACK_INTERFACE) -> dict[str, str]:
-    """The variables that send a rank to the server, and its traffic (Gloo) over one network interface."""
+def rendezvous_variables(port: int, address: str = LOOPBACK, interface: str = LOOPBACK_INTERFACE) -> dict[str, str]:
+    """Return the variables that direct a rank to the rendezvous server and its Gloo traffic to a network interface."""
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -51,14 +51,14 @@ def meeting_variables(port: int, address: str = LOOPBACK, interface: str = LOOPB
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_variables(size: int) -> dict[str, str]:
-    """Environment that gives each of a machine's ``size`` ranks its share of the cores.
+    """Return variables that give each of a machine's ``size`` ranks an equal share of the cores.
 
-    To be set before TensorFlow is imported.
+    Set them before importing TensorFlow.
 
     Example:
         >>> thread_variables(10_000)["OMP_NUM_THREADS"]
@@ -67,7 +67,7 @@ def thread_variables(size: int) -> dict[str, str]:
     share = str(max(1, cores() // size))
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys(names, share) | {
-        # On a GPU, a rank would otherwise take all of its memory, and leave none to the others.
+        # Otherwise, a rank on a GPU would take all of its memory and leave none to the others.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
@@ -75,10 +75,10 @@ def thread_variables(size: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(address: str = LOOPBACK) -> Iterator[int]:
-    """Run Horovod's rendezvous server at the IP address ``address`` only, and give its port, which the system chooses.
+    """Run Horovod's rendezvous server at the IP address ``address`` only, and yield its port, chosen by the system.
 
-    Horovod's own ``RendezvousServer`` listens on every interface; the server inside it takes an address. It knows
-    no authentication: whoever reaches it can read and change the addresses of the ranks.
+    Horovod's own ``RendezvousServer`` listens on every interface, but the server inside it accepts an address. It has
+    no authentication: anyone who can reach it can read and change the addresses of the ranks.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

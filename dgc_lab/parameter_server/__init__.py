@@ -1,12 +1,12 @@
-"""Training on parameter servers, synchronous and asynchronous: when workers wait, and what staleness does. Lesson 3.
+"""Synchronous and asynchronous training on parameter servers: schedules, stragglers and staleness. Lesson 3.
 
-`train_on` trains a `Classifier` on started `dgc_lab.cluster.ParameterServers` as an `AsyncConfig` says, in which a
-`Schedule` says who waits for whom. Each batch ends as a `GradientEvent`; `summary` and `by_worker` make tables of them,
-`simulate` makes them for more workers than this machine holds, and `replay` makes a training of such records again
-without servers. `stability` asks how high a rate stale gradients allow.
+`train_on` trains a `Classifier` on started `dgc_lab.cluster.ParameterServers`. An `AsyncConfig` has the settings; its
+`Schedule` determines when workers wait. Each batch gives a `GradientEvent`; `summary` and `by_worker` tabulate these.
+`simulate` generates them for more workers than this machine can run, and `replay` repeats a training from them without
+servers. `stability` computes how high a learning rate stale gradients allow.
 
-A gradient's way: the coordinator's loop (`training_loop`) hands a batch to a worker (`coordinator`), whose step
-(`worker`) reads weights from the servers and submits a gradient to them (`server`). Without servers: `allreduce`.
+A gradient's path: the coordinator's loop (`training_loop`) sends a batch to a worker (`coordinator`). The worker's step
+(`worker`) reads weights from the servers and submits a gradient to them (`server`). `allreduce` needs no servers.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
-"""Synchronous training without servers: ``MultiWorkerMirroredStrategy``, whose workers average by allreduce.
+"""Synchronous training without servers: workers of ``MultiWorkerMirroredStrategy`` average gradients by allreduce.
 
-Lesson 3, section 6: the same batches go into the same updates as in synchronous training on parameter servers.
+Lesson 3, section 6. Each update uses the same batches as in synchronous training on parameter servers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dgc_lab.workloads.dataset import Task
 
 
 def train_mirrored(task: Task, config: AsyncConfig) -> Iterator:
-    """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each of them.
+    """Train on the workers of a `dgc_lab.cluster.MultiWorkerMirrored`; runs in each worker's process.
 
-    ``task`` and ``config`` are as in `dgc_lab.parameter_server.train`; the mode has to be synchronous.
+    ``task`` and ``config`` are as in `dgc_lab.parameter_server.train`; the mode must be synchronous.
 
     Yields:
-        Each worker a `GradientEvent` for each of its batches; waiting for the others lies before ``done`` here, inside
-        the allreduce. The first worker also a `Score` in the beginning and in the end, and `Finished`.
+        A `GradientEvent` for each batch of this worker. Waiting for the others happens in the allreduce, before
+        ``done``. The first worker also yields a `Score` at the start and at the end, and `Finished`.
 
     Raises:
-        ValueError: another mode, or a config that does not fit the number of workers.
+        ValueError: the mode is not synchronous, or the config does not fit the number of workers.
 
     Example:
         >>> with MultiWorkerMirrored(2) as workers:  # doctest: +SKIP
@@ -47,7 +47,7 @@ def train_mirrored(task: Task, config: AsyncConfig) -> Iterator:
     with strategy.scope():
         weights = [tf.Variable(weight) for weight in first]
         velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
-    places = config.batch_order(len(task.examples[0]))
+    positions = config.batch_order(len(task.examples[0]))
 
     def on_replica(number, *batch):
         began = now()
@@ -67,20 +67,20 @@ def train_mirrored(task: Task, config: AsyncConfig) -> Iterator:
     step = tf.function(lambda *arguments: strategy.run(on_replica, arguments))
 
     def batch(number):
-        return [tf.constant(array[places[number]]) for array in task.examples]
+        return [tf.constant(array[positions[number]]) for array in task.examples]
 
-    def agree(value: float) -> float:
-        """The mean over the workers; they wait for each other."""
+    def mean_over_workers(value: float) -> float:
+        """Return the mean over the workers, which wait for each other."""
         return float(strategy.run(lambda: all_reduce_mean(tf.constant(value, tf.float64))))
 
-    step.get_concrete_function(tf.constant(0), *batch(worker))  # traced before the clock runs
+    step.get_concrete_function(tf.constant(0), *batch(worker))  # trace before timing starts
     if worker == 0:
         yield Score(0, 0.0, task.score([weight.numpy() for weight in weights]))
-    began = agree(time.time())
-    began = agree(time.time())  # all have arrived; their clock is the same
+    began = mean_over_workers(time.time())
+    began = mean_over_workers(time.time())  # again, now that all have arrived: a common start of the clock
     updates = 0
     for update in range(config.gradients // workers):
-        if agree(float(stop_requested())):  # all leave at the same step
+        if mean_over_workers(float(stop_requested())):  # all workers stop at the same step
             break
         number = update * workers + worker
         *times, loss = (float(value) for value in step(tf.constant(number), *batch(number)))
@@ -94,5 +94,5 @@ def train_mirrored(task: Task, config: AsyncConfig) -> Iterator:
 
 
 def all_reduce_mean(values):
-    """The mean over all replicas, called inside ``strategy.run``."""
+    """Return the mean over all replicas; call this inside ``strategy.run``."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, values)

@@ -1,4 +1,4 @@
-"""What a training tells while it runs, and all of it collected. Lesson 3, from section 2 on."""
+"""Events that a training yields while it runs, and their collection. Lesson 3, from section 2 on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dgc_lab.parameter_server.schedule import GradientEvent
 
 @dataclass(frozen=True)
 class Score:
-    """How good the weights were at a moment.
+    """Quality of the weights at one moment.
 
     Attributes:
-        gradients: how many batches had been worked off.
-        seconds: since the training began.
-        values: by name, such as loss and accuracy.
+        gradients: number of finished batches.
+        seconds: time since the start of the training.
+        values: scores by name, such as loss and accuracy.
 
     Example:
         >>> Score(40, seconds=1.5, values={"accuracy": 0.9}).values["accuracy"]
@@ -30,11 +30,11 @@ class Score:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """A worker's process ended, and the training goes on without it, or with its successor.
+    """Death of a worker's process; the training continues without it, or with its replacement.
 
     Attributes:
-        worker: its number.
-        seconds: since the training began.
+        worker: number of the worker.
+        seconds: time since the start of the training.
 
     Example:
         >>> WorkerDied(worker=1, seconds=2.5).worker
@@ -47,12 +47,12 @@ class WorkerDied:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of the training, or of the part of it until a stop.
+    """End of the training, or of the part before a stop.
 
     Attributes:
-        weights: as they are now.
+        weights: final weights.
         version: number of updates made.
-        gradients: how many batches were worked off, those before the checkpoint that it went on from included.
+        gradients: number of finished batches, including those before the checkpoint from which it resumed.
 
     Example:
         >>> Finished([np.zeros(3)], version=20, gradients=40).version
@@ -66,12 +66,12 @@ class Finished:
 
 @dataclass
 class Training:
-    """What happened in a training.
+    """Collected events of a training.
 
     Attributes:
-        records: one for each batch, as it ended.
-        scores, deaths: of the weights, and of workers, in the order of time.
-        end: None where the training was cut off.
+        records: one for each finished batch.
+        scores, deaths: scores of the weights, and deaths of workers, in chronological order.
+        end: the `Finished` event; None if the training was interrupted.
 
     Example:
         >>> training = Training()

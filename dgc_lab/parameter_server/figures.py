@@ -1,4 +1,4 @@
-"""The figures of lesson 3: who computed and waited when, staleness and loss, many workers, what a GAN made."""
+"""The figures of lesson 3: timelines of workers, staleness, loss, scaling to many workers, and samples of a GAN."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Pictur
 from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
 from dgc_lab.workloads.ring import MODES as MODES_OF_RING
 
-SMOOTH = 20  # gradients over which the loss is averaged
-MOST_ROWS = 16  # workers drawn per run: more would be too thin to see
-EDGE = 1.7 * RADIUS  # of a panel of points; what lies outside is counted in the title
+SMOOTH = 20  # gradients in the loss's moving average
+MAX_ROWS = 16  # workers drawn per run; the rows of more would be too thin
+EDGE = 1.7 * RADIUS  # limit of a panel of points; the title counts points outside of it
 COLUMNS = 4  # of such panels
 LOOKS = {
     "computing": {"facecolor": PALETTE[0]},
@@ -32,21 +32,21 @@ LOOKS = {
 
 
 def timelines(runs: dict) -> Picture:
-    """One row per worker with what it did at first, and above them a mark for each update; runs below each other.
+    """Draw the first seconds of each run: a row of activities per worker, and a mark for each update above them.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. Of each, the first 16 workers are drawn, for as
-            long as some gradients of the slowest worker take.
+        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name. The first 16 workers of each are drawn, for as
+            long as a few gradients of the slowest worker take.
 
     Raises:
-        ValueError: no run, or a run without records.
+        ValueError: there are no runs, or a run has no records.
     """
     check_runs(runs)
-    end, rows = _some_gradients(runs), {}
+    end, rows = _seconds_to_draw(runs), {}
     for name, records in runs.items():
         workers = sorted({record.worker for record in records})
-        some = f" (the first {MOST_ROWS} of {len(workers)} workers)" * (len(workers) > MOST_ROWS)
-        rows[f"{name}{some}"] = workers[:MOST_ROWS]
+        some = f" (the first {MAX_ROWS} of {len(workers)} workers)" * (len(workers) > MAX_ROWS)
+        rows[f"{name}{some}"] = workers[:MAX_ROWS]
     names = {title: ["updates", *(f"worker {worker}" for worker in workers)] for title, workers in rows.items()}
     figure, panels = charts.stacked_rows(names, LOOKS, "update", "seconds", left=0.81, first=-1)
     said = []
@@ -61,7 +61,7 @@ def timelines(runs: dict) -> Picture:
 
 
 def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[float, float]]]:
-    """What workers did within a window of time: by worker and look, second and length of each stretch of time."""
+    """Return what workers did in a time window: start and length of each span in seconds, by worker and activity."""
     found = {(worker, look): [] for worker in workers for look in LOOKS}
     for record in records:
         if record.worker in workers and record.began < end and record.done > start:
@@ -75,7 +75,7 @@ def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[
 
 
 def _draw_workers(axes, records, workers, end) -> dict[str, float]:
-    """Bars until a second; returns each look's share of these workers' time until then."""
+    """Draw bars up to second ``end``; return each activity's share of these workers' time until then."""
     total = dict.fromkeys(LOOKS, 0.0)
     for (worker, look), bars in spans(records, workers, 0.0, end).items():
         if bars:
@@ -84,8 +84,8 @@ def _draw_workers(axes, records, workers, end) -> dict[str, float]:
     return {look: spent / (len(workers) * end) for look, spent in total.items()}
 
 
-def _some_gradients(runs) -> float:
-    """Seconds in which each worker of each run can be seen several times, if the run is so long."""
+def _seconds_to_draw(runs) -> float:
+    """Return the seconds that show several gradients of each worker in each run, or all if the runs are shorter."""
     length = last = 0.0
     for frame in map(table_of, runs.values()):
         typical = (frame["done"] - frame["read"]).groupby(frame["worker"]).median()
@@ -95,11 +95,11 @@ def _some_gradients(runs) -> float:
 
 
 def staleness_histograms(runs: dict) -> Picture:
-    """A panel per run: which share of the gradients in its updates has which staleness; ``runs`` as in `timelines`."""
+    """Draw a histogram per run of the staleness of the gradients in its updates; ``runs`` are as in `timelines`."""
     check_runs(runs)
     stale = {name: np.array(stalenesses(records), int) for name, records in runs.items()}
     most = max(values.max(initial=0) for values in stale.values())
-    width = math.ceil((most + 1) / 30)  # a bar for each staleness, or for several of them where there are many
+    width = math.ceil((most + 1) / 30)  # one staleness per bar, or several if the range is wide
     edges = np.arange(0, most + 1 + width, width) - 0.5
     columns = min(len(runs), 2)
     figure, panels = charts.grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
@@ -120,14 +120,14 @@ def staleness_histograms(runs: dict) -> Picture:
 
 
 def loss_curves(runs: dict, by: str = "seconds") -> Picture:
-    """Training loss of each run by time or by gradients computed, a running mean over the last 20 gradients.
+    """Draw each run's training loss by time or by number of gradients, averaged over the last 20 gradients.
 
     Args:
-        runs: lists of `dgc_lab.parameter_server.GradientEvent` by name, measured: simulated ones have no loss.
+        runs: lists of measured `dgc_lab.parameter_server.GradientEvent` by name; simulated ones have no loss.
         by: ``"seconds"`` or ``"gradients"``.
 
     Raises:
-        ValueError: no run, a run without a loss, or another ``by``.
+        ValueError: there are no runs, a run has no loss, or ``by`` has another value.
     """
     check_runs(runs)
     check_choice("by", by, ("seconds", "gradients"))
@@ -136,23 +136,23 @@ def loss_curves(runs: dict, by: str = "seconds") -> Picture:
         records = sorted(records, key=lambda record: record.done)
         losses = np.array([record.loss for record in records], float)
         if np.isnan(losses).all():
-            raise ValueError(f"runs must hold losses, got none for {name!r}: a simulation computes no gradients")
-        # A loss that is infinite or not a number spoils the means that it is in, and none after them.
+            raise ValueError(f"runs must have losses, got none for {name!r}: a simulation computes no gradients")
+        # An infinite or NaN loss affects only the means that include it.
         means = np.array([losses[max(0, last - SMOOTH) : last].mean() for last in range(1, len(losses) + 1)])
-        places = [record.done for record in records] if by == "seconds" else range(1, len(records) + 1)
-        curves[name] = places, means
+        positions = [record.done for record in records] if by == "seconds" else range(1, len(records) + 1)
+        curves[name] = positions, means
         highest = max(highest, np.max(means, initial=0.0, where=np.isfinite(means)))
-        said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {places[-1]:.3g} {by}"
+        said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {positions[-1]:.3g} {by}"
     limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
     ylabel = f"training loss, mean of {SMOOTH}"
     return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
 
 
 def stable_rates(frame) -> Picture:
-    """Largest stable learning rate by staleness, on two logarithmic axes: marks found, lines what theory says.
+    """Draw the largest stable learning rate by staleness on logarithmic axes: results as marks, theory as lines.
 
-    ``frame`` has a row per run with its ``mean staleness`` and its ``largest stable rate``, such as
-    `dgc_lab.parameter_server.largest_stable_rate` gives.
+    ``frame`` has a row per run with its ``mean staleness`` and its ``largest stable rate``, such as the result of
+    `dgc_lab.parameter_server.largest_stable_rate`.
     """
     stale, found = frame["mean staleness"], frame["largest stable rate"]
     whole = sorted({round(staleness) for staleness in stale})
@@ -168,12 +168,13 @@ def stable_rates(frame) -> Picture:
 
 
 def by_workers(frame) -> Picture:
-    """Gradients a second, mean staleness and idle share by number of workers: lines simulated, large marks measured.
+    """Draw gradients per second, mean staleness and idle share by number of workers.
 
-    ``frame`` has rows of `dgc_lab.parameter_server.scale_row`; a ValueError where it is empty.
+    Simulated runs are lines, measured ones large marks. ``frame`` has rows of `dgc_lab.parameter_server.scale_row`.
+    Raises ValueError if it is empty.
     """
     if not frame.size:
-        raise ValueError("frame must hold at least one row, got none")
+        raise ValueError("frame must have at least one row, got none")
     figure, (speed, staleness, idle) = charts.grid(3, 3, 3, 3.3)
     panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
     schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
@@ -213,10 +214,10 @@ def by_workers(frame) -> Picture:
 
 
 def samples_beside_real(samples: dict) -> Picture:
-    """One panel of real points, and one per run of those that its generator made, with circles around the centres.
+    """Draw a panel of real points, and a panel of generated points per run, with circles around the centres.
 
-    ``samples`` has by label a float array (count, 2) such as `dgc_lab.workloads.gan.RingGAN.sample` gives; a ValueError
-    where there is no run, or an array has another shape.
+    ``samples`` are float arrays (count, 2) by label, such as the results of `dgc_lab.workloads.gan.RingGAN.sample`.
+    Raises ValueError if there are no samples, or an array has another shape.
 
     Example:
         >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]

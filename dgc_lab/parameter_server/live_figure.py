@@ -1,4 +1,4 @@
-"""The live figure of lesson 3's widget: loss by time, staleness, and the last seconds of every worker."""
+"""The live figure of lesson 3's widget: loss by time, staleness, and a timeline of the last seconds."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
 
-LEAST_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
-GRADIENTS_IN_WINDOW = 4  # of the slowest worker
-LEAST_STALENESS = 8  # end of the empty histogram; doubled until its last bar holds few gradients
-MOST_IN_LAST_BAR = 0.02  # of the gradients, so that a single stale one does not narrow all other bars
+MIN_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
+GRADIENTS_IN_WINDOW = 4  # of the slowest worker, at least
+MIN_STALENESS = 8  # last bar of the empty histogram; doubled until it counts few gradients
+MAX_IN_LAST_BAR = 0.02  # share of the gradients, so that a single stale one does not narrow all other bars
 GRADIENTS_FOR_SHARES = 25
 NAMES_IN_LEGEND = 12
-CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar, in its length and in rows
+CORNERS = ((0, -0.4), (0, 0.4), (1, 0.4), (1, -0.4))  # of a bar: in units of its length, and in rows
 
 
 class StragglerPicture(LiveFigure):
-    """Three panels that follow a run: loss by time of all runs; staleness and the last seconds of the current one."""
+    """Figure with three panels: loss of all runs by time; staleness and last seconds of the current run."""
 
     def __init__(self):
         super().__init__(Figure(figsize=(9.6, 4.9), dpi=84))
-        # Positions by hand: layout takes longer than drawing and always gives the same result.
+        # Fixed positions: automatic layout takes longer than drawing and always gives the same result.
         self.loss_axes = self.figure.add_axes((0.065, 0.5, 0.56, 0.46))
         self.staleness_axes = self.figure.add_axes((0.71, 0.5, 0.275, 0.46))
         self.worker_axes = self.figure.add_axes((0.09, 0.17, 0.895, 0.21))
@@ -54,7 +54,7 @@ class StragglerPicture(LiveFigure):
 
     def _start(self, workers: int):
         """Clear the panels of the current run."""
-        self.workers, self.window, self.shown = workers, LEAST_WINDOW, LEAST_STALENESS
+        self.workers, self.window, self.shown = workers, MIN_WINDOW, MIN_STALENESS
         self.counts, self._recent = Counter(), deque()
         self._lengths = [deque(maxlen=9) for _ in range(workers)]  # seconds of a worker's last gradients
         name_rows(self.worker_axes, ["updates", *(f"worker {n}" for n in range(workers))], first=-1)
@@ -72,7 +72,7 @@ class StragglerPicture(LiveFigure):
         self._begin(label, loss=(self.loss_axes, {"linewidth": 1.8}))
         self._start(workers)
 
-    def _named(self):
+    def _update_legend(self):
         run = self.runs[-1]
         run["lines"]["loss"].set_label(run["label"])
         self.staleness_axes.set_title(run["label"], fontsize=9, pad=3)
@@ -83,7 +83,7 @@ class StragglerPicture(LiveFigure):
     def add(self, record: GradientEvent) -> None:
         """Add a gradient of the current run."""
         self._last.append(record.loss)
-        # Reports of different workers can arrive out of order; time on the line never goes back.
+        # Records of different workers can arrive out of order, but time on the line never goes back.
         seconds = max([record.done, *self.runs[-1]["loss"][0][-1:]])
         loss = float(np.mean(self._last))
         self._add("loss", seconds, loss)
@@ -94,14 +94,14 @@ class StragglerPicture(LiveFigure):
         if seconds > self.loss_axes.get_xlim()[1]:
             self.loss_axes.set_xlim(0, 1.6 * seconds)
             self.background = None
-        self._make_room(self.loss_axes, loss)
+        self._extend_loss_axis(self.loss_axes, loss)
         self._fit_one_run()
 
     def _fit_one_run(self):
-        """Double the panels of the current run if they have become too small."""
+        """Double the ranges of the current run's panels if they have become too small."""
         slowest = max(float(np.median(lengths)) for lengths in self._lengths if lengths)
         before = self.shown, self.window
-        while self.shares()[-1] > MOST_IN_LAST_BAR and self.counts.total() >= GRADIENTS_FOR_SHARES:
+        while self.shares()[-1] > MAX_IN_LAST_BAR and self.counts.total() >= GRADIENTS_FOR_SHARES:
             self.shown *= 2
         while GRADIENTS_IN_WINDOW * slowest > self.window:
             self.window *= 2
@@ -115,7 +115,7 @@ class StragglerPicture(LiveFigure):
         return [count / total for count in (*below, self.counts.total() - sum(below))]
 
     def _last_seconds(self):
-        """Return the end of the window, which is the latest gradient, and each worker's spans and the updates in it."""
+        """Return the window's end (when the latest gradient was done), its spans by worker, and its update times."""
         end = max((record.done for record in self._recent), default=0.0)
         start = end - self.window
         self._recent = deque(record for record in self._recent if record.done > start)

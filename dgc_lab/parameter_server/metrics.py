@@ -1,4 +1,4 @@
-"""What the records of a training say: staleness, throughput, and what each worker did with its time. Lesson 3."""
+"""Metrics of a training from its records: staleness, throughput, and how each worker spent its time. Lesson 3."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 
 
 def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
-    """Updates between the reading of a gradient and its own, by its name, counted from the order of events alone.
+    """Count each gradient's staleness from the order of events alone, and return it by the gradient's name.
+
+    Staleness is the number of updates between reading the weights and the update that includes the gradient.
 
     Args:
-        events: in the order in which the servers served them: ``("read", name)`` when the weights for the gradient of
-            that name were read, ``("update", name, ...)`` when an update with one or more gradients was applied.
+        events: events in the order in which the servers handled them: ``("read", name)`` when the weights for that
+            gradient were read, ``("update", name, ...)`` when an update with one or more gradients was applied.
 
     Raises:
-        ValueError: an event is neither, a gradient is read or applied twice, or applied and not read.
+        ValueError: an event is of another kind, a gradient is read or applied twice, or applied before it is read.
 
     Example:
         >>> count_staleness([("read", "a"), ("read", "b"), ("update", "a"), ("update", "b")])
@@ -33,10 +35,10 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
         for name in names:
             if kind == "read":
                 if name in version:
-                    raise ValueError(f"events must read for each gradient once, got {name!r} again")
+                    raise ValueError(f"events must read weights for each gradient once, got {name!r} again")
                 version[name] = updates
             elif name not in version:
-                raise ValueError(f"events must read for a gradient before its update, got {name!r}")
+                raise ValueError(f"events must read weights for a gradient before its update, got {name!r}")
             elif name in staleness:
                 raise ValueError(f"events must apply each gradient once, got {name!r} again")
             else:
@@ -46,10 +48,10 @@ def count_staleness(events: Iterable[tuple]) -> dict[Hashable, int]:
 
 
 def events_in_order(records: list[GradientEvent]) -> list[tuple]:
-    """Reads and updates of ``records`` in the order of their times, as `count_staleness` takes them.
+    """Return the reads and updates of ``records`` in chronological order, as input for `count_staleness`.
 
-    A gradient's name is its place. Times that are measured where a worker is, not where the variables are, can swap two
-    events that lie closer together than a message takes.
+    A gradient's name is its position in ``records``. Times are measured on workers, not where the variables are. Two
+    events can therefore be swapped if they are closer together than the latency of a message.
 
     Example:
         >>> moments = {0: (0.0, 0.0, 0.4, 0.5), 1: (0.1, 0.1, 0.7, 0.8)}  # of two workers, both from the first weights
@@ -57,15 +59,15 @@ def events_in_order(records: list[GradientEvent]) -> list[tuple]:
         [('read', 0), ('read', 1), ('update', 0), ('update', 1)]
     """
     members = defaultdict(list)
-    for place, record in enumerate(records):
-        members[record.update].append(place)
-    times = [(record.read, 1, ("read", place)) for place, record in enumerate(records)]
+    for position, record in enumerate(records):
+        members[record.update].append(position)
+    times = [(record.read, 1, ("read", position)) for position, record in enumerate(records)]
     times += [(time, 0, ("update", *members[update])) for update, time in update_times(records).items()]
     return [event for _, _, event in sorted(times)]
 
 
 def update_times(records: Iterable[GradientEvent]) -> dict[int, float]:
-    """When each update happened, in seconds, by its number: when the last of its gradients was done."""
+    """Return the time of each update in seconds, by its number: when the last of its gradients was done."""
     times = {}
     for record in records:
         if record.update != DROPPED:
@@ -74,14 +76,14 @@ def update_times(records: Iterable[GradientEvent]) -> dict[int, float]:
 
 
 def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFrame:
-    """A table with a row for each of the ``runs``, from its records and the number of examples in a mini-batch.
+    """Return a table with a row for each of the ``runs``; ``batch_size`` is the number of examples in a mini-batch.
 
-    Its columns are ``gradients`` computed and ``dropped``; ``updates``; ``seconds`` until the last gradient was taken;
-    ``gradients/s`` computed; ``updates/s``; ``samples/s``, only those in gradients that went into an update; ``mean
+    Its columns are ``gradients`` (computed) and ``dropped``; ``updates``; ``seconds`` until the last gradient was done;
+    ``gradients/s`` (computed); ``updates/s``; ``samples/s``, counting only gradients that are part of an update; ``mean
     staleness`` and ``max staleness`` of these; ``idle share``, the mean over the workers (see `by_worker`).
 
     Raises:
-        ValueError: there is no run, a run has no record, or batch_size is not positive.
+        ValueError: there are no runs, a run has no records, or ``batch_size`` is not positive.
 
     Example:
         >>> run = [GradientEvent(0, n, n, n + 0.1, n + 0.9, n + 1.0, version=n, update=n, loss=2.3) for n in range(4)]
@@ -94,7 +96,7 @@ def summary(runs: dict[str, list[GradientEvent]], batch_size: int) -> pd.DataFra
 
 
 def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
-    """One run's row of `summary`."""
+    """Return one run's row of `summary`."""
     applied = stalenesses(records)
     seconds = max(record.done for record in records)
     updated = len(update_times(records))
@@ -113,10 +115,10 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
 
 
 def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
-    """Gradients a second in each of so many parts of the ``records``, of equally many: how steady the speed was.
+    """Return the gradients per second in each of several equal ``parts`` of the ``records``.
 
-    Gradients that are left over at the end belong to no part. A ValueError where there are fewer gradients than parts.
-    Infinite where all of a part were done at once.
+    The values show how steady the speed was. Gradients left over at the end belong to no part. The speed is infinite if
+    all gradients of a part were done at once. Raises ValueError if there are fewer gradients than parts.
 
     Example:
         >>> run = [GradientEvent(0, n, n, n, n, n + (n > 1), version=n, update=n, loss=2.3) for n in range(1, 5)]
@@ -130,19 +132,19 @@ def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
 
 
 def stalenesses(records: list[GradientEvent]) -> list[int]:
-    """Of the gradients that went into an update, in the order of the records."""
+    """Return the staleness of each gradient that is part of an update, in the order of the records."""
     return [record.staleness for record in records if record.update != DROPPED]
 
 
 def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
-    """A table with a row per worker: what it did until the last of the ``records``.
+    """Return a table with a row per worker: how it spent its time until the last of the ``records``.
 
-    Its columns are ``gradients`` computed and ``dropped``; seconds ``computing`` (a straggler's delay included),
+    Its columns are ``gradients`` (computed) and ``dropped``; the seconds ``computing`` (including a straggler's delay),
     ``waiting`` for its turn and for the weights, and ``exchanging`` gradients; ``idle``, all seconds in which it did
-    not compute: these two, and those without a batch; and ``idle share`` of all seconds.
+    not compute: the latter two, and the time without a batch; and ``idle share``, as a share of all seconds.
 
     Raises:
-        ValueError: there is no record.
+        ValueError: there are no records.
 
     Example:
         >>> by_worker([GradientEvent(0, 0, 0.0, 0.25, 0.75, 1.0, version=0, update=0, loss=2.3)])["idle share"].item()
@@ -164,15 +166,15 @@ def by_worker(records: list[GradientEvent]) -> pd.DataFrame:
 
 
 def table_of(records: list[GradientEvent]) -> pd.DataFrame:
-    """A row for each record, a column for each of its fields; a ValueError where there is no record."""
+    """Return a table with a row per record and a column per field; raise ValueError if there are no records."""
     check_runs({"records": records})
     return pd.DataFrame([vars(record) for record in records])
 
 
 def check_runs(runs: dict[str, list[GradientEvent]]) -> None:
-    """A ValueError where there is no run, or a run without a record."""
+    """Raise ValueError if there are no runs, or a run has no records."""
     if not runs:
-        raise ValueError("runs must name at least one run, got none")
+        raise ValueError("runs must have at least one run, got none")
     for name, records in runs.items():
         if not len(records):
-            raise ValueError(f"runs must hold at least one gradient each, got none for {name!r}")
+            raise ValueError(f"runs must have at least one gradient each, got none for {name!r}")

@@ -1,7 +1,8 @@
-"""A training made from records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
+"""Replay of a training from its records, in this process and without servers. Lesson 3, sections 3, 4 and 8.
 
-To what is learnt a schedule does nothing but say which weights a gradient is of, and which update it goes into. Records
-say both, measured or simulated ones: so what staleness does to many workers and seeds is seen without waiting.
+A schedule affects learning only through the weights that each gradient is computed from, and the update that includes
+it. Measured and simulated records contain both. A replay shows the effect of staleness for many workers and seeds
+without waiting.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from dgc_lab.workloads.dataset import Task
 
 
 def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Training:
-    """Train in the order of the records: each gradient of the weights that it read, each update of the same gradients.
+    """Train in the order of the records: the same weights for each gradient, the same gradients in each update.
 
     Args:
         task: as in `dgc_lab.parameter_server.training_loop.train`.
-        config: batches, rate, momentum and seed; who waits for whom is the records' and not its ``schedule``'s.
-        records: a whole training, one for each of ``config.gradients`` batches, from its first update on.
+        config: batches, learning rate, momentum and seed. Its ``schedule`` is ignored: the records fix the order.
+        records: a complete training from its first update, with one record for each of ``config.gradients`` batches.
 
     Returns:
-        The records with the losses of this training, NaN where a gradient was dropped; one `Score`, at the end;
-        `Finished`. From the records of a training on servers, and its config, that training's weights come out again,
-        but for rounding.
+        The records with the losses of this training (NaN for dropped gradients), one `Score` at the end, and
+        `Finished`. Given the records and the config of a training on servers, the final weights are those of that
+        training, except for rounding.
 
     Raises:
-        ValueError: there are more or fewer records than the config has gradients, or an update is missing.
+        ValueError: the number of records is not ``config.gradients``, or an update is missing.
 
     Example:
         >>> from dgc_lab.parameter_server import Schedule, StepCosts, simulate
@@ -49,19 +50,19 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
     dropped = updates.pop(DROPPED, [])
     if len(records) != config.gradients or sorted(updates) != list(range(len(updates))):
         raise ValueError(
-            f"records must be of a whole training of {config.gradients} gradients, got {len(records)} in "
+            f"records must be of a complete training of {config.gradients} gradients, got {len(records)} in "
             f"{len(updates)} updates up to number {max(updates, default=-1)}"
         )
     training, gradients = Training([dataclasses.replace(record, loss=float("nan")) for record in dropped]), traced(task)
-    places = config.batch_order(len(task.examples[0]))
+    positions = config.batch_order(len(task.examples[0]))
     weights = [tf.constant(weight) for weight in task.initial_weights()]
     velocities = [tf.zeros_like(weight) for weight in weights]
-    # The newest weights stand first, so that those that a gradient read stand at its staleness.
+    # The newest weights come first, so that a gradient's staleness is the index of the weights it read.
     past = deque([weights], maxlen=1 + max(stalenesses(records), default=0))
     for number in range(len(updates)):
         members, each = updates[number], []
         for record in members:
-            batch = [tf.constant(array[places[record.batch]]) for array in task.examples]
+            batch = [tf.constant(array[positions[record.batch]]) for array in task.examples]
             loss, own = gradients(past[record.staleness], tf.constant([config.seed, record.batch]), *batch)
             each.append(own)
             training.take(dataclasses.replace(record, loss=float(loss)))
@@ -79,7 +80,7 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
 
 @functools.lru_cache(maxsize=8)
 def traced(task):
-    """The task's gradients as a ``tf.function``, the same one at every call: TensorFlow builds it once."""
+    """Return the task's gradients as a ``tf.function``, the same at every call, so that it is traced once."""
     return tf.function(task.gradients)
 
 
@@ -90,6 +91,6 @@ def _add(one, other):
 
 @tf.function
 def _move(weights, velocities, sums, count, momentum, rate):
-    """Weights and velocities after an update, as `dgc_lab.parameter_server.server` makes it."""
+    """Return weights and velocities after an update, with the rule of `dgc_lab.parameter_server.server`."""
     velocities = [momentum * velocity + total / count for velocity, total in zip(velocities, sums, strict=True)]
     return [weight - rate * velocity for weight, velocity in zip(weights, velocities, strict=True)], velocities

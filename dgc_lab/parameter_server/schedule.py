@@ -1,4 +1,4 @@
-"""Who computes when: the schedules of workers that share a model, and the record of every gradient. Lesson 3."""
+"""Schedules of workers that share a model, and the record of each gradient. Lesson 3."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 from dgc_lab.common import check_choice, check_instance, check_list, check_number, check_whole
 
-#: Who waits for whom; a `Schedule` and an `AsyncConfig` take the name.
+#: Names of the modes of a `Schedule`, which determine when workers wait.
 MODES = ("synchronous", "asynchronous", "bounded staleness", "backup workers")
-#: In place of the number of an update: the gradient went into none.
+#: Update number of a dropped gradient, which is part of no update.
 DROPPED = -1
-NOT_YET = -2  # the same, where it has not been handed in
+NOT_YET = -2  # update number of a gradient that has not been submitted
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A worker that is slower than the others.
+    """Worker that is slower than the others.
 
     Attributes:
-        worker: its number, from 0.
-        slowdown: its computing time is this many times as long, at least 1.
+        worker: number of the worker, from 0.
+        slowdown: factor by which its computing time is longer, at least 1.
         delay: seconds added to each gradient, at least 0.
-        tail: None for the same delay every time; a number above 1 for a random one with a heavy tail: Pareto's
-            distribution with this exponent and with mean ``delay``.
+        tail: None for a constant delay; a number above 1 for a random delay with a heavy tail, from a Pareto
+            distribution with this exponent and mean ``delay``.
 
     Raises:
-        ValueError: an attribute is not as said above.
+        ValueError: an attribute is not as described above.
 
     Example:
         >>> Straggler(1, slowdown=5)
@@ -47,24 +47,24 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When workers wait for each other.
+    """Rules for when workers wait for each other.
 
     Attributes:
         mode: one of `MODES`.
 
-            - synchronous: every update is the mean of as many gradients as there are workers, in the order of batches;
-              who is ready waits for the others.
-            - asynchronous: every gradient is an update; nobody waits.
-            - bounded staleness: every gradient is an update; a worker waits that is more than ``bound`` gradients ahead
-              of the slowest (Ho et al. 2013, "stale synchronous parallel").
-            - backup workers: an update is the mean of the first ``workers - backup`` gradients; those that come later
-              are dropped (Chen et al. 2016).
+            - synchronous: each update is the mean of as many gradients as there are workers, in batch order; finished
+              workers wait for the others.
+            - asynchronous: each gradient is an update; no worker waits.
+            - bounded staleness: each gradient is an update; a worker waits if it is more than ``bound`` gradients ahead
+              of the slowest one (Ho et al. 2013, "stale synchronous parallel").
+            - backup workers: an update is the mean of the first ``workers - backup`` gradients; later ones are dropped
+              (Chen et al. 2016).
         bound: for bounded staleness, at least 0.
-        backup: for backup workers: how many of the slowest are dropped at each update, at least 1.
+        backup: for backup workers: number of the slowest ones dropped at each update, at least 1.
         stragglers: slower workers.
 
     Raises:
-        ValueError: an attribute is not as said above.
+        ValueError: an attribute is not as described above, or two stragglers have the same number.
 
     Example:
         >>> Schedule("asynchronous", stragglers=(Straggler(1, slowdown=5),)).mode
@@ -83,10 +83,13 @@ class Schedule:
         stragglers = check_list("stragglers", self.stragglers)
         slow = [check_instance("stragglers", straggler, Straggler).worker for straggler in stragglers]
         if len(set(slow)) < len(slow):
-            raise ValueError(f"stragglers must name each worker once, got {slow}")
+            raise ValueError(f"stragglers must name each worker at most once, got {slow}")
 
     def gradients_an_update(self, workers: int) -> int:
-        """How many gradients are averaged in one update; a ValueError if none, or if a straggler is no worker."""
+        """Return the number of gradients averaged in one update.
+
+        Raises ValueError if it is below 1, or if a straggler's number is not that of a worker.
+        """
         for straggler in self.stragglers:
             if straggler.worker >= workers:
                 raise ValueError(f"stragglers must be among workers 0 to {workers - 1}, got {straggler.worker}")
@@ -94,24 +97,24 @@ class Schedule:
             return workers
         if self.mode == "backup workers":
             if self.backup >= workers:
-                raise ValueError(f"backup must be below the {workers} workers, got {self.backup}")
+                raise ValueError(f"backup must be below {workers}, the number of workers, got {self.backup}")
             return workers - self.backup
         return 1
 
 
 @dataclass(frozen=True)
 class GradientEvent:
-    """One gradient: who computed it, when, and what became of it. Times are in seconds since the training began.
+    """Record of one gradient: its worker, times and update. Times are in seconds since the start of the training.
 
     Attributes:
         worker, batch: numbers of the worker and of the mini-batch.
-        began: when the worker had the batch; it then waits for its turn.
-        read: when it began to compute, with the weights that it had read.
-        computed: when it had the gradient; a straggler's delay is before it.
-        done: when the servers had taken the gradient.
-        version: number of updates in the weights that it read.
-        update: number, from 0, of the update that the gradient went into; `DROPPED` where it came too late.
-        loss: mean loss of the batch at the weights that it read; NaN in a simulation.
+        began: when the worker received the batch; it then waits for its turn.
+        read: when it had read the weights and began to compute.
+        computed: when the gradient was computed, after a straggler's delay.
+        done: when the servers had accepted or dropped the gradient.
+        version: number of updates in the weights that the worker read.
+        update: number, from 0, of the update that includes the gradient; `DROPPED` if it came too late.
+        loss: mean loss of the batch at the weights that the worker read; NaN in a simulation.
 
     Example:
         >>> GradientEvent(1, 7, 0.5, 0.5, 0.8, 0.9, version=4, update=6, loss=0.3).staleness
@@ -130,18 +133,23 @@ class GradientEvent:
 
     @property
     def staleness(self) -> int:
-        """Updates applied between the reading of the weights and the update with this gradient.
+        """Number of updates between reading the weights and the update that includes the gradient.
 
-        A ValueError where it went into none.
+        Raises ValueError if the gradient was dropped.
         """
         if self.update == DROPPED:
-            raise ValueError(f"update must be that of the gradient, got {DROPPED}: a dropped one has no staleness")
+            raise ValueError(
+                f"update must be the number of an update, got {DROPPED}: a dropped gradient has no staleness"
+            )
         return self.update - self.version
 
 
 def draw_delay(straggler: Straggler, random) -> float:
-    """Seconds that a straggler adds to its next gradient, drawn from a ``numpy.random.Generator`` if it has a tail."""
+    """Return the seconds that a straggler adds to its next gradient.
+
+    They are drawn from a ``numpy.random.Generator`` if the straggler has a tail.
+    """
     if straggler.tail is None:
         return straggler.delay
-    # Pareto's mean is tail / (tail - 1) times its least value; numpy's pareto() starts at 0 instead of that value.
+    # The mean of a Pareto distribution is tail / (tail - 1) times its minimum; numpy's pareto() starts at 0 instead.
     return float(straggler.delay * (straggler.tail - 1) / straggler.tail * (1 + random.pareto(straggler.tail)))

@@ -1,7 +1,7 @@
-"""Lesson 3, section 9: the schedules as a discrete-event simulation, for more workers than a single machine holds.
+"""Discrete-event simulation of the schedules, for more workers than one machine can run. Lesson 3, section 9.
 
-The protocol is that of the real training, but no gradient is computed, so that records have no loss. In synchronous
-training each worker gives one gradient to an update; a real one that is late to take its batch can leave it to another.
+The protocol is that of a real training, but no gradients are computed, so records have no loss. In synchronous training
+each simulated worker contributes one gradient to an update. A real worker that is late can leave its batch to another.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from dgc_lab.common import check_choice, check_list, check_number, check_some, c
 from dgc_lab.parameter_server.metrics import check_runs, figures, table_of
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent, Schedule, Straggler, draw_delay
 
-MOST_WORKERS = 1024
-MOST_GRADIENTS = 1_000_000
+MAX_WORKERS = 1024
+MAX_GRADIENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """How long the parts of a step take, in seconds: each one number, or a sequence of measured ones to draw from.
+    """Durations of the parts of a step in seconds: for each, one number or a sequence of measured ones to draw from.
 
     Raises:
-        ValueError: an attribute holds no number, a negative or infinite one, or computing a 0.
+        ValueError: an attribute has no numbers, or a negative or infinite one, or ``computing`` has a 0.
 
     Example:
         >>> StepCosts(computing=0.01, dispatch=[0.001, 0.002])
         StepCosts(computing=(0.01,), reading=(0.0,), applying=(0.0,), dispatch=(0.001, 0.002))
     """
 
-    computing: float | tuple[float, ...]  # to compute a gradient, without a straggler; above 0
-    reading: float | tuple[float, ...] = (0.0,)  # to read the weights, with the servers' lock held
-    applying: float | tuple[float, ...] = (0.0,)  # to hand in a gradient, with the servers' lock held
-    dispatch: float | tuple[float, ...] = (0.0,)  # from the end of one gradient until the worker has the next batch
+    computing: float | tuple[float, ...]  # to compute a gradient, without stragglers; above 0
+    reading: float | tuple[float, ...] = (0.0,)  # to read the weights, holding the servers' lock
+    applying: float | tuple[float, ...] = (0.0,)  # to submit a gradient, holding the servers' lock
+    dispatch: float | tuple[float, ...] = (0.0,)  # from the end of a gradient until the worker has the next batch
 
     def __post_init__(self):
         for name, given in list(vars(self).items()):
@@ -50,13 +50,13 @@ class StepCosts:
 
     @classmethod
     def measured(cls, records: list[GradientEvent]) -> StepCosts:
-        """Costs as a real run without a straggler shows them.
+        """Derive the costs from a real run without stragglers.
 
-        Time under the lock is taken from those reads and submissions alone during which no other worker's ended: in
-        the others it may have waited, which the simulation adds by itself. An asynchronous run has the most of them.
+        Times under the lock come only from reads and submissions during which no other worker finished one. The others
+        may include waiting, which the simulation adds by itself. Asynchronous runs have the most of the former.
 
         Raises:
-            ValueError: there is no record, no worker with two gradients, or no exchange in which none ended.
+            ValueError: there are no records, no worker has two gradients, or such reads or submissions are missing.
 
         Example:
             >>> run = [GradientEvent(0, n, 5 * n, 5 * n + 1, 5 * n + 3, 5 * n + 4, n, n, 2.3) for n in range(3)]
@@ -65,40 +65,40 @@ class StepCosts:
         """
         frame = table_of(records)
         ends = np.sort(np.concatenate([frame["read"], frame["done"]]))
-        reading = _unhindered(frame["began"], frame["read"], ends)
-        applying = _unhindered(frame["computed"], frame["done"], ends)
+        reading = _uncontended(frame["began"], frame["read"], ends)
+        applying = _uncontended(frame["computed"], frame["done"], ends)
         if not len(reading) or not len(applying):
             raise ValueError(
-                "records must hold reads and submissions during which no other worker's ended, got "
+                "records must have reads and submissions during which no other worker finished one, got "
                 f"{len(reading)} and {len(applying)} of {len(records)}; measure an asynchronous run of few workers"
             )
         frame = frame.sort_values("began", kind="stable")
         gaps = (frame["began"] - frame.groupby("worker")["done"].shift()).dropna().clip(lower=0)
         if not len(gaps):
-            raise ValueError(f"records must hold two gradients of one worker, got {len(records)} of as many workers")
+            raise ValueError(f"records must have two gradients of one worker, got {len(records)}, one per worker")
         return cls([record.computed - record.read for record in records], reading, applying, gaps)
 
 
-def _unhindered(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:
-    """Lengths of those spans of time in which none of the sorted ends lies, but for their own."""
+def _uncontended(starts: pd.Series, stops: pd.Series, ends) -> pd.Series:
+    """Return the lengths of the spans that contain none of the sorted ``ends`` except their own."""
     return (stops - starts)[np.searchsorted(ends, stops, "left") == np.searchsorted(ends, starts, "right")]
 
 
 def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts, seed: int = 0) -> list[GradientEvent]:
-    """Let workers compute that many gradients on a schedule, in simulated time.
+    """Simulate a training on a schedule, and return its records.
 
     Args:
-        schedule, costs: who waits for whom, who is slow, and how long things take.
-        workers: how many, 1 to 1024.
-        gradients: mini-batches to compute in all, those included whose gradients are dropped; at most a million.
-        seed: at least 0; the same one gives the same records.
+        schedule, costs: when workers wait, which ones are slow, and how long each part of a step takes.
+        workers: number of workers, from 1 to 1024.
+        gradients: total number of mini-batches, including those whose gradients are dropped; at most a million.
+        seed: at least 0; the same seed gives the same records.
 
     Returns:
-        A `GradientEvent` for each mini-batch in the order in which they were done; loss is NaN. A gradient in a sum
-        that the end left unfinished counts as dropped.
+        A `GradientEvent` for each mini-batch, in the order in which they were done; loss is NaN. Gradients in a sum
+        that is incomplete at the end count as dropped.
 
     Raises:
-        ValueError: an argument is not as said above, or the schedule does not fit the number of workers.
+        ValueError: an argument is not as described above, or the schedule does not fit the number of workers.
 
     Example:
         >>> slow = Schedule("asynchronous", stragglers=(Straggler(1, slowdown=2.5),))
@@ -106,14 +106,14 @@ def simulate(schedule: Schedule, workers: int, gradients: int, costs: StepCosts,
         >>> [(record.worker, round(record.done, 1), record.staleness) for record in records]
         [(0, 1.1, 0), (0, 2.2, 0), (1, 2.6, 2), (0, 3.3, 1)]
     """
-    check_whole("workers", workers, 1, MOST_WORKERS)
-    check_whole("gradients", gradients, 1, MOST_GRADIENTS)
+    check_whole("workers", workers, 1, MAX_WORKERS)
+    check_whole("gradients", gradients, 1, MAX_GRADIENTS)
     check_whole("seed", seed, 0, 2**63 - 1)
     return _Training(schedule, workers, gradients, costs, seed).run()
 
 
 class _Training:
-    """The servers' state, the turns that follow from it, and the workers as simpy's processes."""
+    """State of the servers, the turns it determines, and the workers as simpy processes."""
 
     def __init__(self, schedule, workers, gradients, costs, seed):
         self.schedule, self.costs, self.random = schedule, costs, np.random.default_rng(seed)
@@ -123,9 +123,9 @@ class _Training:
         self.lock = simpy.Resource(self.clock)
         self.batches = iter(range(gradients))
         self.version, self.summed = 0, 0
-        self.counts = [0] * workers  # gradients that each has handed in
-        self.slowest = 0  # the least of them
-        self.summed_for = [-1] * workers  # the last version that each has contributed to
+        self.counts = [0] * workers  # gradients that each worker has submitted
+        self.slowest = 0  # minimum of counts
+        self.summed_for = [-1] * workers  # last version to which each worker contributed
         self.turns = self.clock.event()
         self.records = []
 
@@ -136,29 +136,29 @@ class _Training:
         return [replace(record, update=DROPPED) if record.update == self.version else record for record in self.records]
 
     def work(self, worker: int):
-        """One worker, a batch after the other; the next one is its own from when the last was done."""
+        """Run one worker, batch after batch; it reserves the next batch as soon as one is done."""
         straggler = self.stragglers.get(worker, Straggler(worker))
         for batch in self.batches:
-            yield self.takes(self.costs.dispatch)
+            yield self.timeout(self.costs.dispatch)
             began = self.clock.now
-            while self.must_wait(worker):  # not for ever: when it took this batch, all others had one too
+            while self.must_wait(worker):  # not forever: when it took this batch, all others had one too
                 yield self.turns
             with self.lock.request() as held:
                 yield held
-                yield self.takes(self.costs.reading)
+                yield self.timeout(self.costs.reading)
                 version = self.version
             read = self.clock.now
-            yield self.takes(self.costs.computing, straggler.slowdown, draw_delay(straggler, self.random))
+            yield self.timeout(self.costs.computing, straggler.slowdown, draw_delay(straggler, self.random))
             computed = self.clock.now
             with self.lock.request() as held:
                 yield held
-                yield self.takes(self.costs.applying)
-                update = self.hand_in(worker, version)
+                yield self.timeout(self.costs.applying)
+                update = self.submit(worker, version)
             times = began, read, computed, self.clock.now
             self.records.append(GradientEvent(worker, batch, *times, version, update, math.nan))
 
-    def takes(self, seconds: tuple[float, ...], times: float = 1.0, more: float = 0.0):
-        """A simpy event after one of these times, drawn at random where there are several."""
+    def timeout(self, seconds: tuple[float, ...], times: float = 1.0, more: float = 0.0):
+        """Return a simpy event after one of these durations, drawn at random if there are several."""
         drawn = seconds[self.random.integers(len(seconds))] if len(seconds) > 1 else seconds[0]
         return self.clock.timeout(times * drawn + more)
 
@@ -169,8 +169,8 @@ class _Training:
             return self.counts[worker] - self.slowest > self.schedule.bound
         return self.summed_for[worker] == self.version
 
-    def hand_in(self, worker: int, version: int) -> int:
-        """The servers take a gradient; returns the number of its update."""
+    def submit(self, worker: int, version: int) -> int:
+        """Submit a gradient to the servers, and return the number of its update."""
         update, slowest = self.version, self.slowest
         self.counts[worker] += 1
         self.slowest = min(self.counts)
@@ -181,7 +181,7 @@ class _Training:
         if self.summed == self.needed:
             self.summed, self.version = 0, update + 1
         if self.slowest > slowest if self.schedule.mode == "bounded staleness" else self.summed == 0:
-            self.turns.succeed()  # who waits looks again whether it must
+            self.turns.succeed()  # waiting workers check again whether they must
             self.turns = self.clock.event()
         return update
 
@@ -192,10 +192,10 @@ def sweep_workers(
     workers: Sequence[int] = tuple(2**power for power in range(1, 11)),
     gradients_each: int = 20,
 ) -> pd.DataFrame:
-    """A table of `scale_row` from simulations of schedules, by name, for several numbers of workers.
+    """Simulate ``schedules``, by name, for several numbers of ``workers``; return a table with rows of `scale_row`.
 
-    ``costs`` are with several workers as with one; each worker has ``gradients_each`` mini-batches on average. A
-    ValueError where there is nothing to simulate, or as in `simulate`.
+    ``costs`` are the same for all numbers of workers. Each worker has ``gradients_each`` mini-batches on average.
+    Raises ValueError if there is nothing to simulate, or under the conditions of `simulate`.
 
     Example:
         >>> sweep_workers({"synchronous": Schedule()}, StepCosts(0.5), workers=[4])["gradients/s"].item()
@@ -205,9 +205,9 @@ def sweep_workers(
     points = [(name, schedule, count) for name, schedule in schedules.items() for count in workers]
     if not points:
         raise ValueError("schedules and workers must not be empty, got nothing to simulate")
-    check_whole("gradients_each", gradients_each, 1, MOST_GRADIENTS // MOST_WORKERS)
+    check_whole("gradients_each", gradients_each, 1, MAX_GRADIENTS // MAX_WORKERS)
     for _, schedule, count in points:
-        schedule.gradients_an_update(check_whole("workers", count, 1, MOST_WORKERS))
+        schedule.gradients_an_update(check_whole("workers", count, 1, MAX_WORKERS))
     return pd.DataFrame(
         scale_row(name, simulate(schedule, count, gradients_each * count, costs), count, "simulated")
         for name, schedule, count in points
@@ -215,9 +215,9 @@ def sweep_workers(
 
 
 def scale_row(name: str, records: list[GradientEvent], workers: int, source: str) -> dict:
-    """A run as a point among others: its schedule's name, workers, some figures of its ``records``, and its source.
+    """Return a run as a row: its schedule's name, its number of workers, metrics of its ``records``, and its source.
 
-    The source is ``"measured"`` or ``"simulated"``; a ValueError where it is neither, or there is no record.
+    The source is ``"measured"`` or ``"simulated"``. Raises ValueError if it is neither, or if there are no records.
 
     Example:
         >>> run = [GradientEvent(0, n, n, n, n + 0.5, n + 1, version=n, update=n, loss=2.3) for n in range(4)]
@@ -230,5 +230,5 @@ def scale_row(name: str, records: list[GradientEvent], workers: int, source: str
     check_choice("source", source, ("measured", "simulated"))
     check_runs({name: records})
     found = figures(records, batch_size=1)
-    kept = ("gradients/s", "updates/s", "mean staleness", "idle share")
-    return {"schedule": name, "workers": workers, **{key: found[key] for key in kept}, "source": source}
+    columns = ("gradients/s", "updates/s", "mean staleness", "idle share")
+    return {"schedule": name, "workers": workers, **{key: found[key] for key in columns}, "source": source}

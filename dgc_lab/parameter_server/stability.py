@@ -1,7 +1,7 @@
-"""How high a learning rate stale gradients allow: in theory, and on a quadratic. Lesson 3, section 4.
+"""Largest learning rates that stale gradients allow: in theory, and on a quadratic. Lesson 3, section 4.
 
-Gradient descent on L w^2 / 2, with gradients that are s updates old, is w[k+1] = w[k] - rate L w[k-s]. All rates here
-are times the curvature L.
+Gradient descent on L w^2 / 2 with gradients that are s updates old is w[k+1] = w[k] - rate L w[k-s]. All rates here are
+multiplied by the curvature L.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from dgc_lab.parameter_server.metrics import check_runs, stalenesses
 from dgc_lab.parameter_server.schedule import GradientEvent
 
 BISECTIONS = 14
-FAR_AWAY = 1e6  # from a start at 1, on the way to infinity
+DIVERGED_ABOVE = 1e6  # absolute value, from a start at 1
 
 
 def stable_rate(staleness: int) -> float:
-    """The rate below which descent on the quadratic comes to rest, where every gradient has that staleness.
+    """Return the rate below which descent on the quadratic converges if all gradients have the same ``staleness``.
 
-    ``staleness`` counts updates, 0 to a million, else a ValueError.
+    Staleness is a number of updates. Raises ValueError if it is not from 0 to a million.
 
-    Source: S. A. Levin, R. M. May, "A note on difference-delay equations", Theoretical Population Biology 9, 1976:
-    2 cos(s pi / (2 s + 1)), here as the sine of the angle that is left.
+    References:
+        S. A. Levin, R. M. May, "A note on difference-delay equations", Theoretical Population Biology 9, 1976:
+        2 cos(s pi / (2 s + 1)), here as the sine of the complementary angle.
 
     Example:
         >>> [round(stable_rate(staleness), 2) for staleness in (0, 1, 3, 7)]
@@ -32,10 +33,14 @@ def stable_rate(staleness: int) -> float:
 
 
 def guaranteed_rate(staleness: int) -> float:
-    """The rate up to which a theorem promises convergence on any loss whose gradient is L-Lipschitz, noise or not.
+    """Return the rate up to which a theorem guarantees convergence on any loss with an L-Lipschitz gradient.
 
-    ``staleness`` is the largest that occurs, 0 to a million, else a ValueError. Source: Lian et al. 2015
-    (arXiv:1506.08272), Theorem 1, with one gradient an update and a constant rate: rate L + 2 (rate L s)^2 <= 1.
+    The gradient may be noisy. ``staleness`` is the largest that occurs. Raises ValueError if it is not from 0 to a
+    million.
+
+    References:
+        Lian et al. 2015 (arXiv:1506.08272), Theorem 1, with one gradient per update and a constant rate:
+        rate L + 2 (rate L s)^2 <= 1.
 
     Example:
         >>> [round(guaranteed_rate(staleness), 2) for staleness in (0, 1, 3, 7)]
@@ -46,11 +51,11 @@ def guaranteed_rate(staleness: int) -> float:
 
 
 def largest_stable_rate(records: list[GradientEvent]) -> float:
-    """The rate, up to 4, below which descent on the quadratic comes to rest with the stalenesses of these records.
+    """Return the rate, up to 4, below which descent on the quadratic converges with the staleness of these ``records``.
 
-    Found by bisection: whether the last quarter of the way, from a start at 1, is nearer to 0 than the second one. So
-    there have to be many times more updates than the staleness; fewer than three are a ValueError, and so are records
-    without those of the first updates.
+    Bisection tests whether the last quarter of the iterates, from a start at 1, is nearer to 0 than the second quarter.
+    So there must be many times more updates than the staleness. Raises ValueError if there are fewer than three, or if
+    records of the first updates are missing.
 
     Example:
         >>> fresh = [GradientEvent(0, n, n, n, n + 1, n + 1, version=n, update=n, loss=2.3) for n in range(40)]
@@ -60,21 +65,21 @@ def largest_stable_rate(records: list[GradientEvent]) -> float:
     check_runs({"records": records})
     stale = stalenesses(sorted(records, key=lambda record: record.update))
     if len(stale) < 3:
-        raise ValueError(f"records must hold 3 updates or more, got {len(stale)}")
+        raise ValueError(f"records must have at least 3 updates, got {len(stale)}")
     if any(staleness > before for before, staleness in enumerate(stale)):
-        raise ValueError("records must be those from the first update on, got some that read weights from before")
+        raise ValueError("records must start with the first update, got some that read weights of earlier updates")
     low, high = 0.0, 4.0
     for _ in range(BISECTIONS):
         rate = (low + high) / 2
-        low, high = (rate, high) if _comes_to_rest(stale, rate) else (low, rate)
+        low, high = (rate, high) if _converges(stale, rate) else (low, rate)
     return low
 
 
-def _comes_to_rest(stale: list[int], rate: float) -> bool:
-    way = [1.0]
+def _converges(stale: list[int], rate: float) -> bool:
+    iterates = [1.0]
     for staleness in stale:
-        way.append(way[-1] - rate * way[-1 - staleness])
-        if abs(way[-1]) > FAR_AWAY:
+        iterates.append(iterates[-1] - rate * iterates[-1 - staleness])
+        if abs(iterates[-1]) > DIVERGED_ABOVE:
             return False
-    quarter = len(way) // 4
-    return max(map(abs, way[-quarter:])) <= max(map(abs, way[quarter : 2 * quarter]))
+    quarter = len(iterates) // 4
+    return max(map(abs, iterates[-quarter:])) <= max(map(abs, iterates[quarter : 2 * quarter]))

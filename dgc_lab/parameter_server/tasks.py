@@ -1,6 +1,6 @@
-"""What is trained on parameter servers: first weights, examples, a loss and its gradients, a score.
+"""Task to train on parameter servers: initial weights, examples, a loss and its gradients, and a score.
 
-A task travels to other processes, and makes models where it is used. `dgc_lab.workloads.gan` has another one.
+A task is sent to other processes, and builds its model where it is used. `dgc_lab.workloads.gan` has another one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dgc_lab.workloads.dataset import Dataset
 
 
 class Classifier:
-    """Images into classes, by a Keras model and the mean cross-entropy of a batch.
+    """Image classification with a Keras model and the mean cross-entropy of a batch.
 
     Args:
-        build: returns a new Keras model that gives logits, the same at every call.
+        build: function that returns a new Keras model with logits as output, the same at every call.
         data: the examples.
 
     Attributes:
-        examples: tuple of the arrays that a batch is cut from: images and labels.
+        examples: tuple of the arrays from which batches are taken: images and labels.
 
     Example:
         >>> from dgc_lab.workloads.data import load
@@ -37,14 +37,14 @@ class Classifier:
 
     @functools.cached_property
     def model(self):
-        """The Keras model of this process, whose own weights are not used.
+        """Keras model of this process, whose own weights are not used.
 
-        A LabError where it has variables that gradients do not train: Keras 3 would update them on the worker alone.
+        Raises LabError if it has non-trainable variables, which Keras 3 would update only on the worker.
         """
         model = self.build()
         if state := [variable.path for variable in model.non_trainable_variables]:
             raise LabError(
-                "the model must hold nothing but weights that gradients train, got "
+                "the model must have only trainable variables, got "
                 f"{', '.join(state)}: Keras 3 keeps such state (batch normalization, dropout) on the worker"
             )
         return model
@@ -53,14 +53,14 @@ class Classifier:
         return {name: value for name, value in vars(self).items() if name != "model"}
 
     def initial_weights(self) -> list[np.ndarray]:
-        """First weights: float32 arrays."""
+        """Return the initial weights as float32 arrays."""
         return [variable.numpy() for variable in self.model.trainable_variables]
 
     def gradients(self, weights, seed, images, labels):
-        """Mean loss of a batch, a scalar, and its gradients, like ``weights``; called inside a ``tf.function``.
+        """Return a batch's mean loss, a scalar, and its gradients, in the form of ``weights``.
 
-        ``images`` are float32 (batch, height, width, 1), ``labels`` int32 (batch,). ``seed``, int32 (2,), is the
-        batch's own, for random operations; there are none here.
+        Called inside a ``tf.function``. ``images`` are float32 (batch, height, width, 1), ``labels`` int32 (batch,).
+        ``seed``, int32 (2,), is specific to the batch, for random operations; there are none here.
         """
         import tensorflow as tf
 
@@ -73,7 +73,7 @@ class Classifier:
         return loss, tape.gradient(loss, weights)
 
     def score(self, weights) -> dict[str, float]:
-        """Loss and accuracy on the test examples."""
+        """Return loss and accuracy on the test examples."""
         from dgc_lab.workloads.batches import make_evaluator
 
         evaluate = make_evaluator(self.data.x_test, self.data.y_test, batch=len(self.data.y_test))

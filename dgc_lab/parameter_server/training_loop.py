@@ -1,6 +1,6 @@
 """Synchronous and asynchronous training on TensorFlow's clusters. Lesson 3.
 
-Section 7's checkpoint holds weights, velocities, the number of updates made, and which batches are in them.
+The checkpoint of section 7 contains weights, velocities, the number of updates, and which batches they include.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 
     Args:
         task: `dgc_lab.parameter_server.tasks.Classifier`, or another object with the same methods.
-        config: how.
-        checkpoint: file (``.npz``) that is written at each score, and gone on with where it is there.
+        config: the settings.
+        checkpoint: file (``.npz``) that is written at each score. If it exists, the training resumes from it.
 
     Yields:
-        A `GradientEvent` for each batch, when the update is made that it is in; a `Score` before the first, every
-        ``score_every`` and after the last; a `WorkerDied` if one dies; and `Finished`.
+        A `GradientEvent` for each batch, when the update that includes it has been made; a `Score` before the first
+        gradient, every ``score_every`` and after the last; a `WorkerDied` if a worker dies; and `Finished`.
 
     Raises:
-        ValueError: the config does not fit the number of workers, or the checkpoint is of another training.
-        LabError: a worker died that the schedule cannot do without (told in 5 seconds); the model has a state that
-            gradients do not train.
+        ValueError: the config does not fit the number of workers, or the checkpoint is from another training.
+        LabError: a worker died without which the schedule cannot continue (raised within 5 seconds), or the model has
+            non-trainable variables.
 
-    Example, with started `ParameterServers` and a task, until a score says that it is enough:
+    Example:
+        With started `ParameterServers` and a task, until a score is good enough:
+
         >>> for event in servers.stream(train, task, AsyncConfig(gradients=400)):  # doctest: +SKIP
         ...     if isinstance(event, Score) and event.values["accuracy"] > 0.9:
         ...         break
@@ -59,9 +61,9 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
     left = np.flatnonzero(state["updates"] == NOT_YET)
     done = len(state["updates"]) - len(left)
     yield Score(done, 0.0, task.score(state["weights"]))
-    step, places = worker_step(model, task, config.seed), config.batch_order(len(task.examples[0]))
-    dispatcher = Dispatcher(coordinator, model, step, task.examples, places, left)
-    model.snapshot()  # once before the workers begin: `Dispatcher` says why
+    step, positions = worker_step(model, task, config.seed), config.batch_order(len(task.examples[0]))
+    dispatcher = Dispatcher(coordinator, model, step, task.examples, positions, left)
+    model.snapshot()  # once before the workers start, because of the crash described in `Dispatcher`
     began = None
 
     def since_start(record):
@@ -70,7 +72,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
         return replace(record, **{n: getattr(record, n) - began for n in ("began", "read", "computed", "done")})
 
     try:
-        dispatcher.start(0 if stop_requested() else 2 * workers)  # a batch at work and one that waits, for each
+        dispatcher.start(0 if stop_requested() else 2 * workers)  # per worker, one batch in progress and one waiting
         for event in dispatcher.events():
             if isinstance(event, int):
                 model.forget(event)
@@ -82,7 +84,7 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
                 yield Score(done, time.time() - began, task.score(state["weights"]))
     finally:
         dispatcher.stop()
-    yield from map(since_start, dispatcher.rest())
+    yield from map(since_start, dispatcher.remaining_events())
     seconds = time.time() - began if began else 0.0
     state = save(checkpoint, model, config, ended=not dispatcher.left)
     yield Score(done, seconds, task.score(state["weights"]))
@@ -90,25 +92,25 @@ def train(task: Task, config: AsyncConfig, checkpoint: str | Path | None = None)
 
 
 def restore(checkpoint, task, config: AsyncConfig, workers: int) -> dict:
-    """The state to begin with: the checkpoint's where there is one, else the task's first weights."""
+    """Return the state to start from: the checkpoint if it exists, otherwise the task's initial weights."""
     weights = task.initial_weights()
     if checkpoint is None or not Path(checkpoint).exists():
         fresh = np.full(config.gradients, NOT_YET)
         return {"weights": weights, "velocities": [np.zeros_like(w) for w in weights], "updates": fresh, "version": 0}
     file, wanted = load_arrays(checkpoint), fingerprint(config, workers, weights)
     if (found := str(file.get("settings"))) != wanted:
-        raise ValueError(f"checkpoint {checkpoint} is of a training with {found}, not {wanted}")
+        raise ValueError(f"checkpoint {checkpoint} is from a training with {found}, not {wanted}: use another file")
     names = {name: [f"{name}{n}" for n in range(len(weights))] for name in ("weights", "velocities")}
     if {"updates", "version", *names["weights"], *names["velocities"]} - file.keys():
-        raise LabError(f"checkpoint {checkpoint} does not hold what it was saved with: remove it")
-    kept = {name: [file[each] for each in every] for name, every in names.items()}
-    return kept | {"updates": file["updates"], "version": int(file["version"])}
+        raise LabError(f"checkpoint {checkpoint} is incomplete: remove it to train from the start")
+    arrays = {name: [file[each] for each in every] for name, every in names.items()}
+    return arrays | {"updates": file["updates"], "version": int(file["version"])}
 
 
 def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
-    """What the servers hold now; written to the checkpoint, if there is one, whole or not at all."""
+    """Return the servers' current state, and write it atomically to the checkpoint, if there is one."""
     state = model.snapshot()
-    # A batch whose gradient waits in an unfinished sum is to be done again, unless all is over.
+    # A batch whose gradient is in an incomplete sum must be repeated, unless the training has ended.
     unfinished = state["updates"] >= state["version"]
     state["updates"] = np.where(unfinished, DROPPED if ended else NOT_YET, state["updates"])
     if checkpoint is not None:
@@ -119,7 +121,7 @@ def save(checkpoint, model, config: AsyncConfig, ended: bool = False) -> dict:
 
 
 def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
-    """What two trainings must have in common for one to go on with the other's checkpoint."""
+    """Return the settings that must be equal for a training to resume from another one's checkpoint."""
     return (
         f"mode={config.schedule.mode}, gradients an update={config.schedule.gradients_an_update(workers)}, "
         f"gradients={config.gradients}, batch={config.batch}, seed={config.seed}, "
@@ -128,16 +130,16 @@ def fingerprint(config: AsyncConfig, workers: int, weights) -> str:
 
 
 def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str | Path | None = None) -> Training:
-    """Train on a cluster from the notebook, with a progress bar, and collect what happens.
+    """Train on a cluster from the notebook, with a progress bar, and return the collected events.
 
     Args:
         cluster: started `dgc_lab.cluster.ParameterServers` or, for synchronous training, `MultiWorkerMirrored`.
-        task, config, checkpoint: as in `train`; mirrored workers take no checkpoint.
+        task, config, checkpoint: as in `train`; mirrored workers accept no checkpoint.
 
     Raises:
-        ValueError: the config does not fit the cluster, or there is a checkpoint and no servers.
-        FunctionFailed: the training raised; see `train`.
-        ProcessDied: a process died that the cluster cannot do without.
+        ValueError: the config does not fit the cluster, or a checkpoint is given without parameter servers.
+        FunctionFailed: the training raised an error; see `train`.
+        ProcessDied: a process died without which the cluster cannot continue.
 
     Example:
         >>> task = Classifier(digits_cnn, load("digits"))  # doctest: +SKIP
@@ -150,7 +152,7 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 
-    if checkpoint is not None:  # the coordinator has a working folder of its own
+    if checkpoint is not None:  # the coordinator has another working directory
         checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
     if not isinstance(cluster, ParameterServers | MultiWorkerMirrored):
         raise ValueError(f"cluster must be ParameterServers or MultiWorkerMirrored, got {cluster!r}")
@@ -167,7 +169,7 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
         events = cluster.stream(train_mirrored, task, config)
     training = Training()
     bar = tqdm(total=config.gradients, desc=config.schedule.mode, unit="gradient", leave=False)
-    with contextlib.closing(events), bar:  # an interrupt may come here, and not in the stream
+    with contextlib.closing(events), bar:  # an interrupt may arrive here instead of in the stream
         for event in events:
             training.take(event)
             bar.update(isinstance(event, GradientEvent))

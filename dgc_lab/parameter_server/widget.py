@@ -1,4 +1,4 @@
-"""The widget of lesson 3: workers on parameter servers, one of them slow, in four modes, live."""
+"""The widget of lesson 3: live training on parameter servers in four modes, with one slow worker."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ COLUMNS = (
 
 
 class StragglerLab(LivePanel):
-    """Train on parameter servers in one of four modes with the last worker slowed down, and watch it live.
+    """Widget that shows a training on parameter servers live, in one of four modes and with the last worker slowed.
 
-    Run starts the servers if they are not up (some seconds, once for each number of workers), and adds a row, also
-    after Stop. ``close()`` ends the servers.
+    Run starts the servers if necessary (some seconds, once for each number of workers) and adds a row, also after Stop.
+    ``close()`` stops the servers.
 
     Args:
-        task: what to train, as in `dgc_lab.parameter_server.train`; `wide_digits_cnn` on digits if None.
+        task: the task, as in `dgc_lab.parameter_server.train`; `wide_digits_cnn` on digits if None.
         reachable: as in `dgc_lab.cluster.ParameterServers`, for machines that allow no private network.
-        settings: first values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
+        settings: initial values of the controls: mode, workers (1 to 4), slowdown (1 to 10), bound, backup,
             learning_rate, momentum, staleness_aware, batch, gradients, seed.
 
     Attributes:
         rows: a dictionary for each finished or stopped run: the columns of the table, its ``name`` in ``records``, and
-            all of `dgc_lab.parameter_server.summary`. The scores, as ``loss`` and ``accuracy``, are those at the end.
-        records: by the name of the run, the list of its `dgc_lab.parameter_server.GradientEvent`.
+            all columns of `dgc_lab.parameter_server.summary`. ``loss`` and ``accuracy`` are those at the end.
+        records: list of `dgc_lab.parameter_server.GradientEvent` for each run, by its name.
         servers: the `ParameterServers`; None before the first run.
 
     Raises:
-        ValueError: no control has the name of a setting, or the control does not accept its value.
+        ValueError: a setting has the name of no control, or a value that its control does not accept.
 
     Example:
         >>> lab = StragglerLab(mode="asynchronous", slowdown=5)
@@ -86,10 +86,10 @@ class StragglerLab(LivePanel):
     servers = property(lambda self: self.experiment.servers)
 
     def settings(self) -> AsyncConfig:
-        """Return the controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError names a wrong one."""
+        """Return the controls as `dgc_lab.parameter_server.AsyncConfig`; a ValueError for an invalid one names it."""
         values = self._values()
         workers, slowdown, mode = (values.pop(name) for name in ("workers", "slowdown", "mode"))
-        own = {name: values.pop(name) for name in ONLY_IN}  # bound and backup, hidden and not checked in other modes
+        own = {name: values.pop(name) for name in ONLY_IN}  # bound and backup; other modes neither show nor check them
         stragglers = (Straggler(workers - 1, slowdown=slowdown),) if slowdown > 1 else ()
         schedule = Schedule(mode, stragglers=stragglers, **{n: own[n] for n in own if ONLY_IN[n] == mode})
         settings = AsyncConfig(schedule, **values, score_every=max(1, values["gradients"]))
@@ -97,7 +97,7 @@ class StragglerLab(LivePanel):
         return settings
 
     def stop(self) -> None:
-        """Stop: end the training within about a second, once the servers are up. A second call changes nothing."""
+        """End the training within about a second, once the servers are up. A second call has no effect."""
         super().stop()
         if (servers := self.servers) is not None:  # the training thread may replace them meanwhile
             servers.request_stop()
@@ -108,7 +108,7 @@ class StragglerLab(LivePanel):
 
 
 class StragglerRuns:
-    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`: each job, settings and workers, is one training on servers."""
+    """Experiment of a `dgc_lab.ui.live_panel.LivePanel`. A job (settings, number of workers) is one training."""
 
     note = ""
 
@@ -146,7 +146,7 @@ class StragglerRuns:
         try:
             with contextlib.closing(self.servers.stream(train, self.task, settings)) as events:
                 for event in events:
-                    if stopping.is_set():  # the request of `stop` may have come before the stream began
+                    if stopping.is_set():  # `stop` may have sent its request before the stream began
                         self.servers.request_stop()
                     training.take(event)
                     if isinstance(event, GradientEvent):
@@ -170,14 +170,14 @@ class StragglerRuns:
             self.servers = ParameterServers(
                 workers, reachable=self.reachable, progress=lambda text: self.say(f"Parameter servers: {text}.")
             )
-        # Never started, or dead. Servers work without a dead worker, so only the coordinator knows of it.
+        # Never started, or dead. Servers continue without a dead worker, so only the coordinator notices its death.
         if not self.servers.ready or self.servers.run(dead_workers):
             start_alone(self.servers)
 
 
 @dataclass
 class RunProgress:
-    """State of a training of ``total`` gradients by ``who``, the workers in words."""
+    """Progress of a training of ``total`` gradients; ``who`` describes the workers."""
 
     who: str
     total: int
@@ -224,7 +224,7 @@ def row_of(label: str, settings: AsyncConfig, workers: int, training: Training) 
 
 
 def slowdown_of(settings: AsyncConfig) -> float:
-    """Return how many times longer the slow worker computes; 1 if there is none."""
+    """Return the slow worker's slowdown, or 1 if there is none."""
     return next((straggler.slowdown for straggler in settings.schedule.stragglers), 1.0)
 
 

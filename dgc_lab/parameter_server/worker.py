@@ -1,6 +1,6 @@
-"""What a worker of parameter servers does with a batch, and how it is slowed down: lesson 3, section 1.
+"""A worker's step on parameter servers, and the delay of stragglers. Lesson 3, section 1.
 
-Runs on remote workers, so that all of it, the delay too, is inside the graph.
+The step runs on remote workers, so all of it, including the delay, is inside the graph.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def worker_step(model: ParameterServerModel, task: Task, seed: int):
 
 
 def now(*after) -> tf.Tensor:
-    """Seconds since 1970, float64, when those tensors are there."""
+    """Return the seconds since 1970, float64, at the moment when these tensors are available."""
     with tf.control_dependencies(after):
         return tf.timestamp()
 
 
 def delay(schedule: Schedule, workers: int, worker, seed, computing) -> tf.Tensor:
-    """Seconds, float64, that a worker that has computed for ``computing`` waits because it is a straggler."""
+    """Return the seconds, float64, that a straggler waits after it has computed for ``computing`` seconds."""
     slow = {straggler.worker: straggler for straggler in schedule.stragglers}
     each = [slow.get(number, Straggler(number)) for number in range(workers)]
     table = tf.constant([(one.slowdown, one.delay, one.tail or np.inf) for one in each], tf.float64)
     slowdown, seconds, tail = tf.unstack(tf.gather(table, worker))
-    # Pareto's distribution with mean 1; with an infinite exponent it is 1 always.
+    # Pareto distribution with mean 1; with an infinite exponent it is always 1.
     uniform = 1 - tf.random.stateless_uniform([], seed, dtype=tf.float64)
     random = (1 - 1 / tail) * uniform ** (-1 / tail)
     return (slowdown - 1) * computing + random * seconds

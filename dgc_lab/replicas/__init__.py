@@ -1,9 +1,9 @@
-"""A variable with a copy on each replica, and what ``tf.VariableAggregation`` makes of their values. Lesson 2.
+"""A variable with a copy on each replica, and the effect of ``tf.VariableAggregation`` on its values. Lesson 2.
 
-`start_devices` and `mirrored` make replicas, on one processor too. `try_pair` and `all_pairs` say what becomes of the
-values that replicas assign, `through_checkpoint` what a file keeps of them. `train` is a training loop written out,
-with right and wrong ways to exchange gradients, and local SGD, which averages weights now and then; `combined_weights`
-makes one model of replicas that trained alone.
+`start_devices` and `mirrored` create replicas, even on a single processor. `try_pair` and `all_pairs` show how the
+values assigned by replicas are aggregated, and `through_checkpoint` which of them a checkpoint contains. `train` is an
+explicit training loop with correct and incorrect gradient exchanges, and with local SGD, which averages weights from
+time to time. `combined_weights` combines independently trained replicas into one model.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The figures of lesson 2: a variable's copies before and after, each with words that say what it shows."""
+"""The figures of lesson 2, with alternative texts: a variable's copies before and after an assignment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], title: str) -> Picture:
-    """Bars per replica: its copy before, the value that it assigned, its copy after; a line for what a read gives.
-
-    A ValueError for other numbers of values than of copies.
+    """Draw each replica's copy before, assigned value and copy after as bars, and the value of a read as a line.
 
     Args:
         outcome: a `dgc_lab.replicas.AssignmentResult`.
-        values: what the replicas gave, a number for each.
-        title: stands above.
+        values: the values that the replicas assigned, one number each.
+        title: title of the figure.
+
+    Raises:
+        ValueError: there are not as many values as copies, or an argument has the wrong type.
 
     Example:
         >>> from dgc_lab.replicas import AssignmentResult
@@ -34,10 +35,10 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
     for value in check_list("values", values):
         check_number("values", value, "a number")
     if outcome.before and len(values) != len(outcome.before):
-        raise ValueError(f"values must be one for each of {len(outcome.before)} copies, got {len(values)}")
+        raise ValueError(f"values must be one for each of the {len(outcome.before)} copies, got {len(values)}")
     figure = Figure(figsize=(9, 2.9), dpi=84, layout="constrained")
     axes = figure.subplots()
-    places = np.arange(len(values))
+    positions = np.arange(len(values))
     groups = {
         "copy before": (outcome.before, {"color": GREY}),
         "value given": (values, {"color": "white", "edgecolor": PALETTE[0], "hatch": "///"}),
@@ -45,12 +46,12 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
     }
     for number, (label, (heights, look)) in enumerate(groups.items()):
         if len(heights):
-            bars = axes.bar(places + 0.27 * (number - 1), heights, 0.25, label=label, **look)
+            bars = axes.bar(positions + 0.27 * (number - 1), heights, 0.25, label=label, **look)
             axes.bar_label(bars, [f"{height:g}" for height in heights], fontsize=8, padding=2)
     if outcome.read is not None:
         axes.axhline(outcome.read, color="black", linestyle="--", linewidth=1, label="read outside the replicas")
     axes.axhline(0, color="black", linewidth=0.6)
-    axes.set_xticks(places, [f"replica {place}" for place in places], fontsize=8)
+    axes.set_xticks(positions, [f"replica {replica}" for replica in positions], fontsize=8)
     axes.margins(y=0.15)
     axes.set_title(title, fontsize=10)
     axes.legend(**BESIDE)
@@ -58,9 +59,9 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
 
 
 def in_words(outcome, values) -> str:
-    """What happened, as a sentence or two."""
-    given = ", ".join(f"{value:g}" for value in values)
-    said = f"The replicas gave {given}. "
+    """Describe the result in sentences."""
+    assigned = ", ".join(f"{value:g}" for value in values)
+    said = f"The replicas gave {assigned}. "
     if outcome.before:
         said += f"Copies before: {', '.join(f'{copy:g}' for copy in outcome.before)}. "
     if outcome.after:
@@ -68,6 +69,6 @@ def in_words(outcome, values) -> str:
     if outcome.read is not None:
         said += f"A read outside the replicas gives {outcome.read:g}."
     else:
-        doing = {"create": "make the variable", "assign": "assign", "read": "read it outside the replicas"}
-        said += f"TensorFlow refused to {doing[outcome.stage]}: {outcome.error}"
+        actions = {"create": "make the variable", "assign": "assign", "read": "read it outside the replicas"}
+        said += f"TensorFlow refused to {actions[outcome.stage]}: {outcome.error}"
     return said

@@ -1,7 +1,7 @@
-"""Real replicas: a variable with a copy on each of several devices, and how their values become one. Lesson 2.
+"""Real replicas: a variable with a copy on each of several devices, and the aggregation of its values. Lesson 2.
 
-``tf.distribute.MirroredStrategy`` on logical CPU devices, or on the GPUs where there are two or more. Logical devices
-can be made only before TensorFlow starts, so call `start_devices` first, before any tensor.
+The replicas run in ``tf.distribute.MirroredStrategy``, on logical CPU devices, or on GPUs if there are enough. Logical
+devices can be created only before TensorFlow starts, so call `start_devices` before you create any tensor.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from numpy.typing import ArrayLike
 from dgc_lab.common import LabError, check_choice, check_list, check_whole
 from dgc_lab.workloads.batches import grow_gpu_memory
 
-MOST_REPLICAS, LARGEST = 8, float(np.finfo(np.float32).max)  # of replicas; of float32
-#: Names of the members of ``tf.VariableAggregation``: what becomes of the replicas' values.
+MAX_REPLICAS, MAX_FLOAT32 = 8, float(np.finfo(np.float32).max)
+#: Names of the members of ``tf.VariableAggregation``: how the replicas' values are combined.
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
-#: Names of the members of ``tf.VariableSynchronization``: when copies are brought together.
+#: Names of the members of ``tf.VariableSynchronization``: when copies are synchronized.
 SYNCHRONIZATIONS = ("AUTO", "ON_WRITE", "ON_READ", "NONE")
 #: Names of the methods with which a replica changes a variable.
 ASSIGNMENTS = ("assign", "assign_add", "assign_sub")
 
 
 class TooLate(LabError):
-    """TensorFlow has started with fewer devices than are asked for; the message says to restart the kernel."""
+    """Error raised if TensorFlow has already started with too few devices; the message says to restart the kernel."""
 
 
 @dataclass(frozen=True)
 class AssignmentResult:
-    """What became of a variable that each replica assigned its own value.
+    """State of a variable after each replica assigned its own value.
 
     Attributes:
-        before: the copies' values before, one per replica; empty where it could not be made.
-        after: the copies' values afterwards; empty where an error came first.
-        read: what a read outside the replicas gives; None where that is an error.
-        stage: where it failed: ``"create"``, ``"assign"`` or ``"read"``; None where all went well.
-        error: TensorFlow's own words, first line; None where all went well.
+        before: values of the copies before the assignment, one per replica; empty if creating the variable failed.
+        after: values of the copies after the assignment; empty if an earlier stage failed.
+        read: value of a read outside the replicas; None after an error.
+        stage: the stage that failed, ``"create"``, ``"assign"`` or ``"read"``; None if all succeeded.
+        error: first line of TensorFlow's message; None if all stages succeeded.
 
     Example:
         >>> try_pair(mirrored(2), [1, 2], "MEAN")  # doctest: +SKIP
@@ -57,49 +57,49 @@ class AssignmentResult:
 
 
 def start_devices(count: int = 4) -> list[str]:
-    """Make 2 to 8 devices for replicas and give their names: GPUs where there are that many, else logical CPU devices.
+    """Create 2 to 8 devices for replicas and return their names: GPUs if there are enough, otherwise CPU devices.
 
-    A second call that asks for no more than are there changes nothing. `TooLate` where TensorFlow has started already,
-    with fewer devices; a ValueError for another count.
+    Call it before any other use of TensorFlow. It changes nothing if there are enough devices. Raises `TooLate` if
+    TensorFlow has already started with fewer devices, and ValueError if ``count`` is not from 2 to 8.
 
-    Example, in a new kernel, before anything else that uses TensorFlow:
+    Example:
         >>> start_devices(2)  # doctest: +SKIP
         ['CPU:0', 'CPU:1']
     """
-    check_whole("count", count, 2, MOST_REPLICAS)
+    check_whole("count", count, 2, MAX_REPLICAS)
     grow_gpu_memory()
     if len(tf.config.get_visible_devices("GPU")) >= count:
-        return [f"GPU:{place}" for place in range(count)]
+        return [f"GPU:{index}" for index in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or [None]) < count:
         try:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         except RuntimeError:
-            there = len(tf.config.list_logical_devices("CPU"))
+            existing = len(tf.config.list_logical_devices("CPU"))
             raise TooLate(
-                f"replicas: TensorFlow has started with {there} CPU {'device' if there == 1 else 'devices'}, and "
-                f"{count} are asked for. Restart the kernel (menu Kernel > Restart; Runtime > Restart session on "
-                "Colab) and call start_devices before anything else that uses TensorFlow."
+                f"replicas: TensorFlow has started with {existing} CPU {'device' if existing == 1 else 'devices'}, but "
+                f"{count} are needed. Restart the kernel (menu Kernel > Restart; Runtime > Restart session on "
+                "Colab) and call start_devices before any other use of TensorFlow."
             ) from None
-    return [f"CPU:{place}" for place in range(count)]
+    return [f"CPU:{index}" for index in range(count)]
 
 
 def mirrored(replicas: int = 4, cross_device_ops: tf.distribute.CrossDeviceOps | None = None):
-    """A ``tf.distribute.MirroredStrategy`` on that many devices, which `start_devices` makes where it still can.
+    """Return a ``tf.distribute.MirroredStrategy`` with one device per replica; call `start_devices` if necessary.
 
     Args:
-        replicas: 1 to 8, else a ValueError.
-        cross_device_ops: how to add up the replicas' tensors, such as ``tf.distribute.HierarchicalCopyAllReduce()``.
-            None is NcclAllReduce on GPUs, ReductionToOneDevice on CPUs: collectives fail for a second group size.
+        replicas: number of replicas, from 1 to 8; other numbers raise ValueError.
+        cross_device_ops: algorithm of the allreduce, such as ``tf.distribute.HierarchicalCopyAllReduce()``. None means
+            NcclAllReduce on GPUs, ReductionToOneDevice on CPUs: collectives fail for a second group size.
 
     Raises:
-        TooLate: there are fewer devices, and TensorFlow has started; it would put several replicas on one device.
+        TooLate: TensorFlow has started with fewer devices; it would place several replicas on one device.
 
     Example:
         >>> mirrored(4).num_replicas_in_sync  # doctest: +SKIP
         4
     """
-    check_whole("replicas", replicas, 1, MOST_REPLICAS)
+    check_whole("replicas", replicas, 1, MAX_REPLICAS)
     devices = start_devices(replicas) if replicas > 1 else ["CPU:0"]
     if cross_device_ops is None:
         on_gpus = devices[0].startswith("GPU")
@@ -110,12 +110,12 @@ def mirrored(replicas: int = 4, cross_device_ops: tf.distribute.CrossDeviceOps |
 def per_replica_variable(
     strategy: tf.distribute.Strategy, initial: float = 0.0, aggregation: str = "NONE", synchronization: str = "AUTO"
 ):
-    """A float32 ``tf.Variable`` with a copy on each replica; a ValueError for a pair that TensorFlow refuses.
+    """Create a float32 ``tf.Variable`` with a copy on each replica; raise ValueError if TensorFlow rejects the pair.
 
     Args:
-        strategy: of `mirrored`.
-        initial: the first value of every copy, a finite number.
-        aggregation, synchronization: one of `AGGREGATIONS` and of `SYNCHRONIZATIONS`.
+        strategy: result of `mirrored`.
+        initial: the initial value of every copy, a finite number.
+        aggregation, synchronization: one of `AGGREGATIONS` and one of `SYNCHRONIZATIONS`.
 
     Example:
         >>> strategy = mirrored(2)  # doctest: +SKIP
@@ -135,7 +135,7 @@ def per_replica_variable(
 
 
 def copies(strategy: tf.distribute.Strategy, variable: tf.Variable) -> tuple[float, ...]:
-    """The value of each replica's own copy of a scalar ``variable`` of the ``strategy``, whatever its aggregation.
+    """Return each replica's copy of a scalar ``variable`` of the ``strategy``, without aggregation.
 
     Example:
         >>> strategy = mirrored(2)  # doctest: +SKIP
@@ -147,30 +147,30 @@ def copies(strategy: tf.distribute.Strategy, variable: tf.Variable) -> tuple[flo
     return tuple(float(copy.numpy()) for copy in strategy.experimental_local_results(variable))
 
 
-def one_each(strategy, values):
-    """The values as what ``strategy.run`` takes: the first for replica 0, the next for replica 1, and so on."""
+def per_replica(strategy, values):
+    """Distribute values as an argument of ``strategy.run``: the first to replica 0, the second to replica 1, ..."""
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.convert_to_tensor(values[context.replica_id_in_sync_group])
     )
 
 
 def check_values(strategy, values) -> None:
-    """A ValueError unless there is one finite number per replica."""
+    """Raise ValueError unless there is one finite number per replica."""
     replicas = strategy.num_replicas_in_sync
     if len(check_list("values", values)) != replicas:
         raise ValueError(f"values must hold one number per replica ({replicas}), got {len(values)}")
-    for place, value in enumerate(values):
-        check_float32("values", value, f" for replica {place}")
+    for replica, value in enumerate(values):
+        check_float32("values", value, f" for replica {replica}")
 
 
-def check_float32(argument: str, value, place: str = "") -> None:
-    """Raise a ValueError unless the value is a finite number in float32."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not abs(value) <= LARGEST:
-        raise ValueError(f"{argument} must be finite numbers in float32, got {value!r}{place}")
+def check_float32(argument: str, value, where: str = "") -> None:
+    """Raise ValueError unless the value is a finite number in float32."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not abs(value) <= MAX_FLOAT32:
+        raise ValueError(f"{argument} must be finite numbers in float32, got {value!r}{where}")
 
 
-def check_alike(argument: str, arrays) -> None:
-    """A ValueError unless all arrays, or lists of them, have the same shapes and dtypes."""
+def check_same_shapes(argument: str, arrays) -> None:
+    """Raise ValueError unless all arrays, or lists of arrays, have the same shapes and dtypes."""
     kinds = [[(np.shape(array), np.asarray(array).dtype) for array in tf.nest.flatten(each)] for each in arrays]
     if any(kind != kinds[0] for kind in kinds):
         raise ValueError(f"{argument} must have the same shapes and dtypes on every replica, got {kinds}")
@@ -179,10 +179,10 @@ def check_alike(argument: str, arrays) -> None:
 def assign_on_replicas(
     strategy: tf.distribute.Strategy, variable: tf.Variable, values: Sequence[float], how: str = "assign"
 ) -> None:
-    """Let replica i assign ``values[i]`` to the variable; TensorFlow aggregates as the variable says.
+    """Let replica i assign ``values[i]`` to the variable; TensorFlow combines them with the variable's aggregation.
 
-    The variable is of `per_replica_variable`, made under the same strategy; values are one number per replica. A
-    ValueError for a ``how`` that is none of `ASSIGNMENTS`, a wrong number of values, and what TensorFlow refuses.
+    ``variable`` is a result of `per_replica_variable` with the same ``strategy``. Raises ValueError if ``how`` is not
+    one of `ASSIGNMENTS`, ``values`` is not one number per replica, or TensorFlow rejects the assignment.
 
     Example:
         >>> strategy = mirrored(2)  # doctest: +SKIP
@@ -193,8 +193,8 @@ def assign_on_replicas(
     """
     check_choice("how", how, ASSIGNMENTS)
     check_values(strategy, values)
-    mine = one_each(strategy, np.asarray(values, np.float32))
-    strategy.run(lambda value: getattr(variable, how)(value), args=(mine,))
+    distributed = per_replica(strategy, np.asarray(values, np.float32))
+    strategy.run(lambda value: getattr(variable, how)(value), args=(distributed,))
 
 
 def try_pair(
@@ -205,11 +205,11 @@ def try_pair(
     how: str = "assign",
     initial: float = 0.0,
 ) -> AssignmentResult:
-    """Make a variable that is ``initial`` everywhere, let replica i assign ``values[i]``, read: what happened.
+    """Create a variable with value ``initial``, let replica i assign ``values[i]``, read it, and return the result.
 
-    The strategy is of `mirrored`; aggregation, synchronization and how are names from `AGGREGATIONS`,
-    `SYNCHRONIZATIONS` and `ASSIGNMENTS`. An unknown name, a wrong number of values or one that is not finite is a
-    ValueError; what TensorFlow refuses is in the `AssignmentResult`.
+    ``strategy``, ``aggregation``, ``synchronization`` and ``initial`` are as in `per_replica_variable`, ``how`` is one
+    of `ASSIGNMENTS`. Raises ValueError if a name is unknown, or ``values`` is not one finite number per replica. The
+    `AssignmentResult` contains errors of TensorFlow.
 
     Example:
         >>> try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after  # doctest: +SKIP
@@ -232,10 +232,10 @@ def try_pair(
 
 
 def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: str = "assign") -> list[dict]:
-    """`try_pair` for every synchronization with every aggregation: a dict for each pair.
+    """Call `try_pair` for every synchronization with every aggregation, and return a dict for each pair.
 
-    It has ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage at which it failed and
-    why, or an empty string. ``strategy``, ``values``, ``how`` and a ValueError are as `try_pair` has them.
+    The fields are ``synchronization``, ``aggregation``, ``copies``, ``read`` and ``fails``: the stage that failed and
+    the reason, or an empty string. ``strategy``, ``values``, ``how`` and ValueError are those of `try_pair`.
 
     Example:
         >>> pairs = all_pairs(mirrored(2), [1, 2])  # doctest: +SKIP
@@ -252,9 +252,9 @@ def all_pairs(strategy: tf.distribute.Strategy, values: Sequence[float], how: st
 
 
 def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> list:
-    """Add up one array per replica, by the strategy's ``cross_device_ops``: numpy arrays that the replicas then hold.
+    """Sum one array per replica with the strategy's ``cross_device_ops``; return each replica's sum as a numpy array.
 
-    A ValueError where the arrays or tensors are not one per replica, or not of one shape and dtype.
+    Raises ValueError if ``arrays`` is not one array or tensor per replica, all of one shape and dtype.
 
     Example:
         >>> all_reduce(mirrored(2), [np.array([1.0, 2.0]), np.array([10.0, 20.0])])  # doctest: +SKIP
@@ -263,21 +263,21 @@ def all_reduce(strategy: tf.distribute.Strategy, arrays: list[ArrayLike]) -> lis
     replicas = strategy.num_replicas_in_sync
     if len(arrays) != replicas:
         raise ValueError(f"arrays must be one per replica ({replicas}), got {len(arrays)}")
-    check_alike("arrays", arrays)
+    check_same_shapes("arrays", arrays)
 
     def on_replica(array):
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, array)
 
-    reduced = strategy.run(on_replica, args=(one_each(strategy, arrays),))
+    reduced = strategy.run(on_replica, args=(per_replica(strategy, arrays),))
     return [array.numpy() for array in strategy.experimental_local_results(reduced)]
 
 
 def through_checkpoint(strategy: tf.distribute.Strategy, variable: tf.Variable) -> dict:
-    """Save a ``variable``, overwrite every copy with -1, restore: what of it a checkpoint holds.
+    """Save a ``variable``, overwrite every copy with -1, and restore it, to show which values a checkpoint contains.
 
-    It is of `per_replica_variable`, made under the same ``strategy``.
-    Gives the copies ``before``, the number ``saved`` in the file, the copies ``restored``, and an ordinary variable
-    restored from the same file, ``elsewhere``. A ValueError where TensorFlow cannot save it (ON_READ with NONE).
+    ``variable`` is a result of `per_replica_variable` with the same ``strategy``. Returns the copies ``before``, the
+    number ``saved`` in the file, the copies ``restored``, and the value ``elsewhere`` of an ordinary variable restored
+    from the same file. Raises ValueError if TensorFlow cannot save the variable (ON_READ with NONE).
 
     Example:
         >>> strategy = mirrored(2)  # doctest: +SKIP

@@ -1,6 +1,6 @@
-"""Train a model on replicas with a loop written out: each replica's gradient, exchange and update. Lesson 2.
+"""An explicit loop that trains a model on replicas: each replica's gradient, the exchange, the update. Lesson 2.
 
-What the replicas exchange, and by what the loss is divided, are arguments, so that the wrong choices can be tried too.
+The exchange and the divisor of the loss are arguments, so that readers can also try incorrect choices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from dgc_lab.common import check_choice, check_flag, check_list, check_number, check_whole
-from dgc_lab.replicas.mirrored_variable import check_alike, one_each
+from dgc_lab.replicas.mirrored_variable import check_same_shapes, per_replica
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
@@ -23,12 +23,11 @@ NORMALIZATIONS = ("local", "synchronized")
 
 
 def dense_network(normalization: str | None = None, seed: int = 0):
-    """A dense network for 8x8 digits: dense 64, batch normalization if asked for, ReLU, dense 10.
+    """Build a dense network for 8x8 digits: dense 64, optional batch normalization, ReLU, dense 10.
 
-    The model takes float32 (batch, 8, 8, 1) and gives logits, float32 (batch, 10); its first weights are the same at
-    every call with the same seed, an integer of at least 0. With ``"local"`` normalization each replica normalizes by
-    the moments of its own part of the batch, with ``"synchronized"`` by those of the whole batch; another one is a
-    ValueError.
+    The model takes float32 (batch, 8, 8, 1) and returns logits, float32 (batch, 10). Its initial weights depend only on
+    ``seed``, an integer of at least 0. With ``"local"`` normalization each replica uses the moments of its own part of
+    the batch, with ``"synchronized"`` those of the global batch. Raises ValueError for any other ``normalization``.
 
     Example:
         >>> dense_network().count_params()
@@ -53,16 +52,19 @@ def dense_network(normalization: str | None = None, seed: int = 0):
 
 
 def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices: bool = False, seed: int = 0):
-    """The examples that each replica sees in each step, as int32 places (steps, replicas, batch / replicas).
+    """Draw the examples of each replica in each step, as int32 indices (steps, replicas, batch / replicas).
 
     Args:
-        examples: how many there are.
+        examples: number of examples in the training set.
         steps: number of updates.
-        batch: examples per step over all replicas; a multiple of ``replicas``, else a ValueError.
-        replicas: how many share the batch.
-        own_slices: False: each step's batch is drawn from all examples, the same for any number of replicas, and cut
-            up. True: replica i only ever sees examples i, i + replicas, i + 2 replicas and so on.
-        seed: integer of at least 0 from which the examples are drawn.
+        batch: number of examples per step over all replicas, a multiple of ``replicas``.
+        replicas: number of replicas that share the batch.
+        own_slices: if False, each step's batch is drawn from all examples and split; it does not depend on the number
+            of replicas. If True, replica i sees only the examples i, i + replicas, i + 2 replicas and so on.
+        seed: random seed, an integer of at least 0.
+
+    Raises:
+        ValueError: an argument is not in its range, or ``batch`` is not a multiple of ``replicas``.
 
     Example:
         >>> batch_order(examples=100, steps=3, batch=8, replicas=4).shape
@@ -79,26 +81,26 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
     random = np.random.default_rng(seed)
     if not own_slices:
         return random.integers(0, examples, (steps, batch)).reshape(steps, replicas, -1).astype(np.int32)
-    places = random.integers(0, examples // replicas, (steps, replicas, batch // replicas))
-    return (places * replicas + np.arange(replicas)[:, None]).astype(np.int32)
+    indices = random.integers(0, examples // replicas, (steps, replicas, batch // replicas))
+    return (indices * replicas + np.arange(replicas)[:, None]).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training left behind."""
+    """Result of a training: losses and weights of each replica."""
 
     losses: np.ndarray  # float32 (steps, replicas): each replica's mean loss on its part of the batch
-    weights: list[list[np.ndarray]]  # per replica, its own copies of the model's variables
-    build: Callable  # what made the model
+    weights: list[list[np.ndarray]]  # for each replica, its copies of the model's variables
+    build: Callable  # function that builds the model
 
     def score(self, images, labels, weights=None) -> tuple[float, float]:
-        """Accuracy and mean loss of a model with these weights (replica 0's, unless others are given)."""
+        """Return accuracy and mean loss of a model with these weights, by default those of replica 0."""
         model = self.build()
         model.set_weights(self.weights[0] if weights is None else weights)
         return make_evaluator(images, labels, batch=len(labels))(functools.partial(model, training=False))
 
     def spread(self) -> float:
-        """The largest difference between two replicas' copies of any weight: 0 when all hold the same model."""
+        """Return the largest difference between two replicas' copies of any weight: 0 if all have the same model."""
         return float(np.max([np.ptp(np.stack(copies), axis=0).max() for copies in zip(*self.weights, strict=True)]))
 
 
@@ -114,27 +116,27 @@ def train(
     divide_by: str = "replica batch",
     average_after: Iterable[int] = (),
 ) -> Trained:
-    """Train one model per replica; with an exchange of gradients they stay the same model.
+    """Train one model per replica; if the replicas exchange gradients, their models stay identical.
 
-    Each replica works out the gradient of its loss, its examples' losses summed and divided as ``divide_by`` says. The
-    replicas exchange gradients as ``exchange`` says. Each then updates its own copy of the weights with momentum,
-    ``v = momentum v + g``, ``w = w - learning_rate v``. After the steps of ``average_after`` all replicas go on from
-    the mean of their weights: with exchange ``"NONE"`` and every H-th step this is local SGD (S. Stich, Local SGD
-    converges fast and communicates little, arXiv:1805.09767), of which H = 1 is synchronous SGD.
+    Each replica computes the gradient of its loss: the sum of its examples' losses, divided by the size of its batch or
+    of the global batch (``divide_by``). The replicas combine their gradients according to ``exchange``. Each replica
+    then updates its own copy of the weights with momentum, ``v = momentum v + g``, ``w = w - learning_rate v``. After
+    the steps in ``average_after``, all replicas continue from the mean of their weights. With exchange ``"NONE"`` and
+    every H-th step this is local SGD; with H = 1 it is synchronous SGD.
 
     Args:
-        strategy: of `dgc_lab.replicas.mirrored_variable.mirrored`.
-        build: returns a new Keras model, the same at every call.
+        strategy: result of `dgc_lab.replicas.mirrored_variable.mirrored`.
+        build: function that returns a new Keras model, the same at every call.
         images, labels: the training set.
-        order: int array (steps, replicas, examples each), as `batch_order` makes it.
-        learning_rate: above 0.
-        momentum: in [0, 1).
+        order: int array (steps, replicas, examples each), as from `batch_order`.
+        learning_rate: number above 0.
+        momentum: number in [0, 1).
         exchange: ``"MEAN"``, ``"SUM"`` or ``"NONE"``.
         divide_by: ``"replica batch"`` or ``"global batch"``.
-        average_after: steps, 1 for the first, after which the trained weights are averaged; velocities stay each
-            replica's own.
+        average_after: steps, the first being 1, after which trained weights are averaged; velocities are not.
 
-    A ValueError for any other argument, and for an ``order`` for another number of replicas.
+    Raises:
+        ValueError: an argument is not in its range, or ``order`` is for another number of replicas.
 
     Example:
         >>> from dgc_lab.replicas import mirrored
@@ -146,6 +148,9 @@ def train(
         ...     print(exchange, trained.losses.shape, trained.spread() > 0)
         MEAN (2, 2) False
         NONE (2, 2) True
+
+    References:
+        S. Stich, Local SGD converges fast and communicates little, arXiv:1805.09767.
     """
     check_choice("exchange", exchange, EXCHANGES)
     check_choice("divide_by", divide_by, DIVISORS)
@@ -153,25 +158,25 @@ def train(
     if order.ndim != 3 or order.shape[1] != replicas or not order.size:
         raise ValueError(f"order must have shape (steps, {replicas}, examples), got {order.shape}")
     if order.dtype.kind not in "iu" or order.min() < 0 or order.max() >= len(images):
-        raise ValueError(f"order must hold places of the {len(images)} images, got {order.min()} to {order.max()}")
+        raise ValueError(f"order must hold indices of the {len(images)} images, got {order.min()} to {order.max()}")
     check_number("learning_rate", learning_rate, "above 0", finite=True)
     check_number("momentum", momentum, "at least 0 and below 1")
     average_after = {check_whole("average_after", step, 1) for step in check_list("average_after", average_after)}
     images, labels = tf.constant(images), tf.constant(labels)
     if images.shape.rank < 2 or images.shape[:1] != labels.shape or not labels.dtype.is_integer:
-        raise ValueError(f"labels must be a whole number for each of images, got {labels.shape} and {images.shape}")
+        raise ValueError(f"labels must be one whole number per image, got {labels.shape} for images {images.shape}")
     divisor = order.shape[2] * (replicas if divide_by == "global batch" else 1)
     with strategy.scope():
         model = build()
-        # Keras 3 wraps each tf.Variable; .value is the variable itself, with a copy on each replica.
+        # Keras 3 wraps each tf.Variable; .value is the variable itself, which has a copy on each replica.
         weights = [variable.value for variable in model.trainable_variables]
         velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
 
-    def on_replica(places):
+    def on_replica(indices):
         context = tf.distribute.get_replica_context()
-        mine = places[context.replica_id_in_sync_group]
+        own = indices[context.replica_id_in_sync_group]
         with tf.GradientTape() as tape:
-            losses = cross_entropy(tf.gather(labels, mine), model(tf.gather(images, mine), training=True))
+            losses = cross_entropy(tf.gather(labels, own), model(tf.gather(images, own), training=True))
             loss = tf.reduce_sum(losses) / divisor
         gradients = tape.gradient(loss, weights)
         if exchange != "NONE":
@@ -182,20 +187,20 @@ def train(
         return tf.reduce_mean(losses)
 
     @tf.function
-    def step(places):
-        return strategy.experimental_local_results(strategy.run(on_replica, args=(places,)))
+    def step(indices):
+        return strategy.experimental_local_results(strategy.run(on_replica, args=(indices,)))
 
-    def own_to_mean():
+    def average_weights():
         means = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.MEAN, [tf.convert_to_tensor(weight) for weight in weights]
         )
         for weight, mean in zip(weights, means, strict=True):
             weight.assign(mean)
 
-    average = tf.function(lambda: strategy.run(own_to_mean))
+    average = tf.function(lambda: strategy.run(average_weights))
     losses = []
-    for number, places in enumerate(order, 1):
-        losses.append([float(loss) for loss in step(tf.constant(places))])
+    for number, indices in enumerate(order, 1):
+        losses.append([float(loss) for loss in step(tf.constant(indices))])
         if number in average_after:
             average()
     every = [strategy.experimental_local_results(variable.value) for variable in model.variables]
@@ -206,11 +211,11 @@ def train(
 def combined_weights(
     strategy: tf.distribute.Strategy, weights: list[list[tf.Tensor]], aggregation: str
 ) -> list[np.ndarray]:
-    """The replicas' weights as one model, by variables with that aggregation to which each replica assigns its own.
+    """Combine the replicas' weights into one model: each replica assigns its own to variables with this aggregation.
 
-    ``weights`` are a list of arrays per replica, such as `Trained.weights`, with the same shapes and dtypes on each,
-    else a ValueError; the aggregation is
-    ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``. The ``strategy`` is of `dgc_lab.replicas.mirrored`.
+    ``strategy`` is a result of `dgc_lab.replicas.mirrored`. ``weights`` has a list of arrays per replica, such as
+    `Trained.weights`. ``aggregation`` is ``"MEAN"``, ``"SUM"`` or ``"ONLY_FIRST_REPLICA"``. Raises ValueError for any
+    other aggregation, if a replica's list is missing, or if shapes or dtypes differ between replicas.
 
     Example:
         >>> from dgc_lab.replicas import mirrored
@@ -221,20 +226,20 @@ def combined_weights(
     check_choice("aggregation", aggregation, ("MEAN", "SUM", "ONLY_FIRST_REPLICA"))
     if len(weights) != strategy.num_replicas_in_sync:
         raise ValueError(f"weights must be of {strategy.num_replicas_in_sync} replicas, got {len(weights)}")
-    check_alike("weights", weights)
+    check_same_shapes("weights", weights)
     combined = []
     for arrays in zip(*weights, strict=True):
         with strategy.scope():
             variable = tf.Variable(tf.zeros_like(arrays[0]), aggregation=tf.VariableAggregation[aggregation])
-        strategy.run(variable.assign, args=(one_each(strategy, arrays),))
+        strategy.run(variable.assign, args=(per_replica(strategy, arrays),))
         combined.append(variable.numpy())
     return combined
 
 
 def largest_difference(one: list[ArrayLike], other: list[ArrayLike]) -> float:
-    """The largest absolute difference between ``one`` list of arrays and the ``other``, of the same shapes.
+    """Return the largest absolute difference between ``one`` list of arrays and the ``other``.
 
-    A ValueError where the shapes differ.
+    Raises ValueError if the shapes differ, or if there are no arrays.
 
     Example:
         >>> largest_difference([np.array([1.0, 2.0]), np.array(3.0)], [np.array([1.0, 2.5]), np.array(3.25)])

@@ -1,4 +1,4 @@
-"""The widget of lesson 2: what becomes of the values that replicas give to a variable."""
+"""The widget of lesson 2: how the values that replicas assign to a variable are aggregated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from dgc_lab.ui.widget import WRAP, side_by_side, wide
 
 
 class ReplicaExplorer(Explorer):
-    """A variable with a copy on each replica: choose how per-replica values become one, and see every copy.
+    """Widget that aggregates the values that replicas assign to a variable, and shows every replica's copy.
 
-    ``settings`` are first values of the controls: replicas (2 to 8), aggregation, synchronization, how (``"assign"``,
-    ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, what each replica gives. A ValueError for
-    another name, or a value that its control does not take.
+    ``settings`` are initial values of the controls: replicas (2 to 8), aggregation, synchronization, how
+    (``"assign"``, ``"assign_add"``, ``"assign_sub"``), initial, and value0 to value7, the value of each replica. Raises
+    ValueError if a setting is not the name of a control, or its value is not accepted.
 
-    Example, in a kernel in which `dgc_lab.replicas.start_devices` came before anything else of TensorFlow:
+    Example:
+        After `dgc_lab.replicas.start_devices`, called before any other use of TensorFlow:
+
         >>> ReplicaExplorer(replicas=4, aggregation="MEAN").frame["after"].tolist()  # doctest: +SKIP
         [2.5, 2.5, 2.5, 2.5]
     """
@@ -25,8 +27,8 @@ class ReplicaExplorer(Explorer):
     def __init__(self, **settings):
         from dgc_lab.replicas import mirrored_variable as variables
 
-        self._strategies, most = {}, variables.MOST_REPLICAS
-        with contextlib.suppress(variables.TooLate):  # small numbers work with fewer devices; others get the message
+        self._strategies, most = {}, variables.MAX_REPLICAS
+        with contextlib.suppress(variables.TooLate):  # raised again for a number of replicas without enough devices
             variables.start_devices(most)
         controls = {
             "replicas": wider(IntSlider, "Replicas", value=4, min=2, max=most),
@@ -37,18 +39,18 @@ class ReplicaExplorer(Explorer):
         }
         self.grid = [wide(FloatText, f"Replica {n}", label=5, field=6, value=n + 1) for n in range(most)]
         rows = [side_by_side(in_columns(controls, 3)), HBox(self.grid, layout=WRAP)]
-        controls.update({f"value{place}": control for place, control in enumerate(self.grid)})
+        controls.update({f"value{replica}": control for replica, control in enumerate(self.grid)})
         controls["replicas"].observe(lambda _: self._show_grid(), "value")
         super().__init__(controls, rows, settings)
         self._show_grid()
 
     def _show_grid(self):
-        """As many fields as there are replicas."""
-        for place, control in enumerate(self.grid):
-            control.layout.display = None if place < self.controls["replicas"].value else "none"
+        """Show as many fields as there are replicas."""
+        for replica, control in enumerate(self.grid):
+            control.layout.display = None if replica < self.controls["replicas"].value else "none"
 
     def result(self, replicas, aggregation, synchronization, how, initial, **values):
-        """Make the variable on real replicas, let each assign its value, and read it."""
+        """Create the variable on real replicas, let each replica assign its value, and read it."""
         import pandas as pd
 
         from dgc_lab.replicas.figures import copies_before_and_after, in_words

@@ -1,4 +1,4 @@
-"""The link's figures in the cost model, from exchanges that were timed. Lesson 6."""
+"""Fit of the cost model's link parameters to measured exchanges. Lesson 6."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dgc_lab.scaling.network import COLLECTIVES, Link
 
 @dataclass(frozen=True)
 class Measured:
-    """An exchange that was timed: a step with it less a step without any exchange, and less the selection.
+    """Measured exchange: a step with it, minus a step without any exchange, minus the selection.
 
     Attributes:
         collective: one of `dgc_lab.scaling.network.COLLECTIVES`.
-        workers: how many, at least 2.
-        handed: bytes that each worker handed over.
-        bandwidth: of the link, bytes a second; infinity where nothing limited it.
-        seconds: that the exchange took, above 0.
-        beside: seconds of the step that the exchange did not take.
+        workers: number of workers, at least 2.
+        handed: payload of each worker in bytes, at least 0.
+        bandwidth: bandwidth of the link in bytes per second, above 0; infinity if the link was unlimited.
+        seconds: duration of the exchange, above 0.
+        beside: duration of the rest of the step in seconds, at least 0.
 
     Raises:
-        ValueError: a value is outside what is said above.
+        ValueError: a value is out of range.
 
     Example:
         >>> Measured("ring", 2, handed=4000, bandwidth=1e6, seconds=0.01, beside=0.04).step
@@ -52,21 +52,21 @@ class Measured:
 
     @property
     def step(self) -> float:
-        """Seconds of the whole step."""
+        """Duration of the whole step in seconds."""
         return self.seconds + self.beside
 
     @property
     def hops_and_bytes(self) -> tuple[float, float]:
-        """Hops, and bytes that passed a link one after another."""
+        """Number of hops, and of bytes that passed a link one after another."""
         return COLLECTIVES[self.collective](self.workers, self.handed)
 
 
 def fit(rows: Sequence[Measured]) -> Link:
-    """A link that nothing limits, of the latency, efficiency and time per byte that explain at least 2 rows best.
+    """Return an unlimited link with the latency, efficiency and time per byte that best explain ``rows``.
 
-    Least squares of the errors as shares of the whole steps, since a clock cannot tell a short exchange from the rest
-    of a long step; no figure is below zero. Where rows cannot tell two of them apart (all on one bandwidth, for
-    example), the one that explains more gets all. A ValueError for fewer rows.
+    The fit minimizes squared errors relative to the whole steps, because a clock cannot separate a short exchange from
+    the rest of a long step. No parameter is negative. If the rows cannot separate two parameters (all have one
+    bandwidth, for example), the one that explains more gets the whole effect. Raises ValueError for fewer than 2 rows.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)
@@ -77,10 +77,10 @@ def fit(rows: Sequence[Measured]) -> Link:
     from scipy.optimize import nnls
 
     if len(rows) < 2:
-        raise ValueError(f"rows must be at least 2, got {len(rows)}")
+        raise ValueError(f"rows must contain at least 2 exchanges, got {len(rows)}")
     steps = np.array([row.step for row in rows])
     hops, sizes = np.array([row.hops_and_bytes for row in rows]).T
-    # What latency, 1 / efficiency and time per byte are multiplied by in the time of an exchange.
+    # Coefficients of latency, 1 / efficiency and time per byte in an exchange's share of the step.
     terms = np.stack([hops, sizes / [row.bandwidth for row in rows], sizes], axis=1) / steps[:, None]
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1

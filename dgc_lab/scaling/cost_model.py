@@ -1,11 +1,12 @@
-"""How long a step takes with N workers, by a model of the network: when does sending less pay? Lesson 6.
+"""Model of the time of a step with N workers: when does sending less pay? Lesson 6.
 
-The network has two terms (`dgc_lab.scaling.network`); what the workers themselves need is measured. An exchange may
-hide behind a share of the backward pass. What the model leaves out makes networks look better or worse than they are:
-computing gets no slower while an exchange runs beside it, links are equal, and nobody else uses them.
+The network has two terms (`dgc_lab.scaling.network`); the workers' own times are measured. An exchange may overlap with
+a share of the backward pass. The model's assumptions make networks look better or worse than they are: computation does
+not slow down during an exchange, links are equal, and they carry no other traffic.
 
-Sources: arXiv:2103.00543 (where compression does not pay, by such a model and by measurements); arXiv:2006.15704
-(gradients that are sent while the backward pass goes on).
+References:
+    arXiv:2103.00543 (when compression does not pay, by such a model and by measurements)
+    arXiv:2006.15704 (gradients sent during the backward pass)
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter, one_
 from dgc_lab.scaling.named_shapes import SHAPES
 from dgc_lab.scaling.network import Link, allgather, ring
 
-ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # of all trained parameters
+ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # number of trained parameters
 METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
-DENSE_METHODS = {"dense": DENSE_ELEMENT, "float16": 2}  # bytes an element
+DENSE_METHODS = {"dense": DENSE_ELEMENT, "float16": 2}  # bytes per element
 MESSAGE_HEADER = 8
-BACKWARD = 2 / 3  # of computing: the backward pass takes about twice as long as the forward pass (arXiv:2001.08361)
+BACKWARD = 2 / 3  # of the computation: a backward pass takes about twice as long as a forward pass (arXiv:2001.08361)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a worker does in a step, in seconds that were measured for it.
+    """Work of one worker in a step; times are measured, in seconds.
 
     Attributes:
-        elements: of the gradients that are sent in part.
-        compute: the forward and backward pass and the update, above 0.
-        selection: to accumulate, select, pack and clear; only where gradients are sent in part.
-        adding: to unpack and add up one received entry.
-        whole: elements of the gradients that are sent whole.
-        entry_bytes: of a value and of what tells its place.
+        elements: number of gradient elements that are compressed.
+        compute: time of the forward pass, the backward pass and the update, above 0.
+        selection: time to accumulate, select, pack and clear; only compressed gradients need it.
+        adding: time to unpack and add up one received entry.
+        whole: number of gradient elements that are sent uncompressed.
+        entry_bytes: bytes of a value and its position.
         overlap: share of the backward pass that can hide an exchange, in [0, 1].
-        by_tensor: gradients are compressed and sent one by one, and hide, too; else all at once at its end.
+        by_tensor: compress and send gradients tensor by tensor, so that these exchanges can be hidden, too; otherwise
+            all at once after the backward pass.
 
     Raises:
-        ValueError: a value is outside what is said above, or below 0.
+        ValueError: a value is negative or outside its range.
 
     Example:
         >>> Workload(1000, compute=0)
@@ -80,15 +82,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A step as the model has it, or as it was timed.
+    """Modelled or measured step.
 
     Attributes:
         method, workers, ratio: as in `step`.
-        bandwidth: of the link, bytes a second.
-        seconds: of the step.
-        handed: bytes that a worker hands to the collectives.
-        passed: bytes that pass the busiest link one way, one after another.
-        speed_up: examples a second over those of one worker alone; N would be ideal.
+        bandwidth: bandwidth of the link in bytes per second.
+        seconds: duration of the step.
+        handed: payload of a worker in bytes.
+        passed: bytes that pass the busiest link in one direction, one after another.
+        speed_up: examples per second, relative to those of a single worker; N would be ideal.
         source: ``"modelled"`` or ``"measured"``.
 
     Example:
@@ -109,23 +111,23 @@ class Estimate:
 
 
 def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0) -> Estimate:
-    """A step of N workers: dense gradients travel by a ring, sparse ones by allgather.
+    """Estimate a step of N workers that exchange dense gradients by ring allreduce and sparse ones by allgather.
 
-    With ``overlap`` a dense exchange hides behind the backward pass, as far as that goes: each gradient leaves as soon
-    as it is there. A compressed exchange does so only if it is made tensor by tensor; choosing what to send is work of
-    the processor that computes, and never hides.
+    With ``overlap``, the backward pass hides as much of a dense exchange as it can, because each gradient is sent as
+    soon as it is computed. It hides a compressed exchange only if that is made tensor by tensor. It never hides the
+    selection, which runs on the processor that computes the gradients.
 
     Args:
-        workload: what each of them computes and has to send, and what of it can overlap.
-        link: what they are connected by.
+        workload: computation, gradients and overlap of each worker.
+        link: the link of each worker.
         workers: N, at least 1.
-        method: ``"no exchange"``; ``"dense"``, whole gradients in 4 bytes an element, or in 2 as ``"float16"``;
-            ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense by
-            `dgc_lab.compression.break_even.dense_is_shorter`, what this lab's compressor does.
+        method: ``"no exchange"``; ``"dense"``, uncompressed gradients with 4 bytes per element, or 2 as ``"float16"``;
+            ``"sparse"``, the share ``ratio`` of the elements; or ``"switching"``, sparse or dense as chosen by
+            `dgc_lab.compression.break_even.dense_is_shorter`, like this lab's compressor.
         ratio: share of the elements that is sent, in [0, 1].
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: the method is unknown, or another argument is out of range.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
@@ -136,15 +138,15 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
     check_choice("method", method, METHODS)
     check_whole("workers", workers, 1)
     check_number("ratio", ratio, "in [0, 1]")
-    way, seconds, handed, parts = method, workload.compute, 0.0, []
+    encoding, seconds, handed, parts = method, workload.compute, 0.0, []
     if method == "switching":
-        way = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
+        encoding = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
     if method in ("sparse", "switching"):
-        seconds += workload.selection  # what is not sent is kept, whichever way the rest travels
-    if way in DENSE_METHODS:
-        handed = DENSE_METHODS[way] * (workload.elements + workload.whole)
+        seconds += workload.selection  # either collective needs it, to store residuals
+    if encoding in DENSE_METHODS:
+        handed = DENSE_METHODS[encoding] * (workload.elements + workload.whole)
         parts = [ring(workers, handed)]
-    elif way == "sparse":
+    elif encoding == "sparse":
         message = ratio * (workload.entry_bytes * workload.elements) + MESSAGE_HEADER
         whole = DENSE_ELEMENT * workload.whole
         handed = message + whole
@@ -159,7 +161,7 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
 
 
 def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str = "switching") -> float:
-    """How many times as fast a step is as the dense one, by the model; below 1 where compression does not pay.
+    """Return the modelled speed-up of a step over the dense one; it is below 1 if compression does not pay.
 
     ``workload``, ``link``, ``workers``, ``ratio`` and ``method`` are those of `step`.
 
@@ -174,11 +176,11 @@ def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str
 
 
 def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: float) -> float:
-    """The bandwidth in bytes a second above which dense steps are faster than sparse ones, by the model.
+    """Return the bandwidth in bytes per second above which, in the model, dense steps are faster than sparse ones.
 
-    Infinity where sparse steps are faster on every link, 0 where dense ones are; NaN where sparse ones are faster
-    *above* some bandwidth: more bytes, and fewer hops. Arguments are those of `step`: ``workload``,
-    ``workers``, ``ratio``; ``link`` gives all but the bandwidth.
+    It is infinity if sparse steps are faster on every link, and 0 if dense ones are. It is NaN if sparse steps are
+    faster *above* some bandwidth, because they send more bytes in fewer hops. ``workload``, ``workers`` and ``ratio``
+    are those of `step`. The bandwidth of ``link`` is ignored.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
@@ -186,22 +188,22 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
         >>> round(break_even_bandwidth(resnet, Link(GBIT), 8, 0.001) / GBIT)
         29
     """
-    shown, free = dataclasses.replace(workload, overlap=0.0), Link(math.inf, latency=0.0)
-    at_once = dataclasses.replace(link, bandwidth=math.inf)
-    sparse, dense = (step(shown, at_once, workers, method, ratio) for method in ("sparse", "dense"))
-    spared = (dense.passed - sparse.passed) / link.efficiency
-    # How much longer sparse steps take with all bytes for nothing, where dense ones hide all that they can.
-    longer = sparse.seconds - dense.seconds + (0.0 if workload.by_tensor else workload.hides)
-    if spared <= 0:
-        return math.nan if longer < 0 else 0.0
-    # The same where the sparse exchange is hidden altogether.
-    longer_hidden = step(shown, free, workers, "sparse", ratio).seconds - dense.seconds + workload.hides
-    cases = ((spared, longer), (dense.passed / link.efficiency, longer_hidden))
+    no_overlap, ideal = dataclasses.replace(workload, overlap=0.0), Link(math.inf, latency=0.0)
+    unlimited = dataclasses.replace(link, bandwidth=math.inf)
+    sparse, dense = (step(no_overlap, unlimited, workers, method, ratio) for method in ("sparse", "dense"))
+    saved = (dense.passed - sparse.passed) / link.efficiency
+    # Additional seconds of sparse steps on an unlimited link, if dense exchanges are hidden as far as possible.
+    extra = sparse.seconds - dense.seconds + (0.0 if workload.by_tensor else workload.hides)
+    if saved <= 0:
+        return math.nan if extra < 0 else 0.0
+    # The same if the sparse exchange is hidden completely.
+    extra_hidden = step(no_overlap, ideal, workers, "sparse", ratio).seconds - dense.seconds + workload.hides
+    cases = ((saved, extra), (dense.passed / link.efficiency, extra_hidden))
     return min((size / more for size, more in cases if more > 0), default=math.inf)
 
 
 def bytes_against_dense(workers: int, ratio: float) -> float:
-    """Bytes past a link by allgather of 8-byte entries, over those of a ring allreduce of all; 1 is break-even."""
+    """Return the bytes past a link in an allgather of 8-byte entries, relative to a ring allreduce; 1 is break-even."""
     _, sparse = allgather(workers, ratio * Workload.entry_bytes)
     _, dense = ring(workers, DENSE_ELEMENT)
     return sparse / dense if dense else math.nan

@@ -1,6 +1,6 @@
-"""Figures of lesson 6: speed-up and bytes by workers, gain by bandwidth, workers' accuracy, ages; each with words.
+"""Figures of lesson 6: speed-up and bytes by workers, gain by bandwidth, workers' accuracy, ages; with alt texts.
 
-What a model computed is drawn as a line and called modelled, what was timed as a mark and called measured.
+Modelled values are lines, measured ones are marks, and the labels name them so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, lab
 if TYPE_CHECKING:
     import pandas as pd
 
-# Lines that lie on each other stay visible: the later one is thinner.
+# Overlapping lines stay visible, because the later one is thinner.
 LOOKS = {
     "no exchange": {"color": GREY, "linestyle": ":", "linewidth": 1.5},
     "dense": {"color": PALETTE[1], "linewidth": 2.6},
@@ -34,9 +34,9 @@ POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
 
 
 def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_bytes: int) -> Picture:
-    """Speed-up and bytes of a step by number of workers, and where entries are shorter than whole gradients.
+    """Draw speed-up and bytes of a step by number of workers, and the ratio below which a sparse message is shorter.
 
-    Curves are lists of estimates by method, points those that were measured; workers and ratio are the user's choice.
+    ``curves`` are lists of estimates by method, ``points`` measured steps, ``workers`` and ``ratio`` the user's choice.
     """
     figure, (speed, size, plane) = grid(3, 3, 3, 3.6)
     for method, estimates in curves.items():
@@ -72,25 +72,25 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
 
 
 def _scale_in_words(curves, points, workers) -> str:
-    """What `scale_curves` shows, as sentences."""
-    said = []
+    """Return the values in `scale_curves` as sentences."""
+    texts = []
     for method, estimates in curves.items():
         words = [
             f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB past a link with {e.workers}"
             for e in estimates
             if e.workers in (workers, estimates[-1].workers)
         ]
-        said.append(f"{method}, modelled: {', '.join(words)}")
-    said += [f"{p.method}, measured: speed-up {p.speed_up:.3g} with {p.workers}" for p in points]
-    return "; ".join(said) + "."
+        texts.append(f"{method}, modelled: {', '.join(words)}")
+    texts += [f"{p.method}, measured: speed-up {p.speed_up:.3g} with {p.workers}" for p in points]
+    return "; ".join(texts) + "."
 
 
 def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: float | None = None) -> Picture:
-    """Lines of what was modelled and marks of what was measured, on two logarithmic axes.
+    """Draw modelled values as lines and measured ones as marks, on two logarithmic axes.
 
-    ``frame`` has columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``, which
-    ``xlabel`` and ``ylabel`` name; a ValueError where it is empty or a source is neither. ``break_even`` is where to
-    draw a horizontal line, if anywhere.
+    ``frame`` has the columns ``curve`` (its name), ``source`` (``"modelled"`` or ``"measured"``), ``x`` and ``y``;
+    ``xlabel`` and ``ylabel`` label the axes. ``break_even`` is the height of a horizontal line, or None. Raises
+    ValueError if ``frame`` is empty or contains another source.
 
     Example:
         >>> import pandas as pd
@@ -106,17 +106,17 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
         raise ValueError("frame must hold at least one row, got none")
     if set(frame["source"]) - {"modelled", "measured"}:
         raise ValueError(f"source must be modelled or measured, got {sorted(set(frame['source']))}")
-    curves, said, looks = {}, {}, {}
+    curves, texts, styles = {}, {}, {}
     for number, (curve, rows) in enumerate(frame.groupby("curve", sort=False)):
         for source, points in rows.sort_values("x").groupby("source", sort=False):
             label = f"{curve}, {source}"
             curves[label] = points["x"], points["y"]
-            said[label] = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(*curves[label], strict=True))
-            looks[label] = {"color": PALETTE[number % len(PALETTE)]}
+            texts[label] = ", ".join(f"{y:.3g} at {x:g}" for x, y in zip(*curves[label], strict=True))
+            styles[label] = {"color": PALETTE[number % len(PALETTE)]}
             if source == "measured":
-                looks[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
+                styles[label] |= {"linestyle": "", "marker": MARKERS[number % len(MARKERS)], "markeredgecolor": "black"}
     title = f"{ylabel} by {xlabel}"
-    picture = lines(title, curves, said, xlabel, ylabel, looks=looks, xscale="log", yscale="log")
+    picture = lines(title, curves, texts, xlabel, ylabel, looks=styles, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     if break_even is not None:
         axes.axhline(break_even, color="black", linestyle="--", linewidth=1)
@@ -125,9 +125,9 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
 
 
 def errors_by_workers(frame: pd.DataFrame) -> Picture:
-    """Share of the test set that is read wrong, by number of workers: a line for each pair of ratio and clipping.
+    """Draw the test error by number of workers, with a line for each pair of ratio and clipping.
 
-    ``frame`` is of `dgc_lab.scaling.worker_sweep.table`, not empty (a ValueError); seeds are averaged.
+    ``frame`` is a result of `dgc_lab.scaling.worker_sweep.table`; seeds are averaged. Raises ValueError if it is empty.
 
     Example:
         >>> import pandas as pd
@@ -137,14 +137,14 @@ def errors_by_workers(frame: pd.DataFrame) -> Picture:
     """
     if frame.empty:
         raise ValueError("frame must hold at least one row, got none")
-    curves, said = {}, {}
+    curves, texts = {}, {}
     for (ratio, clipping), rows in frame.groupby(["ratio", "clipping"], sort=False):
         error = 1 - rows.groupby("workers")["accuracy"].mean()
         label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
-        curves[label] = error.index, error.clip(lower=1e-3)  # no error at all has no place on a logarithmic axis
-        said[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
+        curves[label] = error.index, error.clip(lower=1e-3)  # a logarithmic axis cannot show an error of 0
+        texts[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
     title, ylabel = "Test error by number of workers, measured", "test error (1 - accuracy)"
-    picture = lines(title, curves, said, "workers", ylabel, xscale="log", yscale="log")
+    picture = lines(title, curves, texts, "workers", ylabel, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     workers = sorted(set(frame["workers"]))
     axes.set_xticks(workers, [str(n) for n in workers])
@@ -155,9 +155,9 @@ def errors_by_workers(frame: pd.DataFrame) -> Picture:
 
 
 def age_histograms(rows: list[dict]) -> Picture:
-    """How old elements are when they are sent, in classes of age that double: one panel per ratio, a line per N.
+    """Draw the ages of elements when they are sent, in classes that double: a panel per ratio, a line per N.
 
-    ``rows`` are of `dgc_lab.scaling.worker_sweep.train_runs`, with ratios below 1; a ValueError where there are none.
+    ``rows`` are those of `dgc_lab.scaling.worker_sweep.train_runs` with ratios below 1. Raises ValueError if empty.
 
     Example:
         >>> row = {"ratio": 0.01, "workers": 8, "mean age": 2.3, "sent by age": [[0, 0, 5], [1, 1, 4], [2, 3, 9]]}
@@ -166,7 +166,7 @@ def age_histograms(rows: list[dict]) -> Picture:
     """
     ratios = sorted({row["ratio"] for row in check_some("rows", rows)}, reverse=True)
     figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
-    said = []
+    texts = []
     for axes, ratio in zip(panels, ratios, strict=True):
         own = sorted((row for row in rows if row["ratio"] == ratio), key=lambda row: row["workers"])
         for number, row in enumerate(own):
@@ -176,20 +176,20 @@ def age_histograms(rows: list[dict]) -> Picture:
             label = f"{row['workers']} worker{'s' * (row['workers'] > 1)}"
             axes.plot(range(len(shares)), shares, marker=MARKERS[number % 7], label=label, **style(number))
             first, last, _ = max(classes, key=lambda each: each[2])
-            said.append(f"ratio {ratio:g}, {label}: mean age {row['mean age']:.1f} steps, most at {first} to {last}")
+            texts.append(f"ratio {ratio:g}, {label}: mean age {row['mean age']:.1f} steps, most at {first} to {last}")
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
         label_panel(axes, f"ratio {ratio:g}", "age in steps")
     panels[0].set_ylabel("share of what was sent", fontsize=9)
     panels[0].set_ylim(0, None)
     panels[-1].legend(**BESIDE)
-    return Picture(figure, f"Ages of what was sent, measured. {'; '.join(said)}.")
+    return Picture(figure, f"Ages of what was sent, measured. {'; '.join(texts)}.")
 
 
 def bandwidth_label(bandwidth: float) -> str:
-    """A bandwidth in bytes a second, as it is sold, to three digits.
+    """Return a bandwidth, given in bytes per second, as text in Mbit/s or Gbit/s with three digits.
 
-    A ValueError for a bandwidth that is not above 0.
+    Raises ValueError if ``bandwidth`` is not above 0.
 
     Example:
         >>> bandwidth_label(GBIT / 10), bandwidth_label(11.807 * GBIT)

@@ -1,10 +1,11 @@
-"""A network by two terms: hops, each with its latency, and bytes that pass the busiest link one after another.
+"""Network model with two terms: hops, each with its latency, and bytes that pass the busiest link one after another.
 
-`Link.seconds` makes a time of what a collective returns for a number of workers, and for the bytes that each of them
-hands over. `dgc_lab.aggregation.allreduce_topologies` counts the same of messages really sent.
+A function for each collective returns both terms, given the number of workers and the payload of each. `Link.seconds`
+converts them to a time. `dgc_lab.aggregation.allreduce_topologies` counts the same quantities for real messages.
 
-Sources: R. Hockney, The communication challenge for MPP, Parallel Computing 20 (3), 1994 (latency and bandwidth);
-Patarasuk and Yuan 2009 (ring allreduce).
+References:
+    R. Hockney, The communication challenge for MPP, Parallel Computing 20 (3), 1994 (latency and bandwidth)
+    Patarasuk and Yuan 2009 (ring allreduce)
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from dataclasses import dataclass
 
 from dgc_lab.common import check_number
 
-#: Bytes a second of a link of 1 Gbit/s.
+#: Bytes per second of a link with 1 Gbit/s.
 GBIT = 1e9 / 8
 
 
 def ring(workers: int, size: float) -> tuple[float, float]:
-    """Hops, and bytes that pass a link one after another, of a ring allreduce of ``size`` bytes."""
+    """Return the hops of a ring allreduce of ``size`` bytes, and the bytes that pass a link one after another."""
     return 2 * (workers - 1), 2 * (workers - 1) / workers * size
 
 
 def allgather(workers: int, size: float) -> tuple[float, float]:
-    """As `ring`, of an allgather to which each worker gives ``size`` bytes, handed round a ring.
+    """Return the same as `ring` for an allgather on a ring, with a message of ``size`` bytes from each worker.
 
     Example:
         >>> allgather(4, 1000)
@@ -32,22 +33,22 @@ def allgather(workers: int, size: float) -> tuple[float, float]:
     return workers - 1, (workers - 1) * size
 
 
-#: Ways to exchange gradients, by name: hops and bytes of each with so many workers.
+#: Collectives by name: functions of the number of workers and the payload that return hops and bytes.
 COLLECTIVES = {"ring": ring, "allgather": allgather}
 
 
 @dataclass(frozen=True)
 class Link:
-    """One worker's connection to the network. Lesson 6.
+    """A worker's connection to the network. Lesson 6.
 
     Attributes:
-        bandwidth: bytes a second, as the link is sold, above 0; infinity where nothing limits it.
-        latency: seconds to begin a hop, at least 0.
-        efficiency: share of the bandwidth that payload gets, above 0.
-        per_byte: seconds a byte takes at either end, however fast the link is, at least 0.
+        bandwidth: nominal bandwidth in bytes per second, above 0; infinity for an unlimited link.
+        latency: seconds to start a hop, at least 0.
+        efficiency: share of the bandwidth available to the payload, above 0.
+        per_byte: seconds per byte spent at the ends of a link, whatever its bandwidth, at least 0.
 
     Raises:
-        ValueError: a value is outside what is said above.
+        ValueError: a value is out of range.
 
     Example:
         >>> Link(bandwidth=1e6, latency=0.5).seconds(*ring(2, 1000))
@@ -66,5 +67,5 @@ class Link:
             check_number(name, getattr(self, name), "at least 0")
 
     def seconds(self, hops: float, size: float) -> float:
-        """Time of that many hops, with ``size`` bytes one after another."""
+        """Return the time of ``hops`` hops in which ``size`` bytes pass the link one after another."""
         return hops * self.latency + size / (self.bandwidth * self.efficiency) + size * self.per_byte

@@ -1,7 +1,7 @@
 """Residual staleness: how many steps an element has waited in its residual when it is sent. Lesson 6.
 
-An element's age is the number of earlier steps whose gradients its residual still holds: 0 if it is sent in the step in
-which its oldest gradient was computed. `with_ages` wraps Deep Gradient Compression and counts these ages.
+An element's age is the number of earlier steps whose gradients its residual still contains. It is 0 if the element is
+sent in the step in which its oldest gradient was computed. `with_ages` wraps Deep Gradient Compression and counts ages.
 
 References:
     arXiv:1712.01887, section 3.3 (staleness of the residual; momentum factor masking reduces it).
@@ -20,17 +20,17 @@ from dgc_lab.compression.scheme import Scheme
 
 
 def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
-    """Return the scheme of a config that keeps each element's age beside its residual.
+    """Return a config's scheme, extended by the age of each element in the residual.
 
-    Its state is that of the scheme, then int32 (n,), the age of each element, and int64 (longest + 1,), how many
-    elements were sent at each age so far; older ones count as ``longest``.
+    The state has three parts: the scheme's own state, the age of each element, int32 (n,), and the number of elements
+    sent so far at each age, int64 (longest + 1,). Higher ages count as ``longest``.
 
     Args:
-        config: accumulates, and sends float32 values.
-        longest: highest age that is counted by itself, 0 to 1 000 000.
+        config: config that accumulates residuals and sends float32 values.
+        longest: highest age with a count of its own, from 0 to 1 000 000.
 
     Raises:
-        ValueError: config keeps no residuals, rounds values or decays weights; longest is out of range.
+        ValueError: config stores no residuals, rounds values or decays weights; or longest is out of range.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
@@ -42,11 +42,11 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
     if not config.accumulate:
-        raise ValueError("config must accumulate: elements that are dropped have no age")
+        raise ValueError("config must accumulate residuals: dropped elements have no age")
     if config.values != "float32":
         raise ValueError(f"config must send float32 values, which leave no rounding error, got {config.values!r}")
     if config.weight_decay:
-        raise ValueError(f"config must have weight_decay 0, which ages do not count, got {config.weight_decay}")
+        raise ValueError(f"config must have weight_decay 0, because ages do not count it, got {config.weight_decay}")
     classes, scheme = check_whole("longest", longest, 0, 10**6) + 1, scheme_of(config)
 
     def init(gradient):
@@ -71,9 +71,9 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
 
 
 def sent_ages(compressor: Compressor) -> np.ndarray:
-    """Return how many elements the workers here have sent at age 0, 1, ...: int64 (longest + 1,).
+    """Return the numbers of elements sent at age 0, 1, ... by the workers in this process: int64 (longest + 1,).
 
-    The ``compressor`` is one with the scheme of `with_ages`.
+    The scheme of ``compressor`` must come from `with_ages`.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
@@ -86,9 +86,9 @@ def sent_ages(compressor: Compressor) -> np.ndarray:
 
 
 def waiting_ages(compressor: Compressor) -> np.ndarray:
-    """Return how many elements wait in the residuals here and would be sent at age 0, 1, ...: int64 (longest + 1,).
+    """Return the numbers of elements in this process's residuals by the age at which the next step would send them.
 
-    The ``compressor`` is one with the scheme of `with_ages`.
+    The result is int64 (longest + 1,), for age 0, 1, ... The scheme of ``compressor`` must come from `with_ages`.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
@@ -103,7 +103,7 @@ def waiting_ages(compressor: Compressor) -> np.ndarray:
 
 
 def by_doubling(counts) -> list[tuple[int, int, int]]:
-    """Counts of age 0, 1, ... in classes that double, 0, 1, 2 to 3, 4 to 7: (first age, last age, number) of each.
+    """Sum counts of age 0, 1, ... in classes that double (0, 1, 2 to 3, ...): (first age, last age, number) of each.
 
     Example:
         >>> by_doubling([5, 4, 3, 2, 1])
@@ -117,7 +117,10 @@ def by_doubling(counts) -> list[tuple[int, int, int]]:
 
 
 def median_age(counts) -> int:
-    """The smallest age that at least half of the elements do not exceed."""
+    """Return the smallest age that at least half of the elements do not exceed.
+
+    Raises ValueError if ``counts`` has no elements.
+    """
     total = np.cumsum(counts)
     if not len(total) or not total[-1]:
         raise ValueError("counts must hold at least one element, got none")
@@ -125,7 +128,7 @@ def median_age(counts) -> int:
 
 
 def mean_age(counts) -> float:
-    """Mean of the ages that were counted; NaN where nothing was.
+    """Return the mean of the counted ages, or NaN if there are no elements.
 
     Example:
         >>> mean_age([2, 1, 1])

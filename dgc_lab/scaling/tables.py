@@ -1,6 +1,6 @@
-"""The tables of lesson 6: steps that were measured over slow and fast links, and what the cost model makes of them.
+"""Tables of lesson 6: steps measured over slow and fast links, and their prediction by the cost model.
 
-The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` makes them again.
+The rows are in ``results/link.jsonl``; ``benchmarks/bench_link.py`` measures them again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 RANKS = 2
 FITTED = ("dense", "masking", "DGC")
 METHOD_OF = {"no exchange": "no exchange", "dense": "dense", "float16": "float16", "DGC": "sparse"}
-FASTEST_DRAWN = 10 * GBIT  # where a link that nothing limits is drawn
+FASTEST_DRAWN = 10 * GBIT  # bandwidth at which figures show an unlimited link
 
 
 def link_rows() -> list[dict]:
-    """The measured rows: one for each link and way to send the gradients.
+    """Return the measured rows: one for each link and method of sending the gradients.
 
-    A row's ``bandwidth`` is in bytes a second, None where nothing limited the link; ``ms`` is the median of its
-    ``steps``, of which ``selection_ms`` goes to accumulating, selecting, packing and unpacking: the same step without
-    the network, less a step that exchanges nothing. ``wire_bytes`` is what a rank sent over the link in a step, by the
-    link's own counter, with control traffic and all headers; ``handed_bytes`` what it handed to the collective.
+    A row's ``bandwidth`` is in bytes per second, or None for an unlimited link. ``ms`` is the median of its ``steps``.
+    It includes ``selection_ms`` for accumulating, selecting, packing and unpacking: the same step without the network,
+    minus a step without exchange. ``wire_bytes`` are the bytes that a rank sent over the link per step, by the link's
+    own counter, with control traffic and all headers. ``handed_bytes`` is the rank's payload.
 
     Example:
         >>> sorted({row["link"] for row in link_rows()})
@@ -43,10 +43,10 @@ def link_rows() -> list[dict]:
 
 
 def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
-    """The rows, those of `link_rows` if None, as a table, the slowest link first.
+    """Return the rows, by default those of `link_rows`, as a table with the slowest link first.
 
-    One line a row: link, method, ratio, how values and places travel, ms a step, times as fast as dense over the same
-    link, kB a step on the link, and times fewer bytes there than dense.
+    Columns are link, method, ratio, formats of values and indices, ms per step, kB per step on the link, and the
+    factors by which a step is faster and sends fewer bytes than dense on the same link.
 
     Example:
         >>> table = measured_links()
@@ -72,15 +72,15 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
 
 
 def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
-    """By link, what the exchange alone took in each row: its step, less one that exchanges nothing, less the selection.
+    """Return each row's exchange by link: its step, minus a step without exchange, minus the selection.
 
-    Left out are Horovod's float16, whose sums take longer on processors than a fast link does, and a row whose step
-    took no longer than the rest of it, as far as a clock can tell.
+    Two kinds of rows are omitted: Horovod's float16, whose sums take longer on CPUs than a fast link needs, and rows
+    whose step took no measurable time beyond its other parts.
     """
     found = {}
-    nothing = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
+    no_exchange = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     for row in rows:
-        beside = nothing[row["link"]] + row["selection_ms"]
+        beside = no_exchange[row["link"]] + row["selection_ms"]
         if row["method"] in FITTED and row["ms"] > beside:
             times = {"seconds": (row["ms"] - beside) / 1000, "beside": beside / 1000}
             measured = Measured(row["collective"], RANKS, row["handed_bytes"], row["bandwidth"] or math.inf, **times)
@@ -89,11 +89,11 @@ def exchanges(rows: Sequence[dict]) -> dict[str, list[Measured]]:
 
 
 def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -> Link:
-    """The cost model's figures by the rows over all links, or over all but one; those of `link_rows` if None.
+    """Fit the cost model's link parameters to the rows, by default those of `link_rows`.
 
-    The latency of a hop is what two ranks take to begin an exchange: most of it is Horovod's cycle and the wait for the
-    slower rank, little of it the link's. ``left_out`` is the name of the link whose rows are not looked at.
-    A ValueError for no rows, or a link that is not there.
+    The latency of a hop is the time that two ranks need to start an exchange. Most of it is Horovod's cycle and the
+    wait for the slower rank; little of it is the link's. The rows of the link named ``left_out`` are ignored. Raises
+    ValueError if there are no rows, or none of that link.
 
     Example:
         >>> 0.5 < fit_links(left_out="unlimited").efficiency < 1  # the share of the bandwidth that gradients get
@@ -106,9 +106,9 @@ def fit_links(rows: Sequence[dict] | None = None, left_out: str | None = None) -
 
 
 def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "int32") -> list[Estimate]:
-    """Steps that were timed over real links, as the cost model's estimates look; bytes passed are the link's count.
+    """Return steps measured over real links as `Estimate` objects, with the link's own count as ``passed``.
 
-    Rows of complete DGC whose entries travelled as other ``values`` or ``indices`` are left out, as is masking.
+    Rows of complete DGC with other ``values`` or ``indices`` are omitted, and so is masking.
     """
     alone = {row["link"]: row["ms"] for row in rows if row["method"] == "no exchange"}
     return [
@@ -130,10 +130,10 @@ def timed_steps(rows: Sequence[dict], values: str = "float32", indices: str = "i
 
 
 def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
-    """What a step of those rows takes without the network, and selection at a ratio: medians over the links.
+    """Return the times of a step without the network and of selection at ``ratio``: medians over the links.
 
-    A ValueError where there is no step without exchange, or none of complete DGC at that ratio, with float32 values and
-    int32 indices.
+    Raises ValueError if ``rows`` have no step without exchange, or none of complete DGC at this ratio with float32
+    values and int32 indices.
 
     Example:
         >>> row = {"method": "no exchange", "ratio": 1.0, "ms": 50.0, "selection_ms": 0.0}
@@ -146,18 +146,18 @@ def times_over_links(rows: Sequence[dict], ratio: float = 0.001) -> StepTimes:
     dgc = [row for row in rows if row["method"] == "DGC" and row["ratio"] == ratio]
     selection = [row["selection_ms"] for row in dgc if (row["values"], row["indices"]) == ("float32", "int32")]
     if not alone or not selection:
-        raise ValueError(f"rows must hold steps without exchange and of DGC at ratio {ratio:g}, got {len(rows)} rows")
+        raise ValueError(f"rows must include no-exchange and DGC steps at ratio {ratio:g}, got {len(rows)} rows")
     compute, selection = statistics.median(alone) / 1e3, statistics.median(selection) / 1e3
-    # What is received is added up in these steps already.
+    # The times of these steps include adding up the received entries.
     return StepTimes(compute, selection, 0.0, "measured over links", "measured over links")
 
 
 def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.DataFrame:
-    """Time of a step over each link, measured and by the cost model, for `dgc_lab.scaling.figures.lines_and_marks`.
+    """Return measured and modelled step times over each link, for `dgc_lab.scaling.figures.lines_and_marks`.
 
-    ``rows`` are as `link_rows` gives them, ``fitted`` is what the model takes for all links; if None, each link is
-    predicted by what is fitted to the other links alone. A row for each step and source: link, curve (what was sent),
-    source, x (Mbit/s; an unlimited link at 10 000) and y (ms).
+    ``rows`` are like those of `link_rows`. ``fitted`` has the model's parameters for all links; if None, each link is
+    predicted from a fit to the other links only. The table has a row for each step and source: link, curve (the
+    method), source, x (Mbit/s; 10 000 for an unlimited link) and y (ms).
 
     Example:
         >>> frame = steps_over_links(link_rows())
@@ -182,9 +182,9 @@ def steps_over_links(rows: Sequence[dict], fitted: Link | None = None) -> pd.Dat
 
 
 def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
-    """How far modelled steps are from measured ones, as a share: a row for what was sent, a column for each link.
+    """Return the relative errors of modelled steps: a row for each method, a column for each link.
 
-    ``frame`` is of `steps_over_links`. Steps without exchange are left out: the model is given their time.
+    ``frame`` is a result of `steps_over_links`. Steps without exchange are omitted, because the model uses their time.
 
     Example:
         >>> import pandas as pd
@@ -199,10 +199,10 @@ def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.DataFrame:
-    """Bytes past a link by allgather over those by ring allreduce.
+    """Return the bytes past a link in an allgather, relative to a ring allreduce.
 
-    A row for each of the ``ratios``, a column for each number of ``workers``.
-    A ValueError for a ratio outside [0, 1], or no worker.
+    The table has a row for each of the ``ratios`` and a column for each number of ``workers``. Raises ValueError if a
+    ratio is not in [0, 1] or a number of workers is below 1.
 
     Example:
         >>> break_even_table([0.25, 0.001], [2, 4, 1024]).loc[0.25].tolist()
@@ -221,11 +221,11 @@ def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.Data
 def gains_by_bandwidth(
     workloads: dict, bandwidths: Sequence[float], workers: int, ratio: float, link: Link
 ) -> pd.DataFrame:
-    """How many times as fast as dense a switching step is, by bandwidth, modelled: a curve for each workload.
+    """Return the modelled speed-up of a switching step over a dense one by bandwidth: a curve for each workload.
 
-    ``workloads`` are `dgc_lab.scaling.cost_model.Workload` by name, ``bandwidths`` bytes a second; ``link`` gives all
-    else, ``workers`` and ``ratio`` are those of a step. The table is for `dgc_lab.scaling.figures.lines_and_marks`, x
-    in Gbit/s. A ValueError for a bandwidth that is not above 0.
+    ``workloads`` are `dgc_lab.scaling.cost_model.Workload` objects by name; ``bandwidths`` are in bytes per second and
+    replace that of ``link``; ``workers`` and ``ratio`` are those of a step. The table is for
+    `dgc_lab.scaling.figures.lines_and_marks`, with x in Gbit/s. Raises ValueError if a bandwidth is not above 0.
 
     Example:
         >>> from dgc_lab.scaling.cost_model import Workload

@@ -1,4 +1,4 @@
-"""What a worker needs for a step without any network, and for a threshold alone: measured here, scaled, or assumed.
+"""Times of a worker's step without a network, and of a threshold search alone: measured here, scaled, or assumed.
 
 Lesson 6.
 """
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEASURED, SCALED, ASSUMED = "measured here", "scaled from mnist_cnn measured here", "assumed"
-# Seconds of forward and backward pass on an accelerator of the day of 2103.00543; nobody measured them here.
+# Seconds of the forward and backward pass on an accelerator of the time of arXiv:2103.00543; not measured here.
 ASSUMED_COMPUTE = {"ResNet-50": 0.1, "BERT-base": 0.2}
-ENTRIES = (4096, 262_144)  # received entries whose adding up is timed
+ENTRIES = (4096, 262_144)  # numbers of received entries for which adding up is timed
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one worker in seconds, and where they come from: ``"measured here"``, ``"assumed"``, and so on.
+    """Times of one worker in seconds, and their sources: ``"measured here"``, ``"assumed"``, and so on.
 
     Attributes:
-        compute: of forward and backward pass and update.
-        selection: to accumulate, select, pack and clear, and to unpack its own entries.
-        adding: to unpack and add up a received entry; the model counts those of all workers, its own once more.
-        compute_is, selection_is: where these come from.
+        compute: time of the forward pass, the backward pass and the update.
+        selection: time to accumulate, select, pack and clear, and to unpack the worker's own entries.
+        adding: time to unpack and add up a received entry. The model counts the entries of all workers, so the
+            worker's own are counted twice.
+        compute_is, selection_is: sources of these times.
 
     Raises:
-        ValueError: a time is negative or no number, or a source is not text.
+        ValueError: a time is negative or not a number, or a source is not text.
 
     Example:
         >>> StepTimes(compute=0.05, selection=0.01, adding=1e-8).compute_is
@@ -57,10 +58,10 @@ class StepTimes:
 
 
 def measured(batch: int = 50, rounds: int = 9) -> StepTimes:
-    """Time the parts of a step of ``mnist_cnn`` at a ratio of 0.001 on this machine, in a few seconds.
+    """Time the parts of a step of ``mnist_cnn`` at a ratio of 0.001 on this machine; takes a few seconds.
 
-    ``batch`` random examples are taken, for what they are does not change the time. Each part's time is the median of
-    ``rounds``, at least 3; a ValueError for an argument that is out of range.
+    The ``batch`` examples are random, because their content does not affect the time. Each part's time is the median
+    of ``rounds`` calls, at least 3. Raises ValueError if an argument is out of range.
 
     Example:
         >>> times = measured(batch=2, rounds=3)
@@ -80,7 +81,7 @@ def measured(batch: int = 50, rounds: int = 9) -> StepTimes:
 
 
 def median_seconds(call, rounds: int) -> float:
-    """Median time of a call, after two that are not counted.
+    """Return the median time of a call, after two warm-up calls.
 
     Example:
         >>> median_seconds(lambda: time.sleep(0.01), rounds=3) >= 0.01
@@ -96,7 +97,7 @@ def median_seconds(call, rounds: int) -> float:
 
 
 def training_step(batch: int):
-    """A function without arguments: one step of ``mnist_cnn`` on random images, with plain SGD."""
+    """Return a function without arguments that runs one step of ``mnist_cnn`` on random images, with plain SGD."""
     import tensorflow as tf
 
     from dgc_lab.workloads.batches import cross_entropy
@@ -119,7 +120,7 @@ def training_step(batch: int):
 
 
 def compression_step(ratio: float):
-    """A function without arguments: one step of this lab's compressor on gradients of ``mnist_cnn``'s shapes."""
+    """Return a function without arguments that compresses gradients with ``mnist_cnn``'s shapes in one step."""
     import tensorflow as tf
 
     from dgc_lab.compression.compressor import Compressor
@@ -130,25 +131,25 @@ def compression_step(ratio: float):
     gradients = [tf.random.stateless_normal(variable.shape, (0, i)) for i, variable in enumerate(variables)]
     compressor = Compressor(DGCConfig(ratio), variables, OneWorker())
 
-    @tf.function(autograph=False)  # no Python to convert, and trying to warns
+    @tf.function(autograph=False)  # there is nothing to convert, and AutoGraph would warn
     def step():
         updates, _ = compressor([gradients])
-        return tf.add_n([tf.reshape(update, [-1])[0] for update in updates])  # all of them have to be there
+        return tf.add_n([tf.reshape(update, [-1])[0] for update in updates])  # needs every update
 
     return lambda: step().numpy()
 
 
 def adding(entries: int):
-    """A function without arguments: unpack one message of so many entries and add them up."""
+    """Return a function without arguments that unpacks one message of ``entries`` entries and adds them up."""
     import tensorflow as tf
 
     from dgc_lab.compression.scheme import SparseVector
     from dgc_lab.compression.wire_format import Layout, Message, pack, unpack
 
     sizes = [math.prod(shape) for shape in SHAPES["mnist_cnn"]() if len(shape) > 1]
-    places = tf.sort(tf.random.stateless_uniform([entries], (0, 1), maxval=sum(sizes), dtype=tf.int32))
+    positions = tf.sort(tf.random.stateless_uniform([entries], (0, 1), maxval=sum(sizes), dtype=tf.int32))
     layout = Layout(sparse=1)
-    message = pack(Message(tf.zeros([0]), [(places, tf.ones([entries]))], []), layout)
+    message = pack(Message(tf.zeros([0]), [(positions, tf.ones([entries]))], []), layout)
 
     @tf.function
     def step(message):
@@ -159,10 +160,10 @@ def adding(entries: int):
 
 
 def times_of(model: str, here: StepTimes) -> StepTimes:
-    """Times of a named network: of ``mnist_cnn`` those that were `measured`, of others an assumption.
+    """Return the times of a named network: those `measured` for ``mnist_cnn``, estimates for other networks.
 
-    ``model`` is one of `SHAPES`, else a ValueError; ``here`` has the times of ``mnist_cnn``. Selecting is taken to need
-    the same time for each element as there; computing is assumed.
+    ``here`` has the times of ``mnist_cnn``. For other networks, selection is scaled to take the same time per element,
+    and computation is assumed. Raises ValueError if ``model`` is not in `SHAPES`.
 
     Example:
         >>> times_of("ResNet-50", StepTimes(0.05, 0.01, 1e-8)).compute_is
@@ -176,10 +177,10 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:
-    """What the cost model has to know of a network of `SHAPES`, sent as `dgc_lab.compression.DGCConfig` does it.
+    """Return the cost model's workload for a network that is compressed with `dgc_lab.compression.DGCConfig`.
 
-    ``model`` is one of `SHAPES`, ``times`` those of a worker; ``values`` and ``indices`` are as in the config. A
-    ValueError for another name.
+    ``times`` are those of a worker; ``values`` and ``indices`` are as in the config. Raises ValueError if ``model`` is
+    not in `SHAPES` or the config rejects an option.
 
     Example:
         >>> work = workload("ResNet-50", StepTimes(0.1, 0.05, 1e-8), "float32", "run_lengths")
@@ -199,16 +200,19 @@ def workload(model: str, times: StepTimes, values: str = "float32", indices: str
 def selection_times(
     elements: int = 3_211_264, ratios: Sequence[float] = (0.01, 0.001), rounds: int = 9
 ) -> pd.DataFrame:
-    """Time every rule of `dgc_lab.compression.thresholding` on one tensor of normal numbers, the rules taking turns.
+    """Time every rule of `dgc_lab.compression.thresholding`, in alternation, on one tensor of normal random numbers.
 
     Args:
-        elements: of the tensor; as many as the large dense layer of ``mnist_cnn`` has, if not given.
-        ratios: shares to keep, each above 0 and below 1.
-        rounds: how often each search is timed, at least 3; each time with another sample.
+        elements: size of the tensor; by default that of the large dense layer of ``mnist_cnn``.
+        ratios: shares to select, each above 0 and below 1.
+        rounds: number of timed searches per rule, each with another sample; at least 3.
 
     Returns:
-        A row for each ratio and rule: the median in ms, how many times as fast as the exact rule, and the smallest and
-        largest share that passed, over the ratio. A ValueError for an argument that is out of range.
+        A row for each ratio and rule: the median in ms, the speed-up over the exact rule, and the smallest and largest
+        selected share, relative to the ratio.
+
+    Raises:
+        ValueError: an argument is out of range.
 
     Example:
         >>> frame = selection_times(elements=100_000, ratios=[0.01], rounds=3)
@@ -228,12 +232,12 @@ def selection_times(
     for ratio in ratios:
         searches = {rule: tf.function(lambda s, r=ratio, w=rule: thresholds([x], r, w, seed=s)[0]) for rule in RULES}
         seconds, kept = {rule: [] for rule in RULES}, {rule: [] for rule in RULES}
-        for turn in range(-1, rounds):
+        for number in range(-1, rounds):
             for rule, search in searches.items():
                 start = time.perf_counter()
-                threshold = search(tf.constant([0, turn])).numpy()
+                threshold = search(tf.constant([0, number])).numpy()
                 took = time.perf_counter() - start
-                if turn >= 0:  # before, it was traced
+                if number >= 0:  # the first call traces the search
                     seconds[rule].append(took)
                     kept[rule].append(float(tf.reduce_mean(tf.cast(keep_mask(x, threshold), tf.float64))))
         exact = statistics.median(seconds["exact"])

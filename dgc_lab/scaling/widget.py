@@ -1,4 +1,4 @@
-"""The widget of lesson 6: when does gradient compression pay, by workers, link, model and ratio? Nothing is trained."""
+"""Widget of lesson 6: when does gradient compression pay, by workers, link, model and ratio? It trains nothing."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
 ENDS = ("cost nothing", "as fitted here")
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 COMPRESSING = ("after the backward pass", "tensor by tensor")
-AT = (4, 32, 256, 1024)  # workers whose speed-up is in the table
+TABLE_WORKERS = (4, 32, 256, 1024)  # numbers of workers with a speed-up in the table
 
 
 class ScaleExplorer(Explorer):
-    """Choose workers, link, model and what is sent; speed-up, bytes and break-even are drawn at once.
+    """Widget that redraws speed-up, bytes and break-even when the workers, the link, the model or the ratio change.
 
-    Curves are modelled, steps that were timed are marks. The message says of every time whether it was measured,
-    scaled, assumed, or set by the user.
+    Curves are modelled, marks are measured. The message states whether each time was measured, scaled, assumed, or set
+    by the user.
 
     Args:
-        here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); measured now, in some
-            seconds, if None.
-        fit: what was fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`); with it the ends of a link can
-            cost what they cost there, and payload get as much of it. Its latency is not taken over: between two ranks
-            most of it is no property of the link.
-        link_rows: steps of ``mnist_cnn`` that were timed over real links (`dgc_lab.scaling.tables.link_rows`);
-            drawn where bandwidth, ratio, values and indices are theirs.
-        settings: first values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes a second),
-            latency (microseconds a hop), ends, ratio, values, indices, overlap (share of the backward pass that can
-            hide an exchange), compressing, compute and selection (ms). A ValueError for another name, or a value that
-            its control does not take.
+        here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); if None, they are measured
+            now, in some seconds.
+        fit: link fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`). It adds a choice for the ends of a
+            link, with the efficiency and the time per byte of the fit. The fit's latency is not used, because
+            between two ranks most of it does not come from the link.
+        link_rows: steps of ``mnist_cnn`` measured over real links (`dgc_lab.scaling.tables.link_rows`). They are drawn
+            if bandwidth, ratio, values and indices match the controls.
+        settings: initial values of the controls: model, workers (a power of two up to 1 024), bandwidth (bytes per
+            second), latency (microseconds per hop), ends, ratio, values, indices, overlap (share of the backward pass
+            that can hide an exchange), compressing, compute and selection (ms).
+
+    Raises:
+        ValueError: a setting has no control, or its control rejects the value.
 
     Example:
         >>> from dgc_lab.scaling.timing import StepTimes
@@ -83,7 +85,7 @@ class ScaleExplorer(Explorer):
         }
         self._fill_in_times(controls)
         controls["model"].observe(lambda _: self._fill_in_times(controls), "value")
-        settings = dict(sorted(settings.items(), key=lambda setting: setting[0] != "model"))  # its times go with it
+        settings = dict(sorted(settings.items(), key=lambda setting: setting[0] != "model"))  # it sets times
         super().__init__(controls, [side_by_side(in_columns(controls, 6))], settings)
 
     def _fill_in_times(self, controls):
@@ -94,7 +96,7 @@ class ScaleExplorer(Explorer):
     def result(
         self, model, workers, bandwidth, latency, ends, ratio, values, indices, overlap, compressing, compute, selection
     ):
-        """What the cost model says of these values; nothing is trained or timed."""
+        """Return the cost model's picture, table and message for these values, without training or timing."""
         import pandas as pd
 
         from dgc_lab.scaling.timing import workload
@@ -120,20 +122,20 @@ class ScaleExplorer(Explorer):
         here = {method: next(e for e in estimates if e.workers == workers) for method, estimates in curves.items()}
         rows = [row(here[method], curves[method]) for method in METHODS] + [row(point, []) for point in points]
         picture = scale_curves(curves, points, workers, ratio, work.entry_bytes)
-        return picture, pd.DataFrame(rows), self._said(model, work, link, here, ratio)
+        return picture, pd.DataFrame(rows), self._summary(model, work, link, here, ratio)
 
-    def _said(self, model, work, link, here, ratio) -> str:
-        """The numbers that matter most, and where the times come from."""
+    def _summary(self, model, work, link, here, ratio) -> str:
+        """Return the message: the most important numbers, and the sources of the times."""
         switching, dense = here["switching"], here["dense"]
-        turn = break_even_bandwidth(work, link, switching.workers, ratio)
-        if math.isnan(turn):
+        break_even = break_even_bandwidth(work, link, switching.workers, ratio)
+        if math.isnan(break_even):
             faster = "sparse steps have more bytes and fewer hops: they are faster on fast links, if anywhere"
-        elif turn == 0:
+        elif break_even == 0:
             faster = "sparse steps are faster on no link"
-        elif turn == math.inf:
+        elif break_even == math.inf:
             faster = "sparse steps are faster on every link"
         else:
-            faster = f"sparse steps are faster than dense ones on links below {bandwidth_label(turn)}"
+            faster = f"sparse steps are faster than dense ones on links below {bandwidth_label(break_even)}"
         times = self.times[model]
         shorter = break_even_ratio(switching.workers, work.entry_bytes)
         return (
@@ -141,19 +143,19 @@ class ScaleExplorer(Explorer):
             f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
             f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
             f"The backward pass hides up to {1e3 * work.hides:.4g} ms of an exchange. "
-            f"Compute {1e3 * work.compute:.4g} ms: {where_from(work.compute, times.compute, times.compute_is)}. "
+            f"Compute {1e3 * work.compute:.4g} ms: {source_of(work.compute, times.compute, times.compute_is)}. "
             f"Selection {1e3 * work.selection:.4g} ms: "
-            f"{where_from(work.selection, times.selection, times.selection_is)}."
+            f"{source_of(work.selection, times.selection, times.selection_is)}."
         )
 
 
-def where_from(now: float, known: float, source: str) -> str:
-    """Where a time comes from: the known one's source, unless the user has changed what the control shows of it."""
+def source_of(now: float, known: float, source: str) -> str:
+    """Return the source of a time: that of the known time, unless the user has changed the control's value."""
     return source if round(1e3 * now, 3) == round(1e3 * known, 3) else "set by you"
 
 
 def row(estimate: Estimate, curve: list[Estimate]) -> dict:
-    """A line of the table: an estimate, and the speed-up of the same curve with other numbers of workers."""
+    """Return a row of the table: an estimate, and the speed-up of the same curve with other numbers of workers."""
     return {
         "method": estimate.method,
         "source": estimate.source,
@@ -162,5 +164,5 @@ def row(estimate: Estimate, curve: list[Estimate]) -> dict:
         "speed-up": estimate.speed_up,
         "MB handed over": estimate.handed / 1e6,
         "MB past a link": estimate.passed / 1e6,
-        **{f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in AT},
+        **{f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in TABLE_WORKERS},
     }

@@ -1,7 +1,7 @@
-"""The same examples shared out among 1 to 32 workers: accuracy, and how old what they send is. Lesson 6.
+"""Training on the same examples with 1 to 32 workers: accuracy, and the age of the elements they send. Lesson 6.
 
-All runs see the same batches of 128 examples; with N workers each of them computes 128 / N. Without compression that
-makes the same training whatever N is, but for rounding. With it, each worker selects from a gradient of its own.
+All runs use the same batches of 128 examples; each of N workers computes 128 / N of them. Without compression, the
+training is the same for every N, except for rounding. With compression, each worker selects from its own gradient.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ WORKERS = (1, 2, 4, 8, 16, 32)
 RATIOS = (0.01, 0.001)
 CLIPPINGS = ("none", "by workers", "the same")
 STEPS = 200
-LEARNING_RATE = 0.2  # with momentum 0.9 so high that clipping matters
-CLIP_NORM = 1.0  # of the gradient over all workers
-DENSE_WORKERS = (1, 32)  # the same training for every number: two are enough to see that
+LEARNING_RATE = 0.2  # with momentum 0.9, high enough that clipping matters
+CLIP_NORM = 1.0  # norm of the gradient over all workers
+DENSE_WORKERS = (1, 32)  # all numbers give the same training; two are enough to show that
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training of the table.
+    """One training run of the table.
 
     Attributes:
         workers: N, a divisor of 128.
-        ratio: share that a worker sends, above 0; 1 is training without compression, with momentum.
-        clipping: of local gradients: ``"by workers"``, to `CLIP_NORM` times the root of N (as
-            `dgc_lab.compression.clip_locally` does it), ``"the same"``, to `CLIP_NORM` whatever N is, or ``"none"``.
-        seed: for first weights and order of the examples.
+        ratio: share of the elements that a worker sends, above 0; 1 is training without compression, with momentum.
+        clipping: limit for local gradients: ``"by workers"``, `CLIP_NORM` times sqrt(N), as in
+            `dgc_lab.compression.clip_locally`; ``"the same"``, `CLIP_NORM` for every N; or ``"none"``.
+        seed: seed of the initial weights and the order of the examples.
 
     Raises:
-        ValueError: a value is outside what is said above.
+        ValueError: a value is out of range.
 
     Example:
         >>> Run(workers=4, ratio=0.01).settings(steps=200, learning_rate=0.2).batch
@@ -65,7 +65,7 @@ class Run:
         check_whole("seed", self.seed, 0)
 
     def settings(self, steps: int, learning_rate: float):
-        """As `dgc_lab.training.distributed_trainer.DistributedConfig`."""
+        """Return the run as a `dgc_lab.training.distributed_trainer.DistributedConfig`."""
         from dgc_lab.training.distributed_trainer import DistributedConfig
 
         return DistributedConfig(
@@ -76,7 +76,7 @@ class Run:
             seed=self.seed,
             evaluations=1,
             workers=self.workers,
-            factor_masking=self.ratio < 1,  # at 1 it changes nothing; the stored rows are found by it
+            factor_masking=self.ratio < 1,  # no effect at ratio 1, but needed to find the stored rows
             clip_norm=clip_norm(self.clipping, self.workers),
         )
 
@@ -84,12 +84,12 @@ class Run:
 def table_runs(
     workers: Sequence[int] = WORKERS, ratios: Sequence[float] = RATIOS, seeds: Sequence[int] = (0,)
 ) -> list[Run]:
-    """The runs of the table: each of the workers, ratios and seeds, clipped and not; for a few workers dense, too.
+    """Return the runs of the table: each of the ``workers``, ``ratios`` and ``seeds``, with and without clipping.
 
-    Runs that differ in the ratio alone follow each other: they share one trace of the step.
+    A few numbers of workers have dense runs, too. Runs that differ only in the ratio are adjacent: they share a trace.
 
     Raises:
-        ValueError: an argument is not a list, or a member is not allowed in a `Run`.
+        ValueError: an argument is not a list, or contains a value that `Run` rejects.
 
     Example:
         >>> [(run.workers, run.ratio) for run in table_runs((1, 4), (0.01,)) if run.clipping == "none"]
@@ -107,20 +107,20 @@ def table_runs(
 
 
 def train_runs(runs: Sequence[Run], steps: int = STEPS, out: str | os.PathLike | None = None) -> Iterator:
-    """Make the rows of some runs, on simulated workers, and yield what happens, as `dgc_lab.training.sweep` does.
+    """Train runs on simulated workers and yield events, like `dgc_lab.training.sweep`.
 
-    The arguments are checked at the call. Reading no further ends it; finished rows stay in the file.
+    The call itself checks the arguments. To stop, stop iterating; finished rows stay in the file.
 
     Args:
-        runs: `Run` objects, none twice.
-        steps: updates of each.
-        out: file for the finished rows; a row that is there already is not made again.
+        runs: distinct `Run` objects.
+        steps: updates per run.
+        out: file for finished rows; runs with a row in it are not trained again.
 
     Yields:
-        A sweep's events, numbered by the runs. Rows hold the ages of what was sent, too.
+        A sweep's events, with the number of the run. Rows also contain the ages of sent elements.
 
     Raises:
-        ValueError: there are no runs, one is there twice, or steps is no whole number above 0.
+        ValueError: there are no runs, two runs are equal, or steps is not a whole number above 0.
 
     Example:
         >>> from dgc_lab.training import RowEnded
@@ -135,13 +135,13 @@ def train_runs(runs: Sequence[Run], steps: int = STEPS, out: str | os.PathLike |
     data = load("digits")
     trainer_of = functools.lru_cache(maxsize=1)(lambda settings: watched_trainer(settings, data))
     every = [(run.settings(steps, LEARNING_RATE), run.ratio) for run in runs]
-    return train_each(every, trainer_of, data, out, lambda trainer: ages_of(trainer.compressor))
+    return train_each(every, trainer_of, data, out, lambda trainer: age_fields(trainer.compressor))
 
 
 def watched_trainer(settings: DistributedConfig, data: Dataset | None = None):
-    """A `dgc_lab.training.DistributedTrainer` of simulated workers whose residuals' ages are kept.
+    """Return a `dgc_lab.training.DistributedTrainer` of simulated workers that records the ages of residuals.
 
-    ``settings`` and ``data`` are the trainer's; a ValueError where `with_ages` cannot count ages.
+    ``settings`` and ``data`` are those of the trainer. Raises ValueError if `with_ages` does not support the settings.
 
     Example:
         >>> from dgc_lab.scaling import sent_ages
@@ -162,8 +162,8 @@ def watched_trainer(settings: DistributedConfig, data: Dataset | None = None):
     return trainer
 
 
-def ages_of(compressor) -> dict:
-    """What a row says of the ages: of what was sent, and of what still waits after the last step, by doubling."""
+def age_fields(compressor) -> dict:
+    """Return a row's fields for the ages of sent elements, and of those still waiting after the last step."""
     from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age, sent_ages, waiting_ages
 
     sent, waiting = sent_ages(compressor), waiting_ages(compressor)
@@ -171,13 +171,13 @@ def ages_of(compressor) -> dict:
         "mean age": round(mean_age(sent), 3),
         "median age": median_age(sent),
         "sent by age": [list(each) for each in by_doubling(sent)],
-        "mean age waiting": round(mean_age(waiting), 3) if waiting.any() else None,  # where all is sent, nothing waits
+        "mean age waiting": round(mean_age(waiting), 3) if waiting.any() else None,  # no element waits if all are sent
         "waiting by age": [list(each) for each in by_doubling(waiting)],
     }
 
 
 def clipping_of(row: dict) -> str:
-    """Which of `CLIPPINGS` a row was made with; a ValueError where it has another norm.
+    """Return the ``clipping`` of a row's run, one of `CLIPPINGS`. Raises ValueError if ``row`` has another norm.
 
     Example:
         >>> clipping_of({"clip_norm": None, "workers": 4})
@@ -188,18 +188,18 @@ def clipping_of(row: dict) -> str:
     for clipping in CLIPPINGS:
         if row["clip_norm"] == clip_norm(clipping, row["workers"]):
             return clipping
-    raise ValueError(f"clip_norm must be None, {CLIP_NORM:g} or that over the root of workers, got {row['clip_norm']}")
+    raise ValueError(f"clip_norm must be None, {CLIP_NORM:g} or {CLIP_NORM:g} / sqrt(workers), got {row['clip_norm']}")
 
 
 def clip_norm(clipping: str, workers: int) -> float | None:
-    """The norm to clip to: the limit grows with the root of N, so divided by it, it is the same for all."""
+    """Return the setting ``clip_norm``. Local limits are sqrt(N) times this, so "the same" divides by sqrt(N)."""
     return {"none": None, "by workers": CLIP_NORM, "the same": CLIP_NORM / workers**0.5}[clipping]
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """The rows as a table, fewest workers and largest ratio first: accuracy, loss, kB a step and worker, ages in steps.
+    """Return a table with the fewest workers and the largest ratio first: accuracy, loss, kB per step, ages in steps.
 
-    Without the seed where all have the same; empty where there are no rows.
+    The kB are per worker. The seed is omitted if all ``rows`` have the same one. Without rows, the table is empty.
 
     Example:
         >>> table(worker_rows()[:2])["workers"].tolist()
@@ -219,7 +219,7 @@ def table(rows: list[dict]) -> pd.DataFrame:
 
 
 def worker_rows() -> list[dict]:
-    """The rows of the table as they were made for this lab, from ``results/workers.jsonl``.
+    """Return the lab's stored rows of the table from ``results/workers.jsonl``.
 
     Example:
         >>> worker_rows()[0]["workers"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from dgc_lab.cluster.processes import interrupt_held_back
+from dgc_lab.cluster.processes import defer_sigint
 from dgc_lab.common import at_file, check_file, check_number, check_some, check_text
 from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
@@ -126,7 +126,7 @@ def _train_each(runs, same, finished, trainer_of, out, more):
             continue
         row = {**row, **own, **more(trainer)}
         try:
-            with interrupt_held_back():
+            with defer_sigint():
                 if out is not None:
                     append_row(out, row)
         finally:  # report the row before a delayed interrupt, and even if writing failed

@@ -1,8 +1,8 @@
-"""What the widgets and figures of all lessons share.
+"""Shared widgets and figures of all lessons.
 
-`charts` has the palette, lines, losses, bars and rows over time. `widget` has the base of all panels, `explorer` that
-of those that compute at once, `live_panel` that of those that train; they draw a `live_figure`, such as
-`curves`. `prediction` is a widget of its own.
+`charts` has the palette, line plots, losses, bars and rows over time. `widget` has the base class of all panels,
+`explorer` that of panels that compute at once, and `live_panel` that of panels that train. These draw a `live_figure`,
+such as `curves`. `prediction` is a widget of its own.
 """
 
 import lazy_loader

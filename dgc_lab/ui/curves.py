@@ -1,4 +1,4 @@
-"""The live figure of the sweep widgets: loss and accuracy by step, and accuracy by what was sent."""
+"""The live figure of the sweep widgets: loss and accuracy by step, and accuracy by the amount sent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from dgc_lab.ui.charts import GREY, MARKERS
 from dgc_lab.ui.live_figure import LiveFigure
 
-LONGEST_LINE = 30  # letters in the legend
-LEFT_END = 3  # rows that sent nothing are drawn this many times to the left of the least share sent
+LONGEST_LINE = 30  # characters in a line of the legend
+LEFT_END = 3  # rows that sent nothing are drawn at the smallest amount sent, divided by this
 
 
 class Curves(LiveFigure):
@@ -19,7 +19,7 @@ class Curves(LiveFigure):
 
     Args:
         steps: end of the step axes.
-        sent: label for what a run sends, such as ``"kB a step"``; adds a third panel, accuracy by what was sent.
+        sent: axis label for the amount sent, such as ``"kB a step"``; adds a third panel, accuracy by this amount.
     """
 
     def __init__(self, steps: int, sent: str = ""):
@@ -36,17 +36,17 @@ class Curves(LiveFigure):
         for axes in self.figure.axes:
             axes.grid(alpha=0.3)
         # Layout takes as long as drawing and always gives the same result: do it once.
-        self.figure.get_layout_engine().set(w_pad=0.16)  # inches; room for longer numbers at the right ends
+        self.figure.get_layout_engine().set(w_pad=0.16)  # inches; space for longer numbers at the right ends
         self.canvas.draw()
         self.figure.set_layout_engine("none")
         self.fit(steps)
 
     def fit(self, steps: int) -> None:
-        """Extend the step axes to ``steps``; without a run, they end there."""
+        """Extend the step axes to ``steps``; if there is no run yet, shorten them too."""
         self.steps = max(steps, self.steps) if self.runs else steps
         for axes in (self.loss_axes, self.accuracy_axes):
             axes.set_xlim(0, self.steps)
-            axes.locator_params(axis="x", nbins=6)  # more labels of thousands of steps would overlap
+            axes.locator_params(axis="x", nbins=6)  # more labels would overlap at thousands of steps
         self.background = None
 
     def begin(self, label: str) -> None:
@@ -54,8 +54,8 @@ class Curves(LiveFigure):
         thick = {"linewidth": 2, "marker": "o", "markersize": 3.5}
         self._begin(label, loss=(self.loss_axes, {"linewidth": 1.2}), accuracy=(self.accuracy_axes, thick))
 
-    def _named(self):
-        # Names that list settings can be wider than the panel. Runs of one name share one line of the legend.
+    def _update_legend(self):
+        # Names that list settings can be wider than the panel. Runs with the same name share one legend entry.
         label = self.runs[-1]["label"]
         again = label in [run["label"] for run in self.runs[:-1]]
         name = "_again" if again else textwrap.fill(label, LONGEST_LINE)
@@ -66,14 +66,14 @@ class Curves(LiveFigure):
     def add_loss(self, step: int, loss: float) -> None:
         """Add a point to the current run's loss."""
         self._add("loss", step, loss)
-        self._make_room(self.loss_axes, loss)
+        self._extend_loss_axis(self.loss_axes, loss)
 
     def add_accuracy(self, step: int, accuracy: float) -> None:
         """Add a point to the current run's test accuracy."""
         self._add("accuracy", step, accuracy)
 
     def add_row(self, sent: float, accuracy: float, mark: int = 0) -> None:
-        """Add the point of the current run, which has finished. Runs of one ``mark`` share a marker."""
+        """Add the point of the current run, which has finished. Runs with the same ``mark`` share a marker."""
         colour = self.runs[-1]["lines"]["loss"].get_color()
         looks = {"color": colour, "marker": MARKERS[mark % len(MARKERS)], "markersize": 6}
         [point] = self.sent_axes.plot([sent], [accuracy], linestyle="", **looks)
@@ -91,7 +91,7 @@ class Curves(LiveFigure):
         return min(sizes), max(sizes)
 
     def beside(self, published: dict) -> None:
-        """Draw published accuracies by what was sent, as a thin line behind the points."""
+        """Draw published accuracies by share sent, as a thin line behind the points."""
         if not self.sent_axes.get_legend():
             shares = sorted(share for share in published if share > 0)
             accuracies = [published[share][0] for share in shares]
@@ -100,7 +100,7 @@ class Curves(LiveFigure):
             self.background = None
 
     def alt(self) -> str:
-        """Describe the panels in words."""
+        """Return an alternative text for the panels."""
         said = []
         for run in self.runs:
             (steps, losses), (_, accuracies) = run["loss"], run["accuracy"]

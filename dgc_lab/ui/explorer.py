@@ -1,7 +1,7 @@
-"""The base of the widgets of lessons 1, 2 and 6: move a control, and the widget computes and draws the result.
+"""The base class of the widgets of lessons 1, 2 and 6: move a control, and the widget computes and draws the result.
 
-A control starts one thread that computes. Moves during its work only raise a counter, so that a quickly moved slider
-causes one more drawing, not fifty.
+Moving a control starts one thread that computes. Moves while it works only increment a counter, so a quickly moved
+slider causes one more drawing, not fifty.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ wider = functools.partial(wide, label=9)
 
 
 class Explorer(Panel):
-    """Controls above a message, a picture and a table; a base class.
+    """Base class for panels with controls above a message, a picture and a table.
 
-    A subclass makes its controls and defines ``result(**values)``, a function of their values that returns a
-    `dgc_lab.ui.charts.Picture`, a ``pandas.DataFrame`` and a sentence, and knows no widget.
+    A subclass creates its controls and defines ``result(**values)``, a function of their values. It returns a
+    `dgc_lab.ui.charts.Picture`, a ``pandas.DataFrame`` and a sentence, and uses no widgets.
 
     Args:
         controls, rows, settings: as in `Panel`.
@@ -43,10 +43,10 @@ class Explorer(Panel):
         return self._values()
 
     def show(self) -> None:
-        """Show picture and table as ordinary output, which readers of a notebook see without a kernel.
+        """Show picture and table as ordinary output, which readers of a notebook can see without a kernel.
 
         Raises:
-            Exception: the error in the message line, if the latest result could not be computed.
+            Exception: the latest result could not be computed; the message line shows the same error.
         """
         from IPython.display import display
 
@@ -62,7 +62,7 @@ class Explorer(Panel):
                 self._thread = threading.Thread(target=self._work, daemon=True)
                 try:
                     self._thread.start()
-                except BaseException:  # the system has no thread left, or an interrupt
+                except BaseException:  # the system has no threads left, or an interrupt
                     if not self._thread.is_alive():
                         self._thread = None
                     raise
@@ -82,20 +82,20 @@ class Explorer(Panel):
             self._next = time.monotonic() + SHORTEST_REDRAW
 
     def _update(self, values):
-        """Show the result for these values. After an error the message says so, and the old picture stays."""
+        """Show the result for these values. After an error, show the error and keep the old picture."""
         try:
             self.picture, self.frame, said = self.result(**values)
             self._show_image(png(self.picture.figure), self.picture.alt)
             self._show_frame(self.frame)
             self._error = None
             self._say(said)
-        except Exception as error:  # in a thread, nobody would see it
+        except Exception as error:  # it would be lost in a thread
             self._error = error
             old = " (The picture and table below still show the previous values.)" if self.image.value else ""
             self._say(self._describe(error) + old, error=True)
 
 
 def in_columns(controls: dict, height: int) -> list[list]:
-    """Return the controls in columns of at most ``height``."""
+    """Arrange the controls in columns of at most ``height``."""
     every = list(controls.values())
     return [every[start : start + height] for start in range(0, len(every), height)]

@@ -1,4 +1,4 @@
-"""A figure that is drawn several times a second during training, and takes little time from it."""
+"""A figure that is redrawn several times a second and hardly slows down training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dgc_lab.ui.charts import LARGEST_LOSS_SHOWN, Picture, style
 
 
 class LiveFigure:
-    """Lines of several runs, the last of which grows. Everything that does not move is drawn once, as ``background``.
+    """Figure with the lines of several runs, the last of which grows. The static part is drawn once, as ``background``.
 
-    A subclass draws the legend with the current run's name (``_named()``), adds artists that move (`_moving`),
-    describes the figure in words (``alt()``), and sets ``background`` to None when it has changed it.
+    A subclass draws the legend with the current run's name (``_update_legend()``), adds moving artists (`_moving`),
+    returns an alternative text (``alt()``), and sets ``background`` to None after changing the static part.
     Each of ``runs`` is a dictionary: ``label``, ``lines`` by name, and lists of x and y by the same names.
     """
 
@@ -25,14 +25,14 @@ class LiveFigure:
 
     def _moving(self) -> list:
         """Update the artists that change from frame to frame, and return them in drawing order."""
-        return self._up_to_date(self.runs[-1]) if self.runs else []
+        return self._update_lines(self.runs[-1]) if self.runs else []
 
     def _begin(self, label: str, **lines) -> None:
-        """Start a new run, and make the lines of earlier runs thinner. Runs of one label have one colour.
+        """Start a new run, and make the lines of earlier runs thinner. Runs with the same label share a colour.
 
         Args:
             label: the run's name.
-            lines: axes and style of each line, by the line's name.
+            lines: axes and style of each line, by its name.
         """
         self._restyle(linewidth=0.9)
         labels = dict.fromkeys([*(run["label"] for run in self.runs), label])
@@ -44,7 +44,7 @@ class LiveFigure:
     def rename(self, label: str) -> None:
         """Give the current run another name."""
         self.runs[-1]["label"] = label
-        self._named()
+        self._update_legend()
         self.background = None
 
     def _add(self, name: str, x: float, y: float) -> None:
@@ -52,21 +52,21 @@ class LiveFigure:
         for values, value in zip(self.runs[-1][name], (x, y), strict=True):
             values.append(value)
 
-    def _make_room(self, axes, loss: float) -> None:
-        """Extend the loss axis if needed, by so much that it is seldom needed."""
+    def _extend_loss_axis(self, axes, loss: float) -> None:
+        """Extend the loss axis if needed, with a margin that makes this rare."""
         if axes.get_ylim()[1] < loss <= LARGEST_LOSS_SHOWN:
             axes.set_ylim(0, 1.2 * loss)
             self.background = None
 
-    def _up_to_date(self, run) -> list:
+    def _update_lines(self, run) -> list:
         for name, line in run["lines"].items():
             line.set_data(*run[name])
         return list(run["lines"].values())
 
     def _restyle(self, **looks) -> None:
-        """Draw every run's lines up to its last point, and give all of them the same style."""
+        """Draw the lines of all runs up to their last points, in the same style."""
         for run in self.runs:
-            for line in self._up_to_date(run):
+            for line in self._update_lines(run):
                 line.set(**looks)
 
     def frame(self) -> bytes:
@@ -85,8 +85,8 @@ class LiveFigure:
         for artist in artists:
             artist.axes.draw_artist(artist)
         file = io.BytesIO()
-        # A palette and light compression give a third of the default's bytes. The octree takes a quarter of the time of
-        # Pillow's default method, and keeps the colours of thin lines.
+        # A palette and light compression need a third of the default's bytes. The octree method takes a quarter of the
+        # time of Pillow's default, and preserves the colours of thin lines.
         picture = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")
         packed = picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         packed.save(file, "png", compress_level=3)
@@ -97,5 +97,5 @@ class LiveFigure:
         self._moving()
         self._restyle(linewidth=1.4)
         if self.runs:
-            self.rename(self.runs[-1]["label"])  # so that the legend shows the new width
+            self.rename(self.runs[-1]["label"])  # updates the width in the legend
         return Picture(self.figure, self.alt())

@@ -1,6 +1,6 @@
 """The panel of the widgets that train: controls, four buttons, and an experiment's live picture and table.
 
-A panel is a widget and an experiment is not: the panel starts and stops the experiment and shows it while it trains.
+The panel is a widget, the experiment is not. The panel starts and stops the experiment and shows its progress.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from dgc_lab.common import LabError
 from dgc_lab.ui.widget import EXPECTED_ERRORS, SHORTEST_REDRAW, WRAP, Panel, button, save_links, side_by_side, wide
 
 MESSAGE_EVERY = 0.5  # seconds between two updates of message and progress bar
-SECONDS_TO_STOP = 10  # at the end of the program
-_started = {}  # the ranks or servers that a widget has started, by class
+SECONDS_TO_STOP = 10  # time for each training thread to stop when the program ends
+_started = {}  # the ranks or servers that a widget started last, by class
 
 
 class LivePanel(Panel):
-    """Controls, the buttons Run, Stop, Clear and Save, and what an experiment shows while it trains.
+    """Panel with controls, the buttons Run, Stop, Clear and Save, and the live output of an experiment.
 
-    Training runs in a thread, so that the buttons react. An experiment has these members:
+    Training runs in a thread, so that the buttons respond. An experiment has these members:
 
     - ``rows``, the finished rows; ``frame()``, the rows as a table; ``note``, HTML below the table;
     - ``curves``, its `dgc_lab.ui.live_figure.LiveFigure`;
-    - ``clear()`` forgets rows and curves, and ``close()`` releases everything but the rows;
-    - ``prepare()`` returns the job that the controls ask for, or None if all its rows are there, and a message. It
-      raises ValueError, LabError or OSError if a control has a wrong value;
+    - ``clear()`` discards rows and curves, and ``close()`` releases everything except the rows;
+    - ``prepare()`` returns the job that the controls describe (None if all its rows are finished) and a message. It
+      raises ValueError, LabError or OSError if a control has an invalid value;
     - ``train(job, stopping)`` is a generator that trains, yields after every event, and ends early once the
       ``threading.Event`` ``stopping`` is set;
-    - ``progress``, state of the job: its ``share`` that is done, a ``message()``, "" until there is something to draw,
-      and ``failure``, the exception to raise if rows failed while others finished, or None.
+    - ``progress``, state of the job: the finished ``share``, a ``message()``, "" until there is something to draw,
+      and ``failure``, the exception to raise if some rows failed and others finished, or None.
 
     Args:
-        experiment: what Run does.
-        controls: the controls by name; each one becomes an attribute of the panel too.
+        experiment: the experiment that Run trains.
+        controls: the controls by name; each one also becomes an attribute of the panel.
         columns: the names of the controls in each column, separated by spaces.
-        settings: first values of the controls.
+        settings: initial values of the controls.
         helpers: names of controls that only set other controls; ``settings`` cannot set them.
     """
 
-    _running: ClassVar[set[LivePanel]] = set()  # the panels whose threads train now
-    redraw_share: ClassVar = 0.012  # of one core's time, which drawing may take
-    _closed = True  # until it is made: ipywidgets closes a widget whose constructor has failed, too
+    _running: ClassVar[set[LivePanel]] = set()  # panels that are training
+    redraw_share: ClassVar = 0.012  # share of one core's time that drawing may take
+    _closed = True  # until `__init__` sets it: ipywidgets also closes widgets whose constructor failed
 
     def __init__(self, experiment, controls: dict, columns: list[str], settings: dict, helpers=()):
         self._cell, self._execution = this_cell()
         for other in list(self._running):
             if other._cell == self._cell is not None and other._execution != self._execution:
-                other.stop()  # its cell runs again, and its picture and buttons are gone
+                other.stop()  # its cell runs again, so its picture and buttons are gone
         self.experiment = experiment
         self._lock, self._stopping, self._closed = threading.Lock(), threading.Event(), False
-        self._output = None  # of the cell that has called `run`, for the live picture
+        self._output = None  # display handle of the cell that called `run`, for the live picture
         vars(self).update(controls)
         self.run_button = button("Run", "play", self.start, button_style="primary")
         self.stop_button = button("Stop", "stop", self.stop, disabled=True)
@@ -72,7 +72,7 @@ class LivePanel(Panel):
 
     @property
     def rows(self) -> list[dict]:
-        """The finished rows, in the order in which they were made."""
+        """The finished rows, in order of completion."""
         return self.experiment.rows
 
     @property
@@ -85,7 +85,7 @@ class LivePanel(Panel):
         return self.experiment.frame()
 
     def start(self) -> None:
-        """Run: train in a thread. Does nothing during a run."""
+        """Train in a thread, as Run does. Does nothing during a run."""
         job = None
         with contextlib.suppress(*EXPECTED_ERRORS):  # the message line shows them
             job = self._prepare()
@@ -96,16 +96,16 @@ class LivePanel(Panel):
                 thread.start()
             except BaseException:  # the system has no thread left, or an interrupt
                 if not thread.is_alive():
-                    self._give_back()
+                    self._release()
                 raise
             self._thread = thread
 
     def stop(self) -> None:
-        """Stop: end the training soon. Finished rows stay. A second call changes nothing."""
+        """End the training soon, as Stop does. Finished rows are kept. A second call has no effect."""
         self._stopping.set()
 
     def clear(self) -> None:
-        """Clear: forget rows and curves, but leave the file of rows as it is. Does nothing during a run."""
+        """Discard rows and curves, as Clear does, but not the file of rows. Does nothing during a run."""
         if not self._take_lock():
             return
         try:
@@ -119,7 +119,7 @@ class LivePanel(Panel):
             self._lock.release()
 
     def save(self) -> None:
-        """Save: show links that save table and picture, and the table as text to copy. Does nothing during a run."""
+        """Show links that save table and picture, and the table as text, as Save does. Does nothing during a run."""
         if not self._take_lock():
             return
         try:
@@ -128,12 +128,12 @@ class LivePanel(Panel):
             self._lock.release()
 
     def run(self) -> None:
-        """Train as Run does, but in the cell: with a live picture in its output, and an ordinary figure and table last.
+        """Train in the cell, with a live picture in its output, then show an ordinary figure and table.
 
-        A script gets only figure and table. An interrupt keeps the finished rows.
+        In a script, show only figure and table. An interrupt keeps the finished rows.
 
         Raises:
-            ValueError, LabError, OSError: what the message line shows, or a run is under way.
+            ValueError, LabError, OSError: the error that the message line shows, or a run is under way.
             TrainingDiverged: rows of a sweep diverged; the other rows are finished.
         """
         from IPython.display import display
@@ -144,21 +144,21 @@ class LivePanel(Panel):
         display(self.frame())
 
     def close(self) -> None:
-        """Stop the training, wait until it has ended, and close the widget with all its parts. ``rows`` stay."""
+        """Stop the training, wait until it has ended, and close the widget and its parts. Keeps ``rows``."""
         if self._closed:
             return
         self.stop()
-        self._lock.acquire()  # for good: from now on no button does anything
+        self._lock.acquire()  # never released: from now on the buttons do nothing
         self._closed = True
         super().close()
         self.experiment.close()
 
     def _take_lock(self) -> bool:
-        # At the end of a run, the buttons work a moment before the run releases the lock.
+        # At the end of a run, the buttons are enabled shortly before the lock is released.
         return self._lock.acquire(timeout=0 if self.run_button.disabled else 1)
 
     def _prepare(self):
-        """Check the controls and take the lock. Return the job, or None if there is none; the message says why."""
+        """Check the controls, take the lock and return the job. If there is none, show the reason and return None."""
         if not self._take_lock():
             closed = "this widget is closed: make a new one"
             raise LabError(closed if self._closed else "a run is under way: press Stop, or call stop(), first")
@@ -170,20 +170,20 @@ class LivePanel(Panel):
                 self.saves.value = ""
                 self._set_buttons(running=True)
         except BaseException as error:
-            self._give_back()
+            self._release()
             if isinstance(error, EXPECTED_ERRORS):
                 self._say(str(error), error=True)
             raise
         if not job:
-            self._give_back()
+            self._release()
         return job
 
     def _set_buttons(self, running: bool) -> None:
         self.run_button.disabled = self.clear_button.disabled = self.save_button.disabled = running
         self.stop_button.disabled = not running
 
-    def _give_back(self) -> None:
-        """Enable the buttons and release the lock, even if an interrupt comes meanwhile."""
+    def _release(self) -> None:
+        """Enable the buttons and release the lock, even after an interrupt."""
         try:
             self._running.discard(self)
             self._set_buttons(running=False)
@@ -195,9 +195,9 @@ class LivePanel(Panel):
             self._work(job)
 
     def _work(self, job, in_cell=False):
-        """Train and show it. Whatever happens, the buttons work again afterwards.
+        """Train and show the progress. In any case, enable the buttons afterwards.
 
-        In a cell, draw there too, and return the function that shows the last picture in place of the live one.
+        In a cell, draw there too, and return the function that replaces the live picture with the last one.
         """
         message = problem = ""
         try:
@@ -224,13 +224,13 @@ class LivePanel(Panel):
                 self._say(f"{problem} {message}".strip(), error=bool(problem))
         finally:
             self._output = None
-            self._give_back()
+            self._release()
         if failure and in_cell:
             raise failure
         return show
 
     def _follow(self, job) -> str:
-        """Train, keep message, picture and table up to date, and return the last message."""
+        """Train, update message, picture and table, and return the last message."""
         next_message = next_frame = cost = 0.0
         finished = len(self.rows)
         with contextlib.closing(self.experiment.train(job, self._stopping)) as events:
@@ -242,15 +242,15 @@ class LivePanel(Panel):
                     self._say(message)
                     next_message = time.monotonic() + MESSAGE_EVERY
                 if next_message and time.monotonic() >= next_frame:  # the first frame comes with the first message
-                    whole = self.curves.background is None  # with axes and legend: rare, and slower than other frames
-                    began = time.thread_time()  # the time that drawing takes from training, without waiting
+                    whole = self.curves.background is None  # with axes and legend: rare and slow
+                    began = time.thread_time()  # CPU time of drawing, without waiting
                     self._draw()
                     cost = cost if whole else time.thread_time() - began
                     next_frame = time.monotonic() + max(SHORTEST_REDRAW, cost / self.redraw_share)
         return self._status()
 
     def _status(self) -> str:
-        """Move the progress bar, and return the message on the progress."""
+        """Update the progress bar and return the progress message."""
         self.progress.value = self.experiment.progress.share
         return self.experiment.progress.message()
 
@@ -269,9 +269,9 @@ class LivePanel(Panel):
 
 
 def start_alone(processes) -> None:
-    """Start a widget's own ranks or servers, and stop those of the same class that another widget has started.
+    """Start a widget's own ranks or servers, and stop those of the same class that another widget started.
 
-    If a cell runs again, nobody can close its first widget. Small machines have no room for both.
+    If a cell runs again, its first widget can no longer be closed. Small machines cannot hold both.
     """
     if (others := _started.get(type(processes))) is not None:
         others.stop()
@@ -280,7 +280,7 @@ def start_alone(processes) -> None:
 
 
 def this_cell() -> tuple[str | None, str | None]:
-    """Return the notebook cell that runs now, and this run of it; None if there is no notebook."""
+    """Return the ids of the running notebook cell and of its execution, each None outside a notebook."""
     from IPython import get_ipython
 
     message = getattr(get_ipython(), "get_parent", dict)()

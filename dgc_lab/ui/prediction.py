@@ -1,4 +1,4 @@
-"""A prediction before an experiment: the widget saves it and compares it with the result. Lessons 1 to 8."""
+"""A widget that saves a prediction before an experiment and compares it with the result. Lessons 1 to 8."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NONE_MADE = "none made"
 
 
 class Prediction(ipywidgets.VBox):
-    """A slider for each quantity to predict, and a button that saves the prediction.
+    """Widget with a slider for each quantity to predict, and a button that saves the prediction.
 
     In a notebook, make it the last line of a cell before the experiment, and call ``confront`` after the experiment.
-    Without a prediction, ``confront`` still shows the results. ``kept`` is the saved prediction, name to number, or
-    None before the button was pressed.
+    Without a prediction, ``confront`` still shows the results. ``kept`` is the saved prediction, a number by name. It
+    is None until the button is pressed.
 
     Args:
         question: one sentence.
-        of: names of the quantities, none twice.
+        of: distinct names of the quantities.
         least, most: bounds of every slider.
         step: step of every slider.
         form: format of the numbers, without braces: ``".0%"``.
@@ -56,14 +56,14 @@ class Prediction(ipywidgets.VBox):
         for name in check_list("of", of):
             check_text("of", name)
         if len(of) == 0 or len(set(of)) != len(of):
-            raise ValueError(f"of must name one thing or several, none of them twice, got {of!r}")
+            raise ValueError(f"of must have at least one name, and each name only once, got {of!r}")
         for name, bound in (("least", least), ("most", most)):
             check_number(name, bound, "finite")
         if not least < most:
             raise ValueError(f"least must be below most, got {least!r} and {most!r}")
         check_number("step", step, "above 0 and finite")
         if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", check_text("form", form)):
-            raise ValueError(f"form must be a number's format such as .2f, without sign and width, got {form!r}")
+            raise ValueError(f"form must be a number format such as .2f, without sign or width, got {form!r}")
         self.form, self.kept = form, None
         wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
         self.sliders = {
@@ -81,7 +81,7 @@ class Prediction(ipywidgets.VBox):
         super().__init__([question, *self.sliders.values(), self.button, self.message])
 
     def keep(self) -> None:
-        """Save the prediction, as the button does. A second call changes nothing."""
+        """Save the prediction, as the button does. A second call has no effect."""
         if self.kept is None:
             self.kept = {name: slider.value for name, slider in self.sliders.items()}
             for each in (self.button, *self.sliders.values()):
@@ -93,10 +93,10 @@ class Prediction(ipywidgets.VBox):
         close_all(self)
 
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
-        """Return a table of the predicted value, the one seen, and the difference, as text, with a row for each name.
+        """Return a table of predicted and observed values and their difference, as text, with a row for each name.
 
         Args:
-            seen: the result for each name; NaN if there is none.
+            seen: the observed value for each name; NaN if there is none.
 
         Raises:
             ValueError: ``seen`` has other names, or a value that is not a number.

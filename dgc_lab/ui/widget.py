@@ -1,4 +1,4 @@
-"""What all widgets of the lab share: controls above a message, a picture and a table.
+"""Building blocks of all widgets of the lab: controls above a message, a picture and a table.
 
 Works with ipywidgets 7.7 and 8.
 """
@@ -17,22 +17,22 @@ from traitlets import TraitError
 from dgc_lab.common import LabError
 from dgc_lab.ui.charts import image_tag
 
-SHORTEST_REDRAW = 0.25  # seconds; four frames a second are enough for the eye
+SHORTEST_REDRAW = 0.25  # seconds; four frames a second look smooth enough
 LONGEST_MESSAGE = 800  # characters
 WRAP = {"flex_flow": "row wrap"}
-EXPECTED_ERRORS = (ValueError, LabError, OSError)  # users can read their messages as they are
+EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are written for users
 
 
 class Panel(ipywidgets.VBox):
-    """Controls, and below them a message line, a picture and a table; a base class.
+    """Base class for widgets with controls above a message line, a picture and a table.
 
     Args:
         controls: the controls that ``settings`` may set, by name.
-        rows: the widgets above the message line, the controls among them.
-        settings: first values of controls, by name.
+        rows: the widgets above the message line, including the controls.
+        settings: initial values of controls, by name.
 
     Raises:
-        ValueError: no control has the name of a setting, or the control does not accept its value.
+        ValueError: a setting names no control, or the control does not accept its value.
     """
 
     _thread = None
@@ -70,27 +70,27 @@ class Panel(ipywidgets.VBox):
         self.message.value = message_line(text, error)
 
     def _describe(self, error: Exception) -> str:
-        """Return an error's message, with its type if users cannot read the message as it is."""
+        """Return an error's message, with its type unless the message is written for users."""
         return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
 
     def _show_image(self, png: bytes, alt: str):
         self.image.value = image_tag(png, alt)
 
     def _show_frame(self, frame, below: str = ""):
-        """Show a table in the style of JupyterLab and of the classic notebook, with HTML below it."""
+        """Show a table in the style of JupyterLab and the classic notebook, with HTML below it."""
         table = frame.to_html(index=False, na_rep="", float_format=digits)
         self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
 
 
 def close_all(widget: ipywidgets.Widget) -> None:
-    """Close a widget and every part of it: ipywidgets keeps an open part until the kernel ends."""
-    if widget.comm is not None:  # it is open
+    """Close a widget and all its parts, because ipywidgets keeps open parts until the kernel ends."""
+    if widget.comm is not None:  # the widget is open
         for part in parts_of(widget):
             ipywidgets.Widget.close(part)
 
 
 def parts_of(widget, found=None) -> list:
-    """Return a widget and all its parts, each once: children, layouts, styles, and widgets it holds without showing.
+    """Return a widget and its parts, each once: children, layouts, styles, and widgets that it holds but does not show.
 
     Example:
         >>> sorted(type(part).__name__ for part in parts_of(ipywidgets.HBox([ipywidgets.Box()])))
@@ -107,10 +107,10 @@ def parts_of(widget, found=None) -> list:
 
 
 def send_copies() -> None:
-    """Have the kernel, if there is one, copy every message that it sends.
+    """Make the kernel, if there is one, copy every message that it sends.
 
-    pyzmq sends large messages, such as most pictures, without a copy, and drops the rest of one when the kernel ends.
-    JupyterLab then reads the next message as that rest.
+    pyzmq sends large messages, such as most pictures, without a copy. When the kernel ends, it drops the rest of such a
+    message, and JupyterLab reads the next message as that rest.
     """
     session = getattr(getattr(get_ipython(), "kernel", None), "session", None)
     if session is not None:
@@ -118,15 +118,15 @@ def send_copies() -> None:
 
 
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):
-    """Return a control of a ``kind``, with ``label`` em for its label and ``field`` em for the rest."""
+    """Return a control of class ``kind``, with ``label`` em for its label and ``field`` em for the rest."""
     layout, style = {"width": f"{label + field}em"}, {"description_width": f"{label}em"}
     control = kind(description=description, style=style, layout=layout, **options)
-    control.tooltip = description  # without one ipywidgets 8 shows "null" over the label
+    control.tooltip = description  # without a tooltip, ipywidgets 8 shows "null" over the label
     return control
 
 
 def side_by_side(columns) -> ipywidgets.HBox:
-    """Put columns of controls side by side, or one below the other on a narrow page."""
+    """Arrange columns of controls side by side, or one below the other on a narrow page."""
     return ipywidgets.HBox([ipywidgets.VBox(column) for column in columns], layout=WRAP)
 
 
@@ -134,12 +134,12 @@ AS_TYPED = "as typed"
 
 
 def preset_menu(label: str, controls: dict, presets: dict[str, dict]) -> ipywidgets.Dropdown:
-    """Return a menu that sets controls to a preset, and shows which preset they have, or "as typed".
+    """Return a menu that sets controls to a preset, and shows which preset they match, or "as typed".
 
     Args:
-        label: the menu's.
+        label: label of the menu.
         controls: the controls that it sets, by name.
-        presets: for each preset, the value of every control.
+        presets: the value of every control, for each preset.
     """
     menu = wide(ipywidgets.Dropdown, label, options=[AS_TYPED, *presets])
 
@@ -162,10 +162,10 @@ KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "
 
 
 def set_control(name: str, control, value) -> None:
-    """Give a control its first value; raise ValueError if the control does not accept it."""
+    """Set a control's initial value; raise ValueError if the control does not accept it."""
     before, options = control.value, getattr(control, "_options_values", (value,))
     try:
-        # A slider clips a value to its bounds, and an IntText truncates a fraction.
+        # Sliders clip values to their bounds, and an IntText truncates fractions.
         control.value = before if control.disabled else value
         taken = value in options and control.value == value and isinstance(value, bool) == isinstance(before, bool)
     except TraitError:
@@ -180,20 +180,20 @@ def set_control(name: str, control, value) -> None:
 
 
 def message_line(text: str, error: bool = False) -> str:
-    """Return a line of text that screen readers announce; an error is an alert, in red.
+    """Return a line of text that screen readers announce; an error is a red alert.
 
     Example:
         >>> message_line("a < b")
         '<div role="status" style="color: inherit; line-height: 1.5">a &lt; b</div>'
     """
     role, colour = ("alert", "#B00020") if error else ("status", "inherit")
-    if len(text) > LONGEST_MESSAGE:  # a user has pasted a long text into a field
+    if len(text) > LONGEST_MESSAGE:  # a user pasted a long text into a field
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     return f'<div role="{role}" style="color: {colour}; line-height: 1.5">{html.escape(text)}</div>'
 
 
 def digits(value: float) -> str:
-    """Format a number with four digits, or with all digits before the point.
+    """Format a number with four digits, or with all digits before the decimal point.
 
     Example:
         >>> digits(0.123456), digits(9999.6), digits(153128.0)
@@ -203,14 +203,14 @@ def digits(value: float) -> str:
 
 
 def button(name: str, icon: str, action, **looks) -> ipywidgets.Button:
-    """Return a button that calls ``action`` when it is pressed."""
+    """Return a button that calls ``action`` when pressed."""
     made = ipywidgets.Button(description=name, icon=icon, **looks)
     made.on_click(lambda _: action())
     return made
 
 
 def save_link(text: str, file: str, data: bytes, kind: str) -> str:
-    """Return a link that saves ``data``, of MIME type ``kind``, as ``file``.
+    """Return a link that saves ``data`` of MIME type ``kind`` as ``file``.
 
     Example:
         >>> save_link("CSV", "rows.csv", b"a", "text/csv")

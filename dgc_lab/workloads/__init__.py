@@ -1,8 +1,8 @@
-"""What is trained: data sets, networks, text, batches. All lessons.
+"""Data sets, networks, text and batches to train on. All lessons.
 
-`data` has digits and MNIST, `given_data` Fashion-MNIST and CIFAR-10 where the user has them, `models` their networks.
-Lesson 3 has the `gan` and its `ring`, lesson 7 `resnet` and `bert` with its `text` and `masked_words`. A network is a
-function that returns a Keras model, the same for the same seed.
+`data` loads digits and MNIST, `given_data` loads Fashion-MNIST and CIFAR-10 from the user's files, and `models` has the
+networks for them. Lesson 3 uses `gan` and `ring`; lesson 7 uses `resnet`, and `bert` with `text` and `masked_words`. A
+network is a function that returns a Keras model, the same for the same seed.
 """
 
 import lazy_loader

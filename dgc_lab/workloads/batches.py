@@ -1,4 +1,4 @@
-"""Batches of examples, their loss, what a model is worth on them, and the device: what all training loops share.
+"""Batches of examples, their loss, evaluation, and GPU memory, for all training loops.
 
 Lessons 3 to 7.
 """
@@ -15,15 +15,16 @@ from dgc_lab.common import check_some, check_whole
 
 
 def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batch: int, seed: int | tf.Tensor):
-    """``(images, labels)`` of a step, drawn inside the graph: every epoch walks all examples in a new order.
-
-    A ValueError for fewer than one in a batch, and for a step or seed that int32 does not hold.
+    """Draw the ``(images, labels)`` of a step inside the graph; each epoch visits all examples in a new order.
 
     Args:
         images, labels: the training set.
-        step: 0 for the first; an int or an int32 scalar tensor.
-        batch: how many examples to draw; more than there are is allowed.
+        step: index of the step, from 0 on; an int or an int32 scalar tensor.
+        batch: number of examples to draw; it may exceed the size of the training set.
         seed: an int of at least 0 or an int32 scalar tensor.
+
+    Raises:
+        ValueError: ``batch`` is below 1, or ``step`` or ``seed`` is negative or exceeds int32.
 
     Example:
         >>> images, labels = pick_batch(tf.range(4), tf.range(4), tf.constant(0), 4, tf.constant(0))
@@ -35,18 +36,18 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batc
         if not tf.is_tensor(number):
             check_whole(name, number, 0, 2**31 - 1)
     examples = tf.shape(labels)[0]
-    places = step * batch + tf.range(batch)
-    epochs = places // examples
-    # The raw operation: tf.random.experimental.index_shuffle takes a single seed, and a batch can span two epochs.
+    positions = step * batch + tf.range(batch)
+    epochs = positions // examples
+    # The raw operation, because tf.random.experimental.index_shuffle takes one seed, but a batch can span two epochs.
     seeds = tf.stack([tf.fill([batch], seed), epochs, tf.zeros_like(epochs)], axis=1)
-    chosen = tf.raw_ops.RandomIndexShuffle(index=places % examples, seed=seeds, max_index=examples - 1)
+    chosen = tf.raw_ops.RandomIndexShuffle(index=positions % examples, seed=seeds, max_index=examples - 1)
     return tf.gather(images, chosen), tf.gather(labels, chosen)
 
 
 def cross_entropy(labels: ArrayLike, logits: ArrayLike):
-    """Cross-entropy of each example: labels int (n, ...), logits float (n, ..., classes), result float (n, ...).
+    """Return the cross-entropy of each example, float (n, ...), of int labels (n, ...) and logits (n, ..., classes).
 
-    A ValueError where the dimensions do not fit, and for labels that are no whole numbers.
+    Raises ValueError if the dimensions do not match, or if ``labels`` are not whole numbers.
 
     Example:
         >>> round(float(cross_entropy(tf.constant([0]), tf.constant([[0.0, 0.0]]))[0]), 3)
@@ -62,23 +63,25 @@ def cross_entropy(labels: ArrayLike, logits: ArrayLike):
 
 
 def grow_gpu_memory() -> None:
-    """Let TensorFlow take GPU memory as it needs it, in place of all of it at the start."""
+    """Let TensorFlow allocate GPU memory when it needs it, instead of all memory at the start."""
     for gpu in tf.config.list_physical_devices("GPU"):
-        # Too late once the GPU is in use: then whoever started it has chosen already.
+        # A GPU in use no longer accepts this setting; it keeps that of its first user.
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike, batch: int = 500):
-    """A function of a classifier, a Keras model or any function of inputs to logits, to (accuracy, mean cross-entropy).
+    """Return a function that evaluates a classifier and returns (accuracy, mean cross-entropy).
+
+    The classifier is a Keras model, or any function that maps inputs to logits.
 
     Args:
-        inputs: what the classifier takes, an array or a tuple of them, the examples along their first dimension.
-        targets: int, the right class of each output: (examples,), or (examples, guesses) for masked words.
-        batch: examples that are computed at a time, at least 1.
+        inputs: inputs of the classifier, an array or a tuple of arrays, with the examples along the first dimension.
+        targets: int, the correct class of each output: (examples,), or (examples, guesses) for masked words.
+        batch: number of examples evaluated at a time, at least 1.
 
     Raises:
-        ValueError: ``batch`` is below 1, there are no examples, or not as many inputs as targets.
+        ValueError: ``batch`` is below 1, there are no examples, or inputs and targets differ in number.
 
     Example:
         >>> evaluate = make_evaluator(tf.constant([[5.0, 0.0], [5.0, 0.0]]), tf.constant([0, 1]))
@@ -93,8 +96,8 @@ def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike
     check_some("targets", targets)
     if any(each.shape[:1] != targets.shape[:1] for each in tf.nest.flatten(inputs)):
         counts = ", ".join(str(len(each)) for each in tf.nest.flatten(inputs))
-        raise ValueError(f"targets must be as many as inputs, got {len(targets)} for {counts}")
-    traced = {}  # of the last model: TensorFlow need not build it again for every evaluation
+        raise ValueError(f"targets must be as many as inputs, got {len(targets)} targets for {counts} inputs")
+    traced = {}  # the last model's trace, so that TensorFlow does not trace it for every evaluation
 
     def evaluate(model) -> tuple[float, float]:
         if isinstance(model, keras.Model) and model not in traced:
@@ -102,11 +105,11 @@ def make_evaluator(inputs: ArrayLike | tuple[ArrayLike, ...], targets: ArrayLike
             traced[model] = tf.function(functools.partial(model, training=False), autograph=False)
         predict, correct, loss = traced.get(model, model), 0, 0.0
         for start in range(0, len(targets), batch):
-            some, right = tf.nest.map_structure(lambda all_, at=start: all_[at : at + batch], (inputs, targets))
-            logits = tf.cast(predict(some), tf.float32)
+            part, classes = tf.nest.map_structure(lambda all_, at=start: all_[at : at + batch], (inputs, targets))
+            logits = tf.cast(predict(part), tf.float32)
             guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
-            correct += int(tf.math.count_nonzero(guesses == right))
-            loss += tf.reduce_sum(cross_entropy(right, logits))
+            correct += int(tf.math.count_nonzero(guesses == classes))
+            loss += tf.reduce_sum(cross_entropy(classes, logits))
         outputs = int(tf.size(targets))
         return correct / outputs, float(loss / outputs)
 

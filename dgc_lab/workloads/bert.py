@@ -1,8 +1,9 @@
-"""A small BERT: a transformer's encoder that guesses masked words, with one table for reading words and naming them.
+"""A small BERT: a transformer encoder that predicts masked words, with one table for input and output embeddings.
 
-The table is **tied**: its gradient has a part of rows that are looked up (``tf.IndexedSlices``) and a whole tensor.
-Sources: Devlin et al., arXiv:1810.04805 (BERT); Press, Wolf, arXiv:1608.05859 (tied tables); Xiong et al.,
-arXiv:2002.04745 (normalization before each layer, which trains without Adam's care).
+The embeddings are **tied**: the table's gradient is the sum of a sparse part for the words that were looked up
+(``tf.IndexedSlices``) and a dense tensor. Sources: Devlin et al., arXiv:1810.04805 (BERT); Press, Wolf,
+arXiv:1608.05859 (tied embeddings); Xiong et al., arXiv:2002.04745 (normalization before each layer, which can be
+trained without Adam).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dgc_lab.workloads.masked_words import guesses
 
 @keras.saving.register_keras_serializable(package="dgc_lab")
 class Positions(keras.layers.Layer):
-    """Add a trained vector for each place of a sequence, without a lookup: (batch, length, width) to the same shape."""
+    """Layer that adds a trained vector to each position of a sequence, without a lookup: (batch, length, width)."""
 
     def __init__(self, seed: int = 0, **options):
         super().__init__(**options)
         self.seed = seed
 
     def build(self, shape):
-        self.table = self.add_weight(shape=tuple(shape[1:]), initializer=normal(self.seed), name="table")
+        self.table = self.add_weight(shape=tuple(shape[1:]), initializer=table_initializer(self.seed), name="table")
 
     def call(self, words):
         return words + self.table
@@ -35,22 +36,22 @@ class Positions(keras.layers.Layer):
 def small_bert(
     vocabulary_size: int, length: int = 16, width: int = 64, layers: int = 2, heads: int = 4, seed: int = 0
 ) -> keras.Model:
-    """An encoder with masked-word logits, small enough for two CPU cores.
+    """Build an encoder that returns logits of masked words, small enough for two CPU cores.
 
     Args:
-        vocabulary_size: at least 3 words.
-        length: words in a sequence, at least 2.
-        width: numbers in a word's vector, a multiple of heads.
-        layers: attention and feed-forward blocks, at least 1.
-        heads: of the attention, at least 1.
-        seed: integer from which first weights are drawn.
+        vocabulary_size: number of words, at least 3.
+        length: number of words in a sequence, at least 2.
+        width: size of a word's vector, a multiple of heads.
+        layers: number of attention and feed-forward blocks, at least 1.
+        heads: number of attention heads, at least 1.
+        seed: random seed of the initial weights, an integer.
 
     Returns:
         ``keras.Model``: (words int32 (batch, length), places int32 (batch, guesses)) in, logits float32 (batch,
-        guesses, vocabulary_size) out: of the words at those places alone, which saves most of the last product.
+        guesses, vocabulary_size) out. Only the words at these places get logits, which saves most of the last product.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument is not in its range.
 
     Example:
         >>> model = small_bert(1000)
@@ -68,7 +69,7 @@ def small_bert(
     words = keras.Input((length,), dtype="int32", name="words")
     places = keras.Input((guesses(length),), dtype="int32", name="places")
     table = keras.layers.ReversibleEmbedding(
-        vocabulary_size, width, embeddings_initializer=normal(next(seeds)), name="words_table"
+        vocabulary_size, width, embeddings_initializer=table_initializer(next(seeds)), name="words_table"
     )
     x = keras.layers.LayerNormalization(name="norm_words")(Positions(next(seeds), name="positions")(table(words)))
     for number in range(layers):
@@ -78,24 +79,24 @@ def small_bert(
     x = keras.layers.Dense(width, "gelu", kernel_initializer=GlorotUniform(next(seeds)), name="head")(x)
     logits = table(keras.layers.LayerNormalization(name="norm_head")(x), reverse=True)
     model = keras.Model((words, places), logits, name="small_bert")
-    for variable in model.trainable_variables:  # Keras gives all four of an attention the same first numbers
+    for variable in model.trainable_variables:  # Keras gives all four kernels of an attention the same values
         if "attention" in variable.path and variable.path.endswith("kernel"):
             variable.assign(GlorotUniform(next(seeds))(variable.shape))
     return model
 
 
 def attention(x, heads: int, number: int):
-    """Each word's vector becomes a mean of all words' vectors, weighted by how much they have to do with each other."""
+    """Apply self-attention: each word's vector becomes a mean of all words' vectors, weighted by relevance."""
     return keras.layers.MultiHeadAttention(heads, x.shape[-1] // heads, name=f"attention{number}")(x, x)
 
 
 def feed_forward(x, number: int, seeds):
-    """The same small network for each word's vector: four times as wide, and back."""
+    """Apply the same small network to each word's vector, with a hidden layer four times as wide."""
     width = x.shape[-1]
     x = keras.layers.Dense(4 * width, "gelu", kernel_initializer=GlorotUniform(next(seeds)), name=f"wide{number}")(x)
     return keras.layers.Dense(width, kernel_initializer=GlorotUniform(next(seeds)), name=f"narrow{number}")(x)
 
 
-def normal(seed: int):
-    """First weights of a table: as in BERT, but five times as large, for SGD has no step size of its own for each."""
+def table_initializer(seed: int):
+    """Return BERT's initializer, but five times as large, because SGD does not adapt its step size to each weight."""
     return TruncatedNormal(stddev=0.1, seed=seed)

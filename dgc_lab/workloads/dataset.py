@@ -1,4 +1,4 @@
-"""What all lessons train on: images and labels, and the error where they cannot be had."""
+"""Data set of images and labels for all lessons, and the error raised if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dgc_lab.common import LabError, check_text
 
 
 class DataError(LabError):
-    """The data could not be had; the message says what to do."""
+    """Error raised if data cannot be loaded; the message says what to do."""
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What can be trained on parameter servers, as `dgc_lab.parameter_server.Classifier` and `RingGAN` can."""
+    """Task that can be trained on parameter servers, such as `dgc_lab.parameter_server.Classifier` or `RingGAN`."""
 
     examples: tuple
     initial_weights: Callable
@@ -30,7 +30,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels, split once and for all; those of the test are never trained on.
+    """Images and labels with a fixed split into training and test set; the test set is never used for training.
 
     Attributes:
         name: ``"digits"``, ``"mnist"``, ``"fashion_mnist"`` or ``"cifar10"``.
@@ -56,7 +56,7 @@ class Dataset:
         check_text("name", self.name)
 
     def fingerprint(self) -> str:
-        """Eight hexadecimal digits that differ when the examples differ; rows of a sweep carry them."""
+        """Return eight hexadecimal digits of a hash of the examples, which rows of a sweep record."""
         digest = hashlib.sha256()
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
             digest.update(str(array.shape).encode())
@@ -64,16 +64,16 @@ class Dataset:
         return digest.hexdigest()[:8]
 
 
-def given_place(path: str | os.PathLike | None) -> tuple[str, Path | None]:
-    """What says where data lie, the argument ``path`` or ``DGC_LAB_DATA``, in words, and the place or None."""
+def data_location(path: str | os.PathLike | None) -> tuple[str, Path | None]:
+    """Return a description of the setting, ``path`` or ``DGC_LAB_DATA``, and the location of the data or None."""
     name, given = ("path", path) if path is not None else ("DGC_LAB_DATA", os.environ.get("DGC_LAB_DATA") or None)
-    said = f"{name} is {str(given)!r}"
+    setting = f"{name} is {str(given)!r}"
     try:
-        return said, None if given is None else Path(given).expanduser()
-    except RuntimeError as error:  # of a user who has no home
-        raise DataError(f"{said}: {error}") from None
+        return setting, None if given is None else Path(given).expanduser()
+    except RuntimeError as error:  # the user has no home folder
+        raise DataError(f"{setting}: {error}") from None
 
 
 def scaled(images: np.ndarray) -> np.ndarray:
-    """uint8 (n, h, w) to float32 in [0, 1] with a channel axis: (n, h, w, 1)."""
+    """Convert uint8 (n, h, w) to float32 in [0, 1] with a channel axis, (n, h, w, 1)."""
     return (images.astype(np.float32) / 255)[..., np.newaxis]

@@ -1,4 +1,4 @@
-"""The networks of the lessons, as plain Keras 3 models that return logits; all chance in them comes from one seed."""
+"""The networks of the lessons: Keras 3 models that return logits; one seed determines all of their randomness."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dgc_lab.common import check_whole
 
 
 def mnist_cnn(seed: int = 0):
-    """The convolutional network of the published MNIST experiments: 3 274 634 parameters.
+    """Build the convolutional network of the published MNIST experiments: 3 274 634 parameters.
 
-    Convolution 5x5x32, pool, convolution 5x5x64, pool, dense 1024, dropout 0.4, dense 10. First weights and dropout
-    come from ``seed``.
+    Convolution 5x5x32, pool, convolution 5x5x64, pool, dense 1024, dropout 0.4, dense 10. Initial weights and dropout
+    depend on ``seed``.
 
     Returns:
         ``keras.Model``: float32 (batch, 28, 28, 1) in, logits float32 (batch, 10) out.
@@ -22,9 +22,9 @@ def mnist_cnn(seed: int = 0):
 
 
 def digits_cnn(seed: int = 0):
-    """A small convolutional network for digits, (batch, 8, 8, 1): the same build, 38 282 parameters.
+    """Build a small convolutional network for digits, (batch, 8, 8, 1), similar to `mnist_cnn`: 38 282 parameters.
 
-    Convolution 3x3x16, pool, convolution 3x3x32, dense 64, dense 10. The first weights come from ``seed``.
+    Convolution 3x3x16, pool, convolution 3x3x32, dense 64, dense 10. The initial weights depend on ``seed``.
 
     Example:
         >>> digits_cnn().output_shape
@@ -34,11 +34,11 @@ def digits_cnn(seed: int = 0):
 
 
 def wide_digits_cnn(seed: int = 0):
-    """As `digits_cnn`, and its gradient takes longer than to ask a worker for it: 85 066 parameters.
+    """Build a network like `digits_cnn` whose gradient takes longer than scheduling it: 85 066 parameters.
 
-    Convolution 3x3x32, convolution 3x3x64, pool, dense 64, dense 10. On parameter servers the coordinator needs about
-    10 ms to hand out a batch; with batches of 128, a gradient of this network takes as long or longer on one core. The
-    first weights come from ``seed``.
+    Convolution 3x3x32, convolution 3x3x64, pool, dense 64, dense 10. On parameter servers, the coordinator needs about
+    10 ms to schedule a batch on a worker. With batches of 128, a gradient of this network takes at least as long on one
+    core. The initial weights depend on ``seed``.
 
     Example:
         >>> wide_digits_cnn().count_params()
@@ -48,10 +48,10 @@ def wide_digits_cnn(seed: int = 0):
 
 
 def cifar10_cnn(seed: int = 0):
-    """The build of `mnist_cnn` for CIFAR-10's colour photographs, (batch, 32, 32, 3): 1 070 794 parameters.
+    """Build a network like `mnist_cnn` for CIFAR-10's colour photographs, (batch, 32, 32, 3): 1 070 794 parameters.
 
     Convolution 3x3x32, pool, convolution 3x3x64, pool, dense 256, dropout 0.4, dense 10. Lesson 7 has ResNet-20, which
-    learns more of them. First weights and dropout come from ``seed``.
+    is more accurate on them. Initial weights and dropout depend on ``seed``.
 
     Example:
         >>> cifar10_cnn().count_params()
@@ -61,9 +61,9 @@ def cifar10_cnn(seed: int = 0):
 
 
 def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: float = 0.0):
-    """Images of a shape into ten classes, ReLU between the layers, Glorot's uniform first weights as published.
+    """Build a classifier of images into ten classes, with ReLU and Glorot uniform initial weights, as published.
 
-    Each convolution is (filters, size, whether a pool follows); then a dense layer of some width, and the logits.
+    Each convolution is (filters, size, True if a pool follows). A dense layer of ``width`` and the logits follow.
     """
     import keras
 
@@ -71,17 +71,17 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
     layers = keras.layers
     seeds = iter(range(1000 * seed, 1000 * seed + 10))
 
-    def first(activation):
+    def options(activation):
         return {"activation": activation, "kernel_initializer": keras.initializers.GlorotUniform(seed=next(seeds))}
 
     stack = [keras.Input(shape)]
     for number, (filters, size, pool) in enumerate(convolutions, start=1):
-        stack.append(layers.Conv2D(filters, size, padding="same", name=f"conv{number}", **first("relu")))
+        stack.append(layers.Conv2D(filters, size, padding="same", name=f"conv{number}", **options("relu")))
         stack += [layers.MaxPooling2D(name=f"pool{number}")] * pool
-    stack += [layers.Flatten(name="flatten"), layers.Dense(width, name="dense", **first("relu"))]
+    stack += [layers.Flatten(name="flatten"), layers.Dense(width, name="dense", **options("relu"))]
     if dropout:
         stack.append(layers.Dropout(dropout, seed=next(seeds), name="dropout"))
-    return keras.Sequential([*stack, layers.Dense(10, name="logits", **first(None))], name=name)
+    return keras.Sequential([*stack, layers.Dense(10, name="logits", **options(None))], name=name)
 
 
 MODELS = {"digits": digits_cnn, "mnist": mnist_cnn, "fashion_mnist": mnist_cnn, "cifar10": cifar10_cnn}

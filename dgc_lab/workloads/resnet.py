@@ -1,7 +1,7 @@
-"""ResNet-20, the residual network for small images, which learns what to add to its input.
+"""ResNet-20, the residual network for small images: each block adds a learned residual to its input.
 
 Source: He, Zhang, Ren, Sun, arXiv:1512.03385, section 4.2 (CIFAR-10): 3 stages of 3 blocks of two 3x3 convolutions
-with 16, 32 and 64 filters; a shortcut without parameters around each block. First weights: arXiv:1502.01852.
+with 16, 32 and 64 filters, and a shortcut without parameters around each block. Initial weights: arXiv:1502.01852.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ BLOCKS = 3  # in each stage
 
 
 def resnet20(shape: Sequence[int] = (32, 32, 3), classes: int = 10, seed: int = 0) -> keras.Model:
-    """The residual network of 20 layers, for images of any size that can be halved twice.
+    """Build the residual network of 20 layers, for images whose size can be halved twice.
 
     Args:
         shape: height, width and channels of an image, ``(32, 32, 3)`` for CIFAR-10; height and width at least 4.
-        classes: number of them, at least 2.
-        seed: integer from which first weights are drawn.
+        classes: number of classes, at least 2.
+        seed: random seed of the initial weights, an integer.
 
     Returns:
         ``keras.Model``: float32 ``(batch, *shape)`` in, logits float32 (batch, classes) out.
 
     Raises:
-        ValueError: an argument is not as said above.
+        ValueError: an argument is not in its range.
 
     Example:
         >>> model = resnet20()
@@ -53,14 +53,14 @@ def resnet20(shape: Sequence[int] = (32, 32, 3), classes: int = 10, seed: int = 
 
 
 def residual_block(x, filters: int, stride: int, name: str, seeds):
-    """``relu(x + F(x))``, where F is convolution, normalization, relu, convolution, normalization."""
-    change = keras.layers.ReLU()(convolution(x, filters, stride, f"{name}_a", seeds))
-    change = convolution(change, filters, 1, f"{name}_b", seeds)
-    return keras.layers.ReLU()(shortcut(x, filters, stride) + change)
+    """Compute ``relu(x + F(x))``; F is convolution, normalization, relu, convolution, normalization."""
+    residual = keras.layers.ReLU()(convolution(x, filters, stride, f"{name}_a", seeds))
+    residual = convolution(residual, filters, 1, f"{name}_b", seeds)
+    return keras.layers.ReLU()(shortcut(x, filters, stride) + residual)
 
 
 def convolution(x, filters: int, stride: int, name: str, seeds):
-    """A 3x3 convolution without bias, for the normalization after it has one."""
+    """Apply a 3x3 convolution and batch normalization; the convolution has no bias, because the latter has one."""
     x = keras.layers.Conv2D(
         filters, 3, stride, padding="same", use_bias=False, kernel_initializer=HeNormal(next(seeds)), name=name
     )(x)
@@ -68,8 +68,8 @@ def convolution(x, filters: int, stride: int, name: str, seeds):
 
 
 def shortcut(x, filters: int, stride: int):
-    """The input itself; where a block halves the image, every second pixel, and zeros for the new channels."""
+    """Return the input; if the block halves the image, every second pixel, with zeros for the new channels."""
     if stride > 1:
         x = keras.layers.MaxPooling2D(1, stride)(x)
-    more = filters - x.shape[-1]
-    return keras.ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else x
+    added = filters - x.shape[-1]
+    return keras.ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, added)]) if added else x

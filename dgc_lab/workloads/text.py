@@ -1,6 +1,6 @@
-"""Text that is there without a network, as word numbers for a language model: CPython's own language reference.
+"""Word numbers for a language model, from a text that needs no download: CPython's own language reference.
 
-Its topics repeat each other's paragraphs, so the text is made of the distinct ones, and whole paragraphs are held out.
+Its topics repeat paragraphs of each other, so the text contains each paragraph once. Whole paragraphs are held out.
 
 Lesson 7.
 """
@@ -17,24 +17,27 @@ import numpy as np
 from dgc_lab.common import check_list, check_text, check_whole
 from dgc_lab.workloads.dataset import DataError
 
-HELD_OUT = 0.1  # of the paragraphs, for testing
+HELD_OUT = 0.1  # share of the paragraphs for testing
 UNKNOWN, MASK = "[UNK]", "[MASK]"
 SPECIAL = (UNKNOWN, MASK)  # numbers 0 and 1
-# A word, a number, or one sign as often as it is repeated (a line of dashes is one token).
+# A word, a number, or a sign with its repetitions (a line of dashes is one token).
 TOKEN = re.compile(r"[^\W\d_]+|\d+|([\W_])\1*")
 
 
 def tokens(text: str) -> list[str]:
-    """The words, numbers and signs of a text, in order, a repeated sign as one; white space is forgotten."""
+    """Return the words, numbers and signs of a text in order, a repeated sign as one, without white space."""
     return [match.group() for match in TOKEN.finditer(text) if not match.group().isspace()]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words and their numbers; what is not among them is ``[UNK]``, number 0, and ``[MASK]`` is number 1.
+    """Words and their numbers: ``[UNK]``, number 0, stands for unknown words, and ``[MASK]`` is number 1.
 
     Attributes:
-        words: by number, the two special ones first, none twice; else a ValueError.
+        words: distinct words in the order of their numbers, the two special ones first.
+
+    Raises:
+        ValueError: ``words`` does not begin with the special words, or has a word twice.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog and the bird", least=2)
@@ -50,11 +53,11 @@ class Vocabulary:
         for word in check_list("words", self.words):
             check_text("words", word)
         if tuple(self.words[: len(SPECIAL)]) != SPECIAL or len(set(self.words)) < len(self.words):
-            raise ValueError(f"words must begin with {', '.join(SPECIAL)} and name each once, got {self.words[:5]}...")
+            raise ValueError(f"words must begin with {', '.join(SPECIAL)} and be distinct, got {self.words[:5]}...")
 
     @classmethod
     def of(cls, text: str, least: int = 5) -> Vocabulary:
-        """The words that a text has at least ``least`` times, the most frequent first; ties by the alphabet."""
+        """Make a vocabulary of the words that occur at least ``least`` times, by frequency, then alphabetically."""
         check_whole("least", least, 1)
         counts = collections.Counter(tokens(text))
         frequent = sorted((word for word in counts if counts[word] >= least), key=lambda word: (-counts[word], word))
@@ -65,15 +68,15 @@ class Vocabulary:
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
-        """Number of each word."""
+        """Numbers by word."""
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str) -> np.ndarray:
-        """The number of each of the text's tokens, int32 (tokens,)."""
+        """Return the number of each token of the text, int32 (tokens,)."""
         return np.array([self.numbers.get(token, 0) for token in tokens(text)], np.int32)
 
     def decode(self, numbers) -> str:
-        """The words of these numbers with a space between them; a ValueError for a number that no word has."""
+        """Return the words with these numbers, separated by spaces; raise ValueError if a number has no word."""
         numbers = [int(number) for number in np.asarray(numbers).ravel()]
         wrong = [number for number in numbers if not 0 <= number < len(self)]
         if wrong:
@@ -83,7 +86,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text cut into int32 sequences of word numbers, (sequences, length); the vocabulary is of the training part."""
+    """Text as int32 sequences of word numbers, (sequences, length), with the vocabulary of the training part."""
 
     vocabulary: Vocabulary
     train: np.ndarray
@@ -91,35 +94,38 @@ class Corpus:
 
 
 def python_reference() -> str:
-    """Python's language reference as ``help()`` shows it, each paragraph once; a DataError where it is missing.
+    """Return Python's language reference as ``help()`` shows it, each paragraph once.
 
-    Source: `pydoc_data.topics`, made from https://docs.python.org/3/reference (PSF License).
+    Raises DataError if this Python does not include it.
+
+    References:
+        `pydoc_data.topics`, generated from https://docs.python.org/3/reference (PSF License)
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise DataError("this Python has no pydoc_data.topics: give a text of your own, corpus(text)") from error
+        raise DataError("this Python has no pydoc_data.topics: pass your own text, as in corpus(text)") from error
     return "\n\n".join(dict.fromkeys(paragraph for topic in sorted(topics) for paragraph in paragraphs(topics[topic])))
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, each with single spaces in place of its white space."""
+    """Return the paragraphs of a text, with all white space in them replaced by single spaces."""
     stripped = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
     return [paragraph for paragraph in stripped if paragraph]
 
 
 def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int = 0) -> Corpus:
-    """Cut a text into sequences, a tenth of its paragraphs held out for testing.
+    """Split a text into sequences, with a tenth of its paragraphs held out for testing.
 
     Args:
-        text: what to learn from, paragraphs with an empty line between them; `python_reference` if None.
-        length: words in a sequence, at least 2; what is left over at the end is dropped.
-        least: words that occur less often in the training part are ``[UNK]``.
-        seed: integer from which the paragraphs to hold out are drawn.
+        text: paragraphs separated by empty lines; `python_reference` if None.
+        length: number of words in a sequence, at least 2; an incomplete last sequence is dropped.
+        least: words that occur less often in the training part become ``[UNK]``.
+        seed: random seed of the choice of held-out paragraphs, an integer.
 
     Raises:
-        ValueError: an argument is not as said above, or the text is too short for a sequence of each kind.
-        DataError: no text is given and this Python has none.
+        ValueError: an argument is not in its range, or the text is too short for one sequence in each part.
+        DataError: ``text`` is None, and this Python does not include its reference.
 
     Example:
         >>> words = corpus()
@@ -138,5 +144,6 @@ def corpus(text: str | None = None, length: int = 16, least: int = 5, seed: int 
     numbers = [vocabulary.encode(part) for part in parts]
     sequences = [part[: len(part) // length * length].reshape(-1, length) for part in numbers]
     if not all(map(len, sequences)):
-        raise ValueError(f"text must have {length} words to train on and as many held out; it has too few")
+        counts = " and ".join(str(len(part)) for part in numbers)
+        raise ValueError(f"text must have {length} words to train on and as many held out, got {counts}")
     return Corpus(vocabulary, *sequences)

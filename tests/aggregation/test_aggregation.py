@@ -93,9 +93,9 @@ def test_unfit_addends_are_refused(method):
     function = aggregation.METHODS[method]
     with pytest.raises(ValueError, match="at least one tensor, got none"):
         function([])
-    with pytest.raises(ValueError, match="one dtype, got float32 first and float16 at place 1"):
+    with pytest.raises(ValueError, match="one dtype, got float32 first and float16 at index 1"):
         function([tf.ones([2]), tf.ones([2], tf.float16)])
-    with pytest.raises(ValueError, match=r"one shape, got \(2,\) first and \(3,\) at place 1"):
+    with pytest.raises(ValueError, match=r"one shape, got \(2,\) first and \(3,\) at index 1"):
         function([tf.ones([2]), tf.ones([3])])
     with pytest.raises(ValueError, match="floating point, got int32"):
         function([tf.constant([1])])
@@ -122,7 +122,7 @@ def test_unknown_names_and_numbers_are_refused():
 
 def test_more_addends_than_fit_in_memory_are_refused_before_any_work():
     with pytest.raises(
-        ValueError, match=r"must fit in memory: 1000000 addends of 1000000000 elements need 3.2e\+07 GB"
+        ValueError, match=r"must fit in memory, got 1000000 addends of 1000000000 elements: they need 3.2e\+07 GB"
     ):
         aggregation.make_addends(1_000_000, size=10**9)
 
@@ -153,7 +153,7 @@ def test_relative_error_of_the_smallest_and_largest_numbers(size):
 
 @pytest.mark.parametrize("exact", [math.inf, math.nan])
 def test_an_exact_sum_is_finite(exact):
-    with pytest.raises(ValueError, match="exact must hold finite numbers only"):
+    with pytest.raises(ValueError, match="exact must contain only finite numbers"):
         rounding.relative_error([1.0], [exact])
 
 
@@ -168,7 +168,7 @@ def test_relative_error_by_closed_form():
 
 @pytest.mark.parametrize("addends", [[1.5e308, 1.5e308], [math.inf, -math.inf]])
 def test_a_sum_that_float64_does_not_hold_is_refused(addends):
-    with pytest.raises(ValueError, match=r"addends must have sums that float64 holds, got .*(overflow|-inf)"):
+    with pytest.raises(ValueError, match=r"addends must have sums that float64 can represent, got .*(overflow|-inf)"):
         rounding.errors([tf.constant([addend], tf.float64) for addend in addends])
 
 
@@ -315,7 +315,7 @@ def test_arranged_sums_have_the_depth_they_say(count):
     for shape, expected in depths.items():
         with tf.Graph().as_default():
             addends = [tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(count)]
-            assert gradient_graph.depth(gradient_graph.sum_nodes(sum_speed.arranged(addends, shape))) == expected
+            assert gradient_graph.depth(gradient_graph.sum_nodes(sum_speed.build_sum(addends, shape))) == expected
 
 
 def test_time_sums_and_crossing():

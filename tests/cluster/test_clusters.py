@@ -28,7 +28,7 @@ from dgc_lab.cluster import (
     stop_requested,
 )
 from dgc_lab.cluster.calls import explain
-from dgc_lab.cluster.processes import interrupt_held_back, is_running, kill
+from dgc_lab.cluster.processes import defer_sigint, is_running, kill
 from dgc_lab.cluster.rank import RemoteError
 from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
@@ -261,7 +261,7 @@ def test_what_a_notebook_shows_of_a_failed_cell_says_that_all_were_killed(two_ra
         two_ranks.run_cell(cell)
     trace, after = caught.value._render_traceback_()
     assert trace.startswith("[rank 0] Traceback")
-    assert after == "one of the ranks failed, the others did not come back and were killed. restart() brings all back"
+    assert after == "one of the ranks failed; the others did not return and were killed. restart() brings all back"
     assert two_ranks.restart().ready
 
 
@@ -373,7 +373,7 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
 
     monkeypatch.setattr(two_ranks, "grace", 1)
     monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 4)
-    monkeypatch.setattr(process_group, "MESSAGES_A_LOOK", 20)  # and each look receives twice
+    monkeypatch.setattr(process_group, "MESSAGES_PER_POLL", 20)  # and each poll receives twice
     for number, _ in enumerate(two_ranks.stream(flood)):
         # Some forty can still come of what the connection holds: longer than the grace, shorter than all patience.
         time.sleep(2.5 if number == 0 else 0.15 if number <= 40 else 0.04)
@@ -489,7 +489,7 @@ def test_death_of_a_rank_at_the_start_is_said_at_once(horovod):
         return [process for process in new.values() if process.ppid() in new]
 
     began = time.monotonic()
-    died = r"(a process ended before all were there|rank [01] died|rank [01] ended)[\s\S]*start\(\)"
+    died = r"(a process ended before all processes had connected|rank [01] died|rank [01] ended)[\s\S]*start\(\)"
     with pytest.raises(LabError, match=died):
         HorovodRanks(2, progress=kill_the_first).start()
     over.set()
@@ -525,7 +525,10 @@ def test_everything_listens_on_loopback_only(two_ranks):
     assert {pid for pid, _ in here} <= set(members), "and nothing else does"
 
 
-@pytest.mark.skipif(private_network.why_not() is not None, reason=f"no private network: {private_network.why_not()}")
+@pytest.mark.skipif(
+    private_network.unavailable_reason() is not None,
+    reason=f"no private network: {private_network.unavailable_reason()}",
+)
 def test_no_port_of_a_rank_can_be_reached_from_outside_nor_the_rendezvous(two_ranks, neighbour):
     def meeting():
         return int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
@@ -554,7 +557,7 @@ def test_the_hosts_own_name_leads_to_the_ranks(two_ranks):
 
 
 def test_without_a_private_network_the_ranks_run_and_a_warning_tells(horovod, monkeypatch):
-    monkeypatch.setattr(private_network, "why_not", lambda: "forbidden here")
+    monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden here")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with HorovodRanks(2, progress=None) as ranks:
@@ -601,7 +604,7 @@ def test_ranks_that_are_forgotten_end(two_ranks):
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
         ({"cluster": 1, "client": 2}, "cluster and client must not both be given"),
-        ({"address": "10.0.0.1"}, "address and interface go together, got '10.0.0.1' and None"),
+        ({"address": "10.0.0.1"}, "address and interface must be given together, got '10.0.0.1' and None"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -614,7 +617,7 @@ def test_time_limit_warning_and_progress(horovod):
     ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=said.append)
     with (
         pytest.warns(UserWarning, match=f"{cores() + 1} ranks share {cores()} cores"),
-        pytest.raises(LabError, match="the time limit passed before all were there"),
+        pytest.raises(LabError, match="the time limit passed before all processes had connected"),
     ):
         ranks.start()
     assert said == ["importing TensorFlow and Horovod, once for all ranks"]
@@ -715,7 +718,7 @@ def test_engines_that_run_already_join_and_are_left_running(own_cluster):
             found = pids(ranks)
         assert all(there(pid) for pid in found)
     assert len(own_cluster.ids) == 2
-    with pytest.raises(LabError, match="3 ranks need as many engines, the client has 2"):
+    with pytest.raises(LabError, match="client must have at least 3 engines, got 2"):
         HorovodRanks(3, client=own_cluster, progress=None).start()
 
 
@@ -823,7 +826,7 @@ def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(signal, "signal", install_and_interrupt)
-    with pytest.raises(KeyboardInterrupt), interrupt_held_back():
+    with pytest.raises(KeyboardInterrupt), defer_sigint():
         done.append("the deed")
     assert done == ["the deed"]
     assert signal.getsignal(signal.SIGINT) is usual

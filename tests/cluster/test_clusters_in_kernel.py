@@ -91,7 +91,7 @@ def test_cells_on_all_ranks_and_on_one(with_ranks):
     assert error[0] == "NameError", "the ranks' variables are not the notebook's"
     for wrong, message in (
         ("%%rank 2\n1", "rank must be a whole number from 0 to 1, got 2"),
-        ("%%rank all\n1", "%%rank takes numbers of ranks, as %%rank 1 or %%rank 0,2, got 'all'"),
+        ("%%rank all\n1", "%%rank takes rank numbers, as in %%rank 1 or %%rank 0,2, got 'all'"),
         ("%%px --targets 1\n1", "%%px takes --rank and numbers"),
     ):
         _, error = with_ranks.run(wrong)

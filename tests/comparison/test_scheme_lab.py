@@ -129,7 +129,7 @@ def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkey
 @pytest.mark.parametrize(
     ("control", "value", "message"),
     [
-        ("schemes", "", "schemes must hold at least one scheme"),
+        ("schemes", "", "schemes must name at least one scheme"),
         ("schemes", "dense nonsense", "schemes must be one of .*, got .*nonsense"),
         ("schemes", "qsgd:levels=x", "levels of qsgd must be a number"),
         ("seeds", "one", "seeds must be whole numbers such as 0, 1, 2, got .*one"),
@@ -152,8 +152,8 @@ def test_what_cannot_be_run_is_named(lab, control, value, message):
     [
         (whole, r"mine must be a Scheme or a list of them"),
         ([3], "mine must be a Scheme or a list of them, as in Scheme.step., got 3"),
-        ([Scheme(whole), Scheme(whole)], "mine must have names of their own.*got 'whole' again"),
-        (Scheme(whole, name="dense"), "got 'dense' again"),
+        ([Scheme(whole), Scheme(whole)], "mine must have new, distinct names.*got 'whole'"),
+        (Scheme(whole, name="dense"), "got 'dense'"),
     ],
 )
 def test_what_is_no_scheme_of_ones_own_is_named(mine, message):
@@ -225,7 +225,7 @@ def test_a_search_alone_gives_an_empty_table_in_a_terminal_too(capsys):
 
 
 def test_errors_of_a_gradient_of_zeros_are_shares_of_nothing():
-    with pytest.raises(ValueError, match="gradient must hold something other than zeros"):
+    with pytest.raises(ValueError, match="gradient must have a nonzero element, got only zeros"):
         error_table({"sign": sign()}, np.zeros(4, np.float32), draws=2)
 
 
@@ -259,9 +259,9 @@ def test_the_knob_loses_no_digits(lab):
 def test_ones_own_scheme_is_named_once_and_has_a_name(lab, tmp_path):
     widget = lab(mine=Scheme(functools.partial(whole)))
     assert widget.scheme.options[0] == "mine"
-    with pytest.raises(ValueError, match="mine must have names of their own"):
+    with pytest.raises(ValueError, match="mine must have new, distinct names"):
         SchemeLab(mine=Scheme(whole, name="!!!"))
-    with pytest.raises(ValueError, match="mine must have names where out keeps their rows"):
+    with pytest.raises(ValueError, match="mine must have names if out is given"):
         SchemeLab(mine=Scheme(whole), out=tmp_path / "rows.jsonl")
     widget.schemes.value = "nonsense"
     with pytest.raises(ValueError, match=r"schemes must be one of mine, dense, .* got 'nonsense'"):
@@ -285,9 +285,9 @@ def test_errors_of_a_gradient_do_not_depend_on_its_size(size):
 @pytest.mark.parametrize(
     ("scheme", "gradient", "message"),
     [
-        (sign(), [np.inf, 1.0], "gradient must hold finite numbers only"),
-        (sign(), [np.nan, 1.0], "gradient must hold finite numbers only"),
-        (qsgd(1), [1e20, -1e19], "gradient must be small enough for it, which makes NaN or infinity of it"),
+        (sign(), [np.inf, 1.0], "gradient must be finite, got NaN or infinity"),
+        (sign(), [np.nan, 1.0], "gradient must be finite, got NaN or infinity"),
+        (qsgd(1), [1e20, -1e19], "gradient must be small enough for it, which returned NaN or infinity"),
     ],
 )
 def test_a_gradient_without_a_bias_is_named(scheme, gradient, message):
@@ -318,5 +318,5 @@ def test_every_allreduce_of_a_step_has_to_begin():
 
 
 def test_rows_of_two_data_sets_have_no_mean():
-    with pytest.raises(ValueError, match="rows must be of one data set, got digits, mnist"):
+    with pytest.raises(ValueError, match="rows must be from one data set, got digits, mnist"):
         scheme_table(scheme_rows("digits") + scheme_rows("mnist"))

@@ -310,7 +310,7 @@ def test_without_a_fence_nothing_is_graded_unless_that_is_said(tmp_path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))  # where there is no command that makes one
     first_way.cache_clear()
     try:
-        with pytest.raises(LabError, match=r"allows no fence \(the command unshare is not here\).*--unfenced"):
+        with pytest.raises(LabError, match=r"allows no fence \(the command unshare is not installed\).*--unfenced"):
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading")
         with pytest.raises(LabError, match="no exercise"):  # it goes on to the next question
             grading.grade(tmp_path, "04_masking", tmp_path, tmp_path / "grading", unfenced=True, say=list)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from dgc_lab.cluster import HorovodRanks, RankDied, RankFailed
-from dgc_lab.common import SEALED, LabError, load_arrays
+from dgc_lab.common import TRAILER_SIZE, LabError, load_arrays
 from dgc_lab.compression import DGCConfig
 from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
 
@@ -249,7 +249,7 @@ def test_a_list_that_leaves_out_arrays_is_told_without_a_sha_256_too(tmp_path):
     assert list(load_arrays(file)) == ["weights", "step"]
     whole = file.read_bytes()
     file.write_bytes(whole[:-14] + bytes(14))  # no entries, of no bytes, at the file's beginning
-    with pytest.raises(LabError, match=r"is damaged \(its list of arrays is not whole\)"):
+    with pytest.raises(LabError, match=r"is damaged \(its list of arrays is incomplete\)"):
         load_arrays(file)
 
 
@@ -269,7 +269,7 @@ def test_a_bit_that_turned_is_told_wherever_it_is(tmp_path):
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
         files = RankFiles(tmp_path, OneWorker(), variables, {})
-        if size == len(whole) - SEALED:  # without its SHA-256 it is a file as version 1.0.0 wrote it
+        if size == len(whole) - TRAILER_SIZE:  # without its SHA-256 it is a file as version 1.0.0 wrote it
             assert files.restore() == 1
             continue
         with pytest.raises(LabError, match="is damaged"):

@@ -100,7 +100,7 @@ def test_horovodrun_needs_a_command_and_a_number():
 
 
 def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
-    monkeypatch.setattr(private_network, "why_not", lambda: "forbidden")
+    monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden")
     with pytest.raises(LabError, match=r"no private network \(forbidden\).*reachable=True"):
         launcher.horovodrun(2, "python")
 
@@ -108,7 +108,7 @@ def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
 @pytest.fixture
 def private(horovod):
     """Horovod, and a network of its own for it."""
-    if reason := private_network.why_not():
+    if reason := private_network.unavailable_reason():
         pytest.skip(reason)
 
 
@@ -141,7 +141,7 @@ def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
         "RuntimeError: Process name: 1",
     ]
     last = [two_at_once[0], "[1]<stderr>:error: no disk", two_at_once[-1]]
-    assert launcher.last_words(two_at_once).split("\n") == last
+    assert launcher.last_lines(two_at_once).split("\n") == last
     assert "File " not in str(caught.value)
 
 

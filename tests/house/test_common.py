@@ -57,7 +57,7 @@ def test_without_a_home_a_folder_of_ones_own_is_asked_for(monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     for name in ("HOME", "DGC_LAB_CACHE", "KERAS_HOME", "DGC_LAB_DATA"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(LabError, match="there is no home folder: set DGC_LAB_CACHE to a folder of yours"):
+    with pytest.raises(LabError, match="there is no home folder: set DGC_LAB_CACHE to the path of a folder"):
         cache_folder()
     with pytest.raises(DataError, match=r"could not be downloaded \(there is no home folder.*set DGC_LAB_DATA"):
         load("mnist")

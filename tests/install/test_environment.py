@@ -168,7 +168,7 @@ def test_nothing_of_another_source_runs(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     (tmp_path / "to").mkdir()
-    with pytest.raises(build_horovod.BuildError, match=r"another SHA-256 than 92a43f5a.*: not built"):
+    with pytest.raises(build_horovod.BuildError, match=r"must have SHA-256 92a43f5a.*: not built"):
         build_horovod.fetch(tmp_path / "to")
     assert not ran.exists()
 
@@ -207,7 +207,7 @@ def test_a_source_in_which_ranks_try_otherwise_is_not_built(tmp_path):
     source = tmp_path / horovod_source.RENDEZVOUS_SOURCE
     source.parent.mkdir(parents=True)
     source.write_text("#define MAX_RETRY_TIMES 5\n")
-    with pytest.raises(horovod_source.BuildError, match=r"http_store\.h says 0 times that ranks try 3 times"):
+    with pytest.raises(horovod_source.BuildError, match=r"http_store\.h must define MAX_RETRY_TIMES .* found 0 times"):
         horovod_source.keep_trying(tmp_path)
 
 

@@ -114,8 +114,8 @@ def test_synchronous_workers_are_one_with_the_joined_batch():
     ("records", "message"),
     [
         ([], r"got none for 'records'"),
-        ([record(0, 0, 0)], r"whole training of 2 gradients, got 1 in 1 updates up to number 0"),
-        ([record(0, 0, 0), record(1, 0, 2)], r"whole training of 2 gradients, got 2 in 2 updates up to number 2"),
+        ([record(0, 0, 0)], r"complete training of 2 gradients, got 1 in 1 updates up to number 0"),
+        ([record(0, 0, 0), record(1, 0, 2)], r"complete training of 2 gradients, got 2 in 2 updates up to number 2"),
     ],
 )
 def test_records_of_no_whole_training(records, message):
@@ -159,13 +159,13 @@ def test_bisection_finds_the_stable_rate(staleness):
 
 @pytest.mark.parametrize("updates", [1, 2])
 def test_of_too_few_updates_there_is_no_stable_rate(updates):
-    with pytest.raises(ValueError, match=rf"records must hold 3 updates or more, got {updates}"):
+    with pytest.raises(ValueError, match=rf"records must have at least 3 updates, got {updates}"):
         largest_stable_rate([record(update, update, update) for update in range(updates)])
 
 
 def test_a_part_of_a_run_has_no_stable_rate():
     records = simulate(Schedule("asynchronous"), 16, 160, COSTS)
-    with pytest.raises(ValueError, match=r"records must be those from the first update on"):
+    with pytest.raises(ValueError, match=r"records must start with the first update"):
         largest_stable_rate(records[40:])
 
 

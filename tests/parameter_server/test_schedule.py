@@ -69,8 +69,8 @@ def test_staleness_of_updates_with_several_gradients():
     ("events", "message"),
     [
         ([("write", "a")], r"event must be one of read, update, got 'write'"),
-        ([("update", "a")], r"events must read for a gradient before its update, got 'a'"),
-        ([("read", "a"), ("read", "a")], r"events must read for each gradient once, got 'a' again"),
+        ([("update", "a")], r"events must read weights for a gradient before its update, got 'a'"),
+        ([("read", "a"), ("read", "a")], r"events must read weights for each gradient once, got 'a' again"),
         ([("read", "a"), ("update", "a"), ("update", "a")], r"events must apply each gradient once, got 'a' again"),
     ],
 )
@@ -114,7 +114,7 @@ def test_tables_of_a_run_made_by_hand():
 
 
 def test_runs_without_records():
-    with pytest.raises(ValueError, match=r"runs must name at least one run, got none"):
+    with pytest.raises(ValueError, match=r"runs must have at least one run, got none"):
         event_log.summary({}, 32)
     with pytest.raises(ValueError, match=r"at least one gradient each, got none for 'a'"):
         event_log.summary({"a": []}, 32)
@@ -124,7 +124,7 @@ def test_runs_without_records():
 
 def test_a_dropped_gradient_has_no_staleness():
     dropped = GradientEvent(0, 0, 0, 0, 1, 1, version=3, update=DROPPED, loss=2.3)
-    with pytest.raises(ValueError, match=r"update must be that of the gradient, got -1: a dropped one has no stalen"):
+    with pytest.raises(ValueError, match=r"update must be the number of an update, got -1: a dropped gradient has"):
         _ = dropped.staleness
 
 
@@ -321,7 +321,7 @@ def test_runs_from_which_no_costs_follow():
     one = GradientEvent(0, 0, 0.0, 1.0, 2.0, 3.0, 0, 0, 2.0)
     with pytest.raises(ValueError, match=r"two gradients of one worker, got 1"):
         StepCosts.measured([one])
-    with pytest.raises(ValueError, match=r"no other worker's ended, got 1 and 0 of 2"):
+    with pytest.raises(ValueError, match=r"no other worker finished one, got 1 and 0 of 2"):
         StepCosts.measured(
             [GradientEvent(0, 0, 0.0, 1.0, 2.0, 5.0, 0, 0, 2.0), GradientEvent(1, 1, 0.5, 3.0, 4.0, 6.0, 0, 1, 2.0)]
         )
@@ -363,7 +363,7 @@ def test_impossible_costs(arguments, message):
         ({"workers": 1025}, r"workers must be a whole number from 1 to 1024, got 1025"),
         ({"gradients": 0}, r"gradients must be a whole number from 1 to 1000000, got 0"),
         ({"seed": -1}, r"seed must be a whole number from 0"),
-        ({"schedule": Schedule("backup workers", backup=2)}, r"backup must be below the 2 workers, got 2"),
+        ({"schedule": Schedule("backup workers", backup=2)}, r"backup must be below 2, the number of workers, got 2"),
         ({"schedule": Schedule(stragglers=(Straggler(2),))}, r"stragglers must be among workers 0 to 1, got 2"),
     ],
 )
@@ -480,7 +480,7 @@ def test_losses_by_time_and_by_gradients(measured_like):
             assert y[1] == pytest.approx(1.995)
             np.testing.assert_allclose(y[19:], 2.0 - (np.arange(19, 90) - 9.5) / 100)
     assert "synchronous: 2.000 at first, 1.205 after 90 gradients" in by_gradients.alt
-    with pytest.raises(ValueError, match=r"runs must hold losses, got none for 'simulated'"):
+    with pytest.raises(ValueError, match=r"runs must have losses, got none for 'simulated'"):
         schedule_pictures.loss_curves({"simulated": simulate(Schedule(), 2, 4, COSTS)})
     with pytest.raises(ValueError, match=r"by must be one of seconds, gradients, got 'steps'"):
         schedule_pictures.loss_curves(measured_like, by="steps")
@@ -498,7 +498,7 @@ def test_throughput_bars(measured_like):
     widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
     np.testing.assert_allclose(widths, [*frame["samples/s"], *frame["gradients/s"]])
     assert f"asynchronous: samples/s {frame.loc['asynchronous', 'samples/s']:,.0f}, gradients/s" in picture.alt
-    with pytest.raises(ValueError, match=r"table must hold at least one number, got 0 rows"):
+    with pytest.raises(ValueError, match=r"table must have at least one number, got 0 rows"):
         bars(frame.iloc[:0], "a second")
 
 
@@ -514,5 +514,5 @@ def test_scale_tells_simulated_from_measured(measured_like):
     assert [line.get_xdata().tolist() for line in speeds.lines if line not in marks] == [[2, 4, 8]] * 4
     assert "asynchronous, measured: 3 workers" in picture.alt
     assert "asynchronous, simulated: 8 workers" in picture.alt
-    with pytest.raises(ValueError, match=r"frame must hold at least one row, got none"):
+    with pytest.raises(ValueError, match=r"frame must have at least one row, got none"):
         schedule_pictures.by_workers(simulated.iloc[:0])

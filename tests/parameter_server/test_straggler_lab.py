@@ -222,14 +222,14 @@ def unstarted():
     ("values", "message"),
     [
         ({"gradients": 0}, "gradients must be a whole number from 1"),
-        ({"gradients": 25}, "gradients must be a multiple of the 2 workers, got 25"),
-        ({"gradients": 2, "workers": 4}, "gradients must be at least one for each of 4 workers, got 2"),
+        ({"gradients": 25}, "gradients must be a multiple of 2, the number of workers, got 25"),
+        ({"gradients": 2, "workers": 4}, "gradients must be at least 4, one for each worker, got 2"),
         ({"batch": 0}, "batch must be a whole number from 1"),
         ({"learning_rate": 0}, "learning_rate must be above 0"),
         ({"momentum": 1}, "momentum must be at least 0 and below 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"mode": "bounded staleness", "bound": -1}, "bound must be a whole number from 0"),
-        ({"mode": "backup workers", "workers": 1}, "backup must be below the 1 workers, got 1"),
+        ({"mode": "backup workers", "workers": 1}, "backup must be below 1, the number of workers, got 1"),
     ],
 )
 def test_wrong_values_are_said_and_nothing_starts(unstarted, values, message):
@@ -271,10 +271,10 @@ def test_first_values_that_no_control_takes_are_refused(values, message):
 
 
 def test_a_machine_without_private_networks_is_said(unstarted, monkeypatch):
-    monkeypatch.setattr("dgc_lab.cluster.private_network.why_not", lambda: "forbidden")
+    monkeypatch.setattr("dgc_lab.cluster.private_network.unavailable_reason", lambda: "forbidden")
     press(unstarted, "run")
     assert unstarted.wait(60)
-    assert "reachable=True starts them so" in said(unstarted)
+    assert "Pass reachable=True to start them anyway" in said(unstarted)
     assert 'role="alert"' in unstarted.message.value
     with pytest.raises(LabError, match="no private network"):
         unstarted.run()

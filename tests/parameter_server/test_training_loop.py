@@ -160,7 +160,7 @@ def test_the_records_make_the_same_training_again(servers, mode):
 def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():
     with ParameterServers(1, progress=None) as servers:
         ends = [trained(servers, mode) for mode in MODES[:3]]
-        with pytest.raises(FunctionFailed, match="backup must be below the 1 workers, got 1"):
+        with pytest.raises(FunctionFailed, match="backup must be below 1, the number of workers, got 1"):
             trained(servers, "backup workers")
     for records, _, end in ends:
         assert {record.staleness for record in records} == {0}
@@ -300,8 +300,8 @@ def test_bad_settings(arguments, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (AsyncConfig(gradients=61), "gradients must be a multiple of the 2 workers, got 61"),
-        (AsyncConfig(gradients=1), "gradients must be at least one for each of 2 workers, got 1"),
+        (AsyncConfig(gradients=61), "gradients must be a multiple of 2, the number of workers, got 61"),
+        (AsyncConfig(gradients=1), "gradients must be at least 2, one for each worker, got 1"),
         (AsyncConfig(Schedule(stragglers=(Straggler(2),))), "stragglers must be among workers 0 to 1, got 2"),
     ],
 )
@@ -319,7 +319,7 @@ def with_state():
 
 
 def test_a_model_that_cannot_be_put_on_servers(servers):
-    with pytest.raises(FunctionFailed, match=r"nothing but weights that gradients train, got .*moving_mean.*seed"):
+    with pytest.raises(FunctionFailed, match=r"only trainable variables, got .*moving_mean.*seed"):
         list(servers.stream(train, Classifier(with_state, load("digits")), SETTINGS))
 
 
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_another_training(servers, tmp_path):
     assert trained(servers)[2].gradients == 60
     list(servers.stream(train, DIGITS, SETTINGS, str(file)))
     other = dataclasses.replace(SETTINGS, seed=1)
-    with pytest.raises(FunctionFailed, match=r"checkpoint .* is of a training with .*seed=0, .*not .*seed=1"):
+    with pytest.raises(FunctionFailed, match=r"checkpoint .* is from a training with .*seed=0, .*not .*seed=1"):
         list(servers.stream(train, DIGITS, other, str(file)))
     asynchronous = dataclasses.replace(SETTINGS, schedule=Schedule("asynchronous"))
     with pytest.raises(FunctionFailed, match=r"mode=synchronous, gradients an update=2.* not mode=asynchronous"):

@@ -180,9 +180,9 @@ def test_what_replicas_cannot_combine_is_named():
     assert combined_weights(strategy(2), [[one], [3 * one]], "MEAN")[0].tolist() == [2.0]
     images, labels = np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32)
     for order, told in (
-        (np.full((1, 2, 3), 4), "order must hold places of the 4 images, got 4 to 4"),
-        (np.full((1, 2, 3), -1), "order must hold places of the 4 images, got -1"),
-        (np.zeros((1, 2, 3)), "order must hold places"),
+        (np.full((1, 2, 3), 4), "order must hold indices of the 4 images, got 4 to 4"),
+        (np.full((1, 2, 3), -1), "order must hold indices of the 4 images, got -1"),
+        (np.zeros((1, 2, 3)), "order must hold indices"),
         (np.zeros((1, 2, 0), int), "order must have shape"),
     ):
         with pytest.raises(ValueError, match=told):
@@ -211,9 +211,7 @@ except TooLate as error:
 print(mirrored(1).num_replicas_in_sync)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert "TensorFlow has started with 1 CPU device, and 4 are asked for. Restart the kernel" in done.stdout, (
-        done.stderr
-    )
+    assert "TensorFlow has started with 1 CPU device, but 4 are needed. Restart the kernel" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == "1", "one replica needs no devices"
 
 

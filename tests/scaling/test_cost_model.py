@@ -257,7 +257,7 @@ def test_no_figure_is_negative_where_the_measurements_pull_it_there():
         (lambda: Measured("star", 2, 1, 1, 1), r"collective must be one of ring, allgather, got 'star'"),
         (lambda: Measured("ring", 1, 1, 1, 1), r"workers must be a whole number of at least 2, got 1"),
         (lambda: Measured("ring", 2, 1, 1, 0), r"seconds must be above 0, got 0"),
-        (lambda: fit(rows_of(Link(1))[:1]), r"rows must be at least 2, got 1"),
+        (lambda: fit(rows_of(Link(1))[:1]), r"rows must contain at least 2 exchanges, got 1"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

@@ -254,7 +254,7 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: times_of("GPT", HERE), r"model must be one of mnist_cnn, ResNet-50, BERT-base, got 'GPT'"),
         (lambda: Workload(10, math.nan), r"compute must be above 0, got nan"),
         (lambda: Workload(10, 1.0, selection=-1), r"selection must be at least 0, got -1"),
-        (lambda: scale_tables.times_over_links([]), r"rows must hold steps without exchange and of DGC at ratio 0.001"),
+        (lambda: scale_tables.times_over_links([]), r"rows must include no-exchange and DGC steps at ratio 0.001"),
         (lambda: selection_times(0), r"elements must be a whole number from 1 to 1073741824, got 0"),
         (lambda: selection_times(10, [1.0]), r"ratios must be above 0 and below 1, got 1.0"),
         (lambda: scale_pictures.age_histograms([]), r"rows must hold at least one thing, got \[\]"),

@@ -14,7 +14,7 @@ from faults.plan import Fault, fault
 PROGRAM = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from dgc_lab.__main__ import end_as_by_ctrl_c, status_of
+from dgc_lab.__main__ import status_of, treat_sigterm_as_ctrl_c
 from dgc_lab.training.sweeps import append_row, read_rows
 file = sys.argv[1]
 def rows():
@@ -23,7 +23,7 @@ def rows():
         time.sleep(0.3)
         append_row(file, {{"ratio": float(number), "accuracy": number / 8}})
     return 0
-end_as_by_ctrl_c()
+treat_sigterm_as_ctrl_c()
 sys.exit(status_of(rows))
 """
 LATER = "second = Path('second').exists(); Path('second').touch()\n    if second: "

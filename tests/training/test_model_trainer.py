@@ -97,7 +97,7 @@ def test_numbers_outside_the_vocabulary(words):
     most = len(words.vocabulary) - 1
     with pytest.raises(ValueError, match=rf"numbers must be from 0 to {most}, got -1"):
         words.vocabulary.decode([3, -1])
-    with pytest.raises(ValueError, match=rf"targets must be words' numbers, from 0 to {most}, got \[3, {most + 1}\]"):
+    with pytest.raises(ValueError, match=rf"targets must be word numbers from 0 to {most}, got \[3, {most + 1}\]"):
         most_frequent([3, most + 1], words.vocabulary)
     with pytest.raises(ValueError, match=r"words must begin with \[UNK\], \[MASK\]"):
         Vocabulary(("a", "b"))
@@ -105,7 +105,7 @@ def test_numbers_outside_the_vocabulary(words):
 
 @pytest.mark.parametrize("rows", [np.ones((2, 8), np.float32), np.ones(8, np.int32)])
 def test_words_that_are_no_rows_of_numbers(words, rows):
-    told = f"must be rows of .*, got {rows.dtype.name} of {re.escape(str(rows.shape))}"
+    told = f"must be rows of .*, got {rows.dtype.name} of shape {re.escape(str(rows.shape))}"
     with pytest.raises(ValueError, match=f"words {told}"):
         mask_words(rows, len(words.vocabulary), seed=(0, 0))
     with pytest.raises(ValueError, match=f"sequences {told}"):

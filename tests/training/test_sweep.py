@@ -338,7 +338,7 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, s
 def test_an_interrupt_that_hits_a_destructor_is_not_lost():
     code = """
         import signal, sys, time
-        from dgc_lab.__main__ import end_as_by_ctrl_c, status_of
+        from dgc_lab.__main__ import status_of, treat_sigterm_as_ctrl_c
 
         class Dies:
             def __del__(self):
@@ -348,7 +348,7 @@ def test_an_interrupt_that_hits_a_destructor_is_not_lost():
             Dies()
             time.sleep(30)
 
-        end_as_by_ctrl_c()
+        treat_sigterm_as_ctrl_c()
         sys.exit(status_of(work))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=29)

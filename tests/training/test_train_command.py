@@ -99,8 +99,8 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
 
 
 def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):
-    if private_network.why_not():
-        pytest.skip(private_network.why_not())
+    if private_network.unavailable_reason():
+        pytest.skip(private_network.unavailable_reason())
     command = [*TRAIN, "--steps", "100000", "--save-every", "50", "--checkpoint", str(tmp_path)]
 
     def kill_rank_1():

@@ -31,10 +31,10 @@ def test_without_a_prediction_the_result_is_shown_all_the_same():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"of": ()}, r"of must name one thing or several, none of them twice, got \(\)"),
-        ({"of": ("a", "a")}, r"none of them twice, got \('a', 'a'\)"),
+        ({"of": ()}, r"of must have at least one name, and each name only once, got \(\)"),
+        ({"of": ("a", "a")}, r"each name only once, got \('a', 'a'\)"),
         ({"of": ("a",), "least": 1, "most": 1}, r"least must be below most, got 1 and 1"),
-        ({"of": ("a",), "form": "+.2f"}, r"form must be a number's format such as .2f, .* got '\+\.2f'"),
+        ({"of": ("a",), "form": "+.2f"}, r"form must be a number format such as .2f, .* got '\+\.2f'"),
         ({"of": ("a",), "form": ">8.2f"}, r"form must be .* got '>8\.2f'"),
     ],
 )
@@ -67,7 +67,7 @@ def test_pictures_refuse_what_they_cannot_draw():
         with pytest.raises(ValueError, match=message):
             charts.losses(wrong)
     for wrong in ({"a": "x"}, pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]})):
-        with pytest.raises(ValueError, match="table must hold numbers only, got 'x'"):
+        with pytest.raises(ValueError, match="table must have only numbers, got 'x'"):
             charts.bars(wrong, "what")
 
 

@@ -101,7 +101,7 @@ def hosts(folder: str) -> int:
 def host(folder: str) -> int:
     """One of the two: tells its port, waits for the other's, trains, and tells how that ended."""
     from dgc_lab.__main__ import main as lab
-    from dgc_lab.install.launch_env import meeting_variables, rendezvous
+    from dgc_lab.install.launch_env import rendezvous, rendezvous_variables
     from two_hosts import ADDRESSES, DEVICE
 
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -109,7 +109,7 @@ def host(folder: str) -> int:
         first = os.environ["HOROVOD_RANK"] == "0"
         hello = {"port": stack.enter_context(rendezvous(ADDRESSES[0]))} if first else {}
         print(json.dumps(hello), file=answers, flush=True)
-        os.environ.update(meeting_variables(json.loads(sys.stdin.readline())["port"], ADDRESSES[0], DEVICE))
+        os.environ.update(rendezvous_variables(json.loads(sys.stdin.readline())["port"], ADDRESSES[0], DEVICE))
         status = lab(train_command("--checkpoint", folder, steps=HOSTS_STEPS)[3:])
         print(json.dumps({"status": status}), file=answers, flush=True)
         sys.stdin.read()  # until the other has ended too: its rendezvous is here
@@ -186,9 +186,9 @@ def table_of(page) -> str:
 
 def main() -> int:
     """Run one of them as the lab's commands run: an error is one line, and Ctrl-C a status."""
-    from dgc_lab.__main__ import end_as_by_ctrl_c, status_of
+    from dgc_lab.__main__ import status_of, treat_sigterm_as_ctrl_c
 
-    end_as_by_ctrl_c()
+    treat_sigterm_as_ctrl_c()
     return status_of(lambda: globals()[sys.argv[1]](*sys.argv[2:]))
 
 
