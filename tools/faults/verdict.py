@@ -18,7 +18,7 @@ from faults.works import LIMIT, WORKS, Run, Work
 CALLS = 8  # that may be needed where each is told to remove something
 TRACEBACK = "Traceback (most recent call last)"
 EXPLAINED = re.compile(r"error: \S|Stopped[:. ]")
-ADVICE = re.compile(r"goes? on|start\w*\(\)|remove|make room|name another", re.IGNORECASE)
+ADVICE = re.compile(r"goes? on|start\w*\(\)|remove|make room|name another|resume|use an(?:other| empty)", re.IGNORECASE)
 REMOVE = re.compile(r"(?:line (\d+) of )?(/\S+) (?:is not a row|cannot be read)[^\n]*?[Rr]emove it")
 REMOVE_ALL = re.compile(r"(/\S+) holds [^\n]+, or remove all (\S+) to begin anew")
 PREFIX = "dgc_lab_faults-"
