@@ -187,7 +187,7 @@ def named_schemes(mine, out) -> dict:
         if not isinstance(scheme, Scheme):
             raise ValueError(f"mine must be a Scheme or a list of them, as in Scheme(step), got {scheme!r}")
         if not scheme.name and out is not None:
-            raise ValueError("mine must have names if out is given: name each, as in Scheme(step, name='mine')")
+            raise ValueError(f"mine must have names if out is given, as in Scheme(step, name='mine'), got {scheme!r}")
         name = re.sub(r"\W+", "_", scheme.name or getattr(scheme.step, "__name__", "mine")).strip("_")
         if not name or name in by_name or name in SCHEMES:
             raise ValueError(f"mine must have new, distinct names, as in Scheme(step, name='mine'), got {name!r}")

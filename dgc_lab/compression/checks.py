@@ -13,7 +13,7 @@ QUESTIONS = "AllReduceMean(tensor), SparseMean(indices, values, size) or AllGath
 
 def checked_step(scheme: Scheme, gradient, state, context, name: str):
     """Run the scheme's step for the tensor called ``name``; raise ValueError for a wrong question or result."""
-    who = f"{scheme.name or 'the scheme'}, for {name},"
+    who = f"{scheme.label}, for {name},"
     step, answer, asked = scheme.step(gradient, state, context), None, False
     if not inspect.isgenerator(step):
         raise ValueError(f"{who} must have a step with a yield in it, it returned {step!r}")

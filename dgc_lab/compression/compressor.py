@@ -45,8 +45,8 @@ class Compressor(tf.Module):
             means over the workers here. Loading a state does not change them.
 
     Raises:
-        ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator is
-            not a communicator. At the first step: the scheme yields or returns something invalid.
+        ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator
+            lacks the methods of `Collectives`. At the first step: the scheme yields or returns something invalid.
 
     Example:
         >>> from dgc_lab.distributed import OneWorker
@@ -243,19 +243,16 @@ class Compressor(tf.Module):
 
     def metadata(self, workers: list[GradientVectors], asked: list) -> list[tf.Tensor]:
         """Return each worker's metadata, after the number of a variable with a non-finite gradient, or -1."""
-        shown = self.scheme.selects_non_finite
-        bad = [
-            self.parts.non_finite(own, questions if shown else [])
-            for own, questions in zip(workers, asked, strict=True)
-        ]
-        return [tf.concat([number[None], own.metadata], 0) for number, own in zip(bad, workers, strict=True)]
+        shown = asked if self.scheme.selects_non_finite else [[] for _ in workers]
+        bad = self.parts.non_finite(workers, shown)
+        return [tf.concat([bad[i : i + 1], own.metadata], 0) for i, own in enumerate(workers)]
 
     def agree_on(self, asked: list[dict]) -> None:
         """Raise an error unless all workers ask the same."""
         told = [{i: described(question) for i, question in questions.items()} for questions in asked]
         if any(one != told[0] for one in told):
-            raise ValueError(f"{self.scheme.name} must ask the same of all workers, got {told}")
-        self.agree(f"{self.scheme.name} asks {told[0]}")
+            raise ValueError(f"{self.scheme.label} must ask the same of all workers, got {told}")
+        self.agree(str(told[0]))
 
     def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
         """Check that all is finite, then store the new state and apply or return the update: ``(updates, report)``."""

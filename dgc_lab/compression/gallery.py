@@ -71,8 +71,15 @@ def is_published(scheme: Scheme) -> bool:
         >>> is_published(powersgd(rank=2)), is_published(powersgd(rank=2)._replace(name="sign"))
         (True, False)
     """
-    try:
-        made = parse_scheme(scheme.name)
-    except ValueError:
+    made = published(scheme.name)
+    if made is None or made._replace(step=scheme.step, init=scheme.init) != scheme:
         return False
-    return made.step.__code__ is getattr(scheme.step, "__code__", None)
+    return made.step.__code__ == getattr(scheme.step, "__code__", None)
+
+
+def published(name: str) -> Scheme | None:
+    """Return the published scheme of this name, or None if there is none."""
+    try:
+        return parse_scheme(name)
+    except ValueError:
+        return None

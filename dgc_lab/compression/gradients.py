@@ -90,19 +90,31 @@ def unflatten(vector: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list:
     return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def first_non_finite(vector: tf.Tensor, positions: tf.Tensor, numbers: Sequence[int], ends: Sequence[int]) -> tf.Tensor:
-    """Return the number of the tensor with the first element that is NaN or infinite, or -1: float32 scalar.
+def first_non_finite(workers: list[list], numbers: Sequence[int], ends: Sequence[int]) -> tf.Tensor:
+    """Return the number of each worker's first tensor with NaN or infinity, or -1: float32 (workers,).
 
     Args:
-        vector, positions: float32 and int32 (k,), some elements of a flat vector and, ascending, where they are in it.
+        workers: for each worker, pairs of values, float32 (k,), and their positions in a flat vector: int32 (k,), or
+            the first position of consecutive ones.
         numbers, ends: number of each tensor in the flat vector, and the position after its last element.
     """
-    if not numbers:
-        return tf.constant(-1.0)
-    # With one more that is not finite, and whose number is -1.
-    finite = tf.concat([tf.math.is_finite(vector), [False]], 0)
-    first = tf.gather(tf.concat([positions, ends[-1:]], 0), tf.argmin(tf.cast(finite, tf.int32)))
-    return tf.gather(tf.constant([*numbers, -1.0]), tf.reduce_sum(tf.cast(first >= tf.constant(ends), tf.int32)))
+
+    def first(pairs):
+        vectors = [
+            positions + tf.range(tf.size(v)) if isinstance(positions, int) else positions for v, positions in pairs
+        ]
+        # A sentinel with the number -1 comes last: it is found if all values are finite.
+        finite = tf.concat([*(tf.math.is_finite(values) for values, _ in pairs), [False]], 0)
+        position = tf.gather(tf.concat([*vectors, ends[-1:]], 0), tf.argmin(tf.cast(finite, tf.int32)))
+        return tf.gather(tf.constant([*numbers, -1.0]), tf.reduce_sum(tf.cast(position >= tf.constant(ends), tf.int32)))
+
+    # A sum is finite only if every addend is, and costs a tenth of looking at each; finite addends can overflow it.
+    total = tf.add_n([tf.reduce_sum(values) for pairs in workers for values, _ in pairs])
+    return tf.cond(
+        tf.math.is_finite(total),
+        lambda: tf.fill([len(workers)], -1.0),
+        lambda: tf.stack([first(pairs) for pairs in workers]),
+    )
 
 
 def check_numbers(bad: tf.Tensor, names: Sequence[str]) -> list:

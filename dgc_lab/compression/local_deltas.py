@@ -46,7 +46,7 @@ class LocalDeltas:
         """
         if learning_rate is None:
             raise ValueError(
-                f"{self.scheme.name} needs train(): between exchanges, workers move by their own learning rate"
+                f"{self.scheme.label} needs train(): between exchanges, workers move by their own learning rate"
             )
         numbers = [*workers[0].compressed, *workers[0].uncompressed]
         old = [[own[i] for i in numbers] for own in self.by_worker]

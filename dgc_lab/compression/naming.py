@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from dgc_lab.common import check_number
 
-# What the numbers may be that schemes are made with; a ratio that is a tensor is looked at where it is used.
+# Ranges of the parameters; a ratio given as a tensor is checked where it is used.
 LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
 
 
 def named(make):
-    """Name what a function makes by its parameters, as in ``qsgd:levels=4``; what may change later, by its name.
+    """Name the scheme that a function makes after the function and its parameters, as in ``qsgd:levels=4``.
 
-    A ValueError for a number outside of its `LIMITS`.
+    A tensor appears without its value. Raises ValueError if a number is outside its `LIMITS`.
     """
 
     @functools.wraps(make)

@@ -191,10 +191,10 @@ class Thresholds : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES(ctx, ctx->input(0).NumElements() >= std::accumulate(segments_.begin(), segments_.end(), int64_t{0}),
+                absl::InvalidArgumentError("x must be at least as long as all segments together"));
     Tensor* limits;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {static_cast<int64_t>(segments_.size())}, &limits));
-    OP_REQUIRES(ctx, ctx->input(0).NumElements() >= std::accumulate(segments_.begin(), segments_.end(), int64_t{0}),
-                absl::InvalidArgumentError("x must be as long as all segments together"));
     Find(ctx, ctx->input(0).flat<float>().data(), 1, limits->flat<float>().data());
   }
 

@@ -139,17 +139,17 @@ class Parts:
         whole = {*own.compressed, *own.uncompressed}
         counts = tf.constant([size if i in whole else 0 for i, size in enumerate(self.sizes)], tf.float64)
 
-        def with_counts(chosen, some):
+        def updated(counts, chosen, some):
             return tf.tensor_scatter_nd_update(counts, [[i] for i in chosen], tf.cast(some, tf.float64))
 
         for place, question in enumerate(asked):
             if isinstance(question, SparseMean):
                 chosen = own.compressed[place : place + 1] if self.per_tensor else own.compressed
                 ends = tf.constant([0, *ends_of([self.sizes[i] for i in chosen])], tf.int32)
-                before = tf.raw_ops.LowerBound(sorted_inputs=question.indices[None], values=ends[None])[0]
-                counts = with_counts(chosen, before[1:] - before[:-1])
+                before = tf.searchsorted(question.indices, ends)
+                counts = updated(counts, chosen, before[1:] - before[:-1])
         for i, (values, _) in zip(own.rows, own.slices, strict=True):
-            counts = with_counts([i], tf.size(values)[None])
+            counts = updated(counts, [i], tf.size(values)[None])
         return counts
 
     def by_variable(self, vector, numbers: list[int]) -> dict:
@@ -161,27 +161,36 @@ class Parts:
         start, width = sum(self.sizes[j] for j in among[: among.index(i)]), self.shapes[i][1:].num_elements()
         return start + rows[:, None] * width + tf.range(width)
 
-    def non_finite(self, own: GradientVectors, asked: Sequence) -> tf.Tensor:
-        """Return the number of the variable with the first element that is NaN or infinite, or -1: float32 scalar.
+    def non_finite(self, workers: list[GradientVectors], asked: list) -> tf.Tensor:
+        """Return the number of each worker's first variable with NaN or infinity, or -1: float32 (workers,).
 
         Args:
-            own: a worker's gradients.
-            asked: its first questions, if they show such elements; else none, and the gradients are checked.
+            workers: each worker's gradients.
+            asked: each worker's first questions if they show such elements; otherwise empty lists.
         """
-        if own.unclipped:  # clipping spreads NaN over all gradients
-            before, after = self.non_finite(own.unclipped, []), self.non_finite(own._replace(unclipped=None), asked)
-            return tf.where(before < 0, after, before)
-        ends = ends_of([*own.sizes, *(self.sizes[i] for i in own.uncompressed), *[1] * len(own.rows)])
-        if asked and isinstance(asked[0], SparseMean):
-            found, where = asked[0].values, asked[0].indices
-        else:  # a norm that overflows is of no use to a scheme either
-            found = tf.stack([tf.norm(tensor) for tensor in own.tensors]) if own.tensors else tf.zeros([0])
-            where = tf.constant([end - 1 for end in ends[: len(own.tensors)]], tf.int32)
-        rest = tf.concat([own.vector, *(tf.reduce_sum(values)[None] for values, _ in own.slices)], 0)
-        begin = sum(own.sizes)
-        where = tf.concat([where, tf.range(begin, begin + rest.shape[0])], 0)
-        numbers = [*own.compressed, *own.uncompressed, *own.rows]
-        return first_non_finite(tf.concat([found, rest], 0), where, numbers, ends)
+        kinds = workers[0]
+        numbers = [*kinds.compressed, *kinds.uncompressed, *kinds.rows]
+        if not numbers:
+            return tf.fill([len(workers)], -1.0)
+        ends = ends_of([*kinds.sizes, *(self.sizes[i] for i in kinds.uncompressed), *[1] * len(kinds.rows)])
+        pairs = [self._checked_values(own, questions, ends) for own, questions in zip(workers, asked, strict=True)]
+        return first_non_finite(pairs, numbers, ends)
+
+    def _checked_values(self, own: GradientVectors, asked: Sequence, ends: list[int]) -> list:
+        """Return pairs of values and positions that show whether a worker's gradients are finite."""
+        # Clipping spreads NaN over all gradients, so those before it come first.
+        pairs = self._checked_values(own.unclipped, [], ends) if own.unclipped else []
+        if asked and isinstance(asked[0], SparseMean) and not self.per_tensor:
+            pairs.append((asked[0].values, asked[0].indices))
+        elif own.tensors:  # a norm that overflows is of no use to a scheme either
+            norms = tf.stack([tf.norm(tensor) for tensor in own.tensors])
+            pairs.append((norms, tf.constant([end - 1 for end in ends[: len(own.tensors)]], tf.int32)))
+        if own.uncompressed:
+            pairs.append((own.vector, sum(own.sizes)))
+        if own.slices:
+            sums = tf.stack([tf.reduce_sum(values) for values, _ in own.slices])
+            pairs.append((sums, ends[-1] - len(own.slices)))
+        return pairs
 
 
 def whole_mean(vector: tf.Tensor):

@@ -144,7 +144,8 @@ class Scheme(NamedTuple):
             and returns ``(update, own, state)``: the update, as long as the gradient and the same on all workers; what
             this worker contributed to it, or None; and the worker's next state.
         init: function of a vector of zeros to the first state: a tensor, or tensors in tuples and lists.
-        name: name in rows and legends; rows of a scheme without a name are kept in no file.
+        name: name in rows and legends; rows of a scheme without a name cannot be saved.
+            A changed scheme needs a new name.
         momentum: momentum that ``step`` includes; uncompressed tensors then get the same after the exchange. The
             velocity comes first in the state.
         per_tensor: whether ``step`` is called for each tensor, in the tensor's own shape.
@@ -174,6 +175,11 @@ class Scheme(NamedTuple):
     every: int = 1
     since: int = 0
     nesterov: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name for messages."""
+        return f"the scheme {self.name}" if self.name else "the scheme"
 
     def __repr__(self):
         return f"Scheme {self.name}"  # the same on all ranks, which compare their schemes

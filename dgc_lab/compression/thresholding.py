@@ -226,7 +226,7 @@ def checked_ratio(ratio) -> tf.Tensor:
     known = tf.get_static_value(ratio) if is_tensor else ratio  # None where only a run of the graph will tell
     if known is not None or not is_tensor:
         check_number("ratio", float(known) if is_tensor else known, "in [0, 1]")
-    # tf.cast alone would first round a number to float32, and so a number just below 1 to 1.
+    # tf.cast alone would first round to float32, which turns a ratio just below 1 into 1.
     ratio = tf.cast(ratio, tf.float64) if tf.is_tensor(ratio) else tf.constant(ratio, tf.float64)
     if known is not None:
         return ratio

@@ -179,7 +179,7 @@ def unpack(messages, layout: Layout, workers: int) -> list[Message]:
         >>> len(message), indices.numpy().tolist(), values.numpy().tolist()
         (16, [5, 9], [0.5, 2.0])
     """
-    # The parts of a message after its counts: type of the numbers, and the count that says how many there are.
+    # Of each part after the counts: its dtype, and the index of its count.
     kinds = [(tf.as_dtype(kind), i) for i in range(layout.sparse) for kind in (layout.values, layout.index_type)]
     kinds += [(tf.as_dtype(dtype), layout.sparse + i) for i, (dtype, _) in enumerate(layout.tensors)]
     number, widths = layout.sparse + len(layout.tensors), tf.constant([kind.size for kind, _ in kinds], tf.int64)
@@ -187,31 +187,32 @@ def unpack(messages, layout: Layout, workers: int) -> list[Message]:
     heads, lengths = [tf.zeros([0], tf.int32)], []
     for _ in range(workers):
         heads.append(numbers_in(messages[start : start + 4 * number], tf.int32, number))
-        each = widths * tf.cast(tf.gather(heads[-1], [i for _, i in kinds]), tf.int64) if kinds else widths
+        each = widths * tf.cast(tf.gather(heads[-1], tf.constant([i for _, i in kinds], tf.int32)), tf.int64)
         lengths.append(tf.concat([tf.constant([4 * number, 4 * layout.fixed], tf.int64), each], 0))
         start += tf.reduce_sum(lengths[-1])
     right = tf.equal(start, tf.size(messages, tf.int64)) & tf.reduce_all(tf.concat(heads, 0) >= 0)
     check = tf.debugging.Assert(right, ["messages must end where their counts say, and no count may be negative"])
     # A session would not run the check by itself; run eagerly it has raised already.
     with tf.control_dependencies([check] if check is not None else []):
-        parts = iter(tf.split(tf.identity(messages), tf.concat(lengths, 0), num=workers * (2 + len(kinds))))
-    return [read(parts, layout) for _ in range(workers)]
+        parts = tf.split(tf.identity(messages), tf.concat(lengths, 0), num=workers * (2 + len(kinds)))
+    each = 2 + len(kinds)
+    return [read(parts[each * worker : each * (worker + 1)], kinds, layout) for worker in range(workers)]
 
 
-def read(parts, layout: Layout) -> Message:
-    """Return the message of which the iterator ``parts`` gives the bytes: counts, numbers of fixed length, the rest."""
-    next(parts)
-    fixed, entries, tensors = numbers_in(next(parts), tf.float32, layout.fixed), [], []
-    for _ in range(layout.sparse):
-        values, where = numbers_in(next(parts), layout.values), numbers_in(next(parts), layout.index_type)
+def read(parts: list, kinds: list, layout: Layout) -> Message:
+    """Return the message in the bytes of its parts: counts, numbers of fixed length, and parts of these kinds."""
+    _, fixed, *rest = parts
+    rest = [numbers_in(part, dtype) for part, (dtype, _) in zip(rest, kinds, strict=True)]
+    entries, tensors = [], rest[2 * layout.sparse :]
+    for values, where in zip(rest[: 2 * layout.sparse : 2], rest[1 : 2 * layout.sparse : 2], strict=True):
         entries.append((positions(where) if layout.indices == "run_lengths" else where, tf.cast(values, tf.float32)))
-    for dtype, inner in layout.tensors:
-        tensors.append(tf.reshape(numbers_in(next(parts), dtype), [] if inner is None else [-1, *inner]))
-    return Message(fixed, entries, tensors)
+    shapes = [[] if inner is None else [-1, *inner] for _, inner in layout.tensors]
+    tensors = [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+    return Message(numbers_in(fixed, tf.float32, layout.fixed), entries, tensors)
 
 
 def numbers_in(part, dtype, count: int = -1) -> tf.Tensor:
-    """Return the numbers of a type whose bytes these are, ``(count,)``."""
+    """Return bytes as numbers of a dtype, ``(count,)``."""
     size = tf.as_dtype(dtype).size
     return tf.bitcast(tf.reshape(part, [count, size] if size > 1 else [count]), dtype)
 

@@ -59,7 +59,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
     check_number("momentum", momentum, "at least 0 and below 1")
     check_flag("nesterov", nesterov)
     if scheme.momentum:
-        raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.name}")
+        raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.label}")
 
     def init(gradient):
         return tf.zeros_like(gradient), scheme.init(gradient)

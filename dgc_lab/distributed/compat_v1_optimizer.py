@@ -175,7 +175,7 @@ class PendingStep:
             self.updates[i] = tf.IndexedSlices(values, tf.cast(rows, like.indices.dtype), like.dense_shape)
             gathered += [values, rows]
         self.bytes_sent, self.num_sent = tf.stack([nbytes(reduced), nbytes(gathered)]), parts.num_sent(own, asked)
-        finite = parts.non_finite(own, asked) < 0
+        finite = parts.non_finite([own], [asked])[0] < 0
         self.updates = [poison_with_nan(update, finite) for update in self.updates]
 
     def finish(self, updates: list) -> list:

@@ -273,7 +273,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if isinstance(config, DGCConfig):
             config = dataclasses.asdict(config)
         elif config is not None:
-            config = config.name if is_published(config) else f"{config.name or 'without a name'}, not published"
+            config = config.name if is_published(config) else f"custom scheme {config.name}".strip()
         return {"name": self.name, "optimizer": inner, "config": config, "options": options}
 
     @classmethod
@@ -281,7 +281,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         saved = config["config"]
         compression = load_scheme(saved) if isinstance(saved, str) else saved and DGCConfig(**saved)
-        options = config.get("options") and DGCConfig(**config["options"])
+        options = config["options"] and DGCConfig(**config["options"])
         return cls(inner, compression, name=config["name"], options=options)
 
 

@@ -23,8 +23,8 @@ class CollectiveBytes(dict):
 def count_collective_bytes():
     """Count the bytes that any code passes to Horovod's collectives, in a `CollectiveBytes` that grows.
 
-    It counts collectives as they run, eagerly or in a ``tf.function``. Functions traced outside this context manager
-    are not counted.
+    It counts collectives as they run, eagerly or in a ``tf.function``. Functions traced while no count was active are
+    never counted.
 
     Example:
         >>> with count_collective_bytes() as sent:  # doctest: +SKIP

@@ -152,15 +152,15 @@ def train_on(cluster: Cluster, task: Task, config: AsyncConfig, checkpoint: str 
 
     from dgc_lab.cluster import MultiWorkerMirrored, ParameterServers
 
-    if checkpoint is not None:  # the coordinator has another working directory
-        checkpoint = str(check_path("checkpoint", checkpoint).expanduser().absolute())
+    # An absolute path, because the coordinator has another working directory.
+    file = None if checkpoint is None else str(check_path("checkpoint", checkpoint).expanduser().absolute())
     if not isinstance(cluster, ParameterServers | MultiWorkerMirrored):
         raise ValueError(f"cluster must be ParameterServers or MultiWorkerMirrored, got {cluster!r}")
     config.check(cluster.workers)
     if isinstance(cluster, ParameterServers):
-        events = cluster.stream(train, task, config, checkpoint)
+        events = cluster.stream(train, task, config, file)
     elif checkpoint is not None:
-        raise ValueError(f"checkpoint must be None with mirrored workers, got {checkpoint!r}")
+        raise ValueError(f"checkpoint must be None with mirrored workers, got {str(checkpoint)!r}")
     elif config.schedule.mode != "synchronous":
         raise ValueError(f"mode must be synchronous with mirrored workers, got {config.schedule.mode!r}")
     else:

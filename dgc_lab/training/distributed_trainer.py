@@ -17,7 +17,7 @@ import tensorflow as tf
 from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import LabError, check_choice, check_whole, free_memory
 from dgc_lab.compression.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
-from dgc_lab.compression.gallery import parse_scheme
+from dgc_lab.compression.gallery import is_published, parse_scheme, published
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.compression.wrappers import with_momentum
 from dgc_lab.distributed.communicators import Communicator, default_communicator
@@ -86,6 +86,8 @@ class DistributedConfig(MaskingConfig):
             raise ValueError("rule must not be 'off' with several workers: use ratio 1 to send everything")
         if not isinstance(self.scheme, str | Scheme):
             raise ValueError(f"scheme must be a name or a Scheme, got {self.scheme!r}")
+        if isinstance(self.scheme, Scheme) and published(self.scheme.name) and not is_published(self.scheme):
+            raise ValueError(f"scheme must have a name of its own, got {self.scheme.name!r}, a published scheme's")
         check_choice("warm_up", self.warm_up, WARM_UPS)
         check_whole("workers", self.workers, 1)
         self.config(1.0)
@@ -104,9 +106,9 @@ class DistributedConfig(MaskingConfig):
     def config(self, ratio: float) -> DGCConfig:
         """Return the options as a `dgc_lab.compression.DGCConfig` at one ratio."""
         names = [field.name for field in dataclasses.fields(DGCConfig) if hasattr(self, field.name)]
-        switches = {name: getattr(self, name) for name in names}
+        options = {name: getattr(self, name) for name in names}
         stages = WARM_UPS[self.warm_up](ratio) if self.scheme == "dgc" else ()
-        return DGCConfig(**switches | {"ratio": ratio, "warm_up": stages})
+        return DGCConfig(**options | {"ratio": ratio, "warm_up": stages})
 
 
 class DistributedTrainer(ModelTrainer):
@@ -134,6 +136,11 @@ class DistributedTrainer(ModelTrainer):
         self, settings: DistributedConfig, communicator: Communicator | None = None, data: Dataset | None = None
     ):
         grow_gpu_memory()
+        communicator = communicator or default_communicator()
+        communicator.assert_same_on_all_ranks(str(settings))
+        if settings.workers != communicator.size:
+            size = communicator.size
+            raise ValueError(f"workers must be {size}, the communicator's number of workers, got {settings.workers}")
         self.settings, self.data = settings, data or load(settings.dataset)
         self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
         self.ratio = self.files = None  # of the current run
@@ -144,14 +151,10 @@ class DistributedTrainer(ModelTrainer):
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
             settings.compression(self.scheme_ratio),
             settings.learning_rate,
-            communicator or default_communicator(),
+            communicator,
             settings.seed,
             None if settings.scheme == "dgc" else settings.config(1.0),
         )
-        if settings.workers != self.communicator.size:
-            size = self.communicator.size
-            raise ValueError(f"workers must be {size}, the communicator's number of workers, got {settings.workers}")
-        self.communicator.assert_same_on_all_ranks(str(settings))
 
     def with_seed(self, seed: int) -> DistributedTrainer:
         """Reset this trainer with another seed and return it; no new trace is needed.
@@ -179,10 +182,10 @@ class DistributedTrainer(ModelTrainer):
         settings, config = self.settings, self.settings.config(ratio)
         if go_on and self.ratio not in (None, ratio):
             raise ValueError(f"ratio must be {self.ratio}, the ratio of the run to resume, got {ratio!r}")
-        self.ratio = ratio
-        self.scheme_ratio.assign(ratio)
         begins = f"after step {self.steps_done if go_on else 0}"
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, {begins}")
+        self.ratio = ratio
+        self.scheme_ratio.assign(ratio)
         if not go_on:
             self.files = None
             self.reset()
@@ -202,8 +205,10 @@ class DistributedTrainer(ModelTrainer):
         Returns False if nothing was saved. Raises LabError if the saved run had other settings; only steps and
         evaluations may differ. On a GPU the last bits may differ, see `dgc_lab.distributed.SaveRanks`.
         """
-        self.ratio, self.files = ratio, self._files(folder, ratio)
-        return self.files.restore() > 0
+        files = self._files(folder, ratio)
+        found = files.restore() > 0
+        self.ratio, self.files = ratio, files
+        return found
 
     def _files(self, folder, ratio) -> RankFiles:
         settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}

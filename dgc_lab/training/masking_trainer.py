@@ -173,10 +173,13 @@ def masking_scheme(masks: Callable) -> Scheme:
     traced = tf.function(masks)  # AutoGraph allows Python branches on tensors
 
     def step(gradient, state, context):
-        chosen = flatten(traced(context.parts, context.ratio, seed=context.seed))
-        indices = tf.cast(tf.where(chosen)[:, 0], tf.int32)
+        chosen, count = traced(context.parts, context.ratio, seed=context.seed), len(context.parts)
+        if [mask.dtype for mask in chosen] != [tf.bool] * count:
+            raise ValueError(f"masks must return {count} boolean tensors, one for each gradient, got {chosen}")
+        chosen = [tf.broadcast_to(mask, g.shape) for mask, g in zip(chosen, context.parts, strict=True)]
+        indices = tf.cast(tf.where(flatten(chosen))[:, 0], tf.int32)
         values, size = tf.gather(gradient, indices), gradient.shape[0]
         mean = yield SparseMean(indices, values, size, context.ratio)
         return mean, SparseVector([(indices, values)], size), state
 
-    return Scheme(step, name="masks of one's own")
+    return Scheme(step, name="custom masks")

@@ -183,7 +183,7 @@ class ModelTrainer:
         check_whole("steps", steps, 1)
         check_whole("evaluations", evaluations, 1)
         if ratio is not None and self.has_scheme:
-            raise ValueError(f"ratio must be None with the scheme {self.compressor.scheme.name}, got {ratio!r}")
+            raise ValueError(f"ratio must be None with {self.compressor.scheme.label}, got {ratio!r}")
         config = self.config if ratio is None else dataclasses.replace(self.config, ratio=ratio)
         self.communicator.assert_same_on_all_ranks(f"{steps} steps, ratio {config.ratio}, {evaluations} evaluations")
         self.reset()
@@ -243,7 +243,7 @@ class ModelTrainer:
         """Trace the step and run it once, outside the measured time, and undo its changes."""
         variables = [*self.weights, *self.statistics, *self.compressor.state]
         before = [variable.numpy() for variable in variables]
-        *_, error = self._calls(0, [1.0])
+        *_, error = self._calls(0, [config.ratio_at(0)])
         if error:
             raise TrainingDiverged(f"step 1, ratio {config.ratio:g}: {readable_error(error)}") from error
         for variable, value in zip(variables, before, strict=True):

@@ -1,7 +1,7 @@
 """Sweeps over ratios: one training run and one row per ratio; finished rows are saved in a file. Lessons 4 and 5.
 
 The file contains one JSON object per line. Every row records its whole configuration, so a sweep finds its own rows
-and resumes where it stopped. It never uses a row of another configuration.
+and resumes where it stopped. It never uses a row of another configuration. A custom scheme is known by its name alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Schemes in trainers, sweeps and files: a row says which scheme made it."""
 
+import cloudpickle
 import pytest
 import tensorflow as tf
 
@@ -71,6 +72,17 @@ def test_a_published_scheme_is_the_one_of_its_name():
         top_k(tf.Variable(0.1)),
     ):
         assert not is_published(other)
+
+
+def test_a_published_scheme_is_known_after_a_way_to_a_rank():
+    assert is_published(cloudpickle.loads(cloudpickle.dumps(qsgd(4))))
+    assert not is_published(qsgd(4)._replace(per_tensor=False))
+
+
+@pytest.mark.parametrize("name", ["dgc", "qsgd:levels=7"])
+def test_a_custom_scheme_cannot_take_a_published_name(name):
+    with pytest.raises(ValueError, match=f"scheme must have a name of its own, got '{name}', a published scheme's"):
+        DistributedConfig(scheme=half_of(0.5)._replace(name=name))
 
 
 def test_wrappers_name_what_has_a_name():

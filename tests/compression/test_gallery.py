@@ -252,6 +252,13 @@ def test_momentum_is_in_the_name_by_which_rows_are_told_apart():
     assert with_momentum(lab.qsgd(1), 0.5).name == "qsgd:levels=1, momentum 0.5"
 
 
+def test_every_tensor_of_a_scheme_per_tensor_is_checked():
+    weights = [tf.Variable(tf.zeros([4]), name=name) for name in ("a", "b")]
+    compressor = Compressor(lab.masking(0.5)._replace(per_tensor=True), weights, OneWorker(), options=EVERY)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of \W*b\W* on worker 0"):
+        compressor([[tf.ones([4]), tf.fill([4], np.nan)]])
+
+
 def test_momentum_around_a_scheme_is_momentum_sgd():
     _, updates, _ = steps_of(with_momentum(lab.dense(), 0.5), steps=3)
     _, plain, _ = steps_of(lab.dense(), steps=3)
@@ -427,5 +434,5 @@ def test_momentum_around_a_scheme_is_below_one():
 
 
 def test_momentum_around_a_scheme_that_has_it_is_refused():
-    with pytest.raises(ValueError, match=r"scheme must have no momentum, .* twice, got dgc:ratio=0.01,momentum=0.9"):
+    with pytest.raises(ValueError, match=r"scheme must have no momentum, .* twice, got the scheme dgc:ratio=0.01,"):
         with_momentum(lab.dgc())

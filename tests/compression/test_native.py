@@ -294,7 +294,7 @@ def test_lengths_that_do_not_match_are_rejected(parts, state, message):
 
 
 def test_a_vector_shorter_than_its_segments_is_rejected():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="x must be as long as all segments together"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="x must be at least as long as all segments together"):
         native.operations().dgc_thresholds(
             tf.constant([1.0, 2.0]), tf.constant(0.5, tf.float64), [1, 1], [0, 0], segments=[1, 2], hierarchical=False
         )

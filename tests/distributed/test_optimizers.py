@@ -537,7 +537,7 @@ def test_a_scheme_of_ones_own_is_loaded_without_it_and_the_error_says_how(tmp_pa
         model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), scheme))
         fit(model)
         model.save(tmp_path / "model.keras")
-        with pytest.raises(ValueError, match=rf"saved with the scheme '{scheme.name}, not published', .*compile=False"):
+        with pytest.raises(ValueError, match=rf"saved with the scheme 'custom scheme {scheme.name}', .*compile=False"):
             keras.saving.load_model(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
         np.testing.assert_array_equal(loaded(np.ones((1, 4))), model(np.ones((1, 4))))

@@ -10,7 +10,6 @@ import warnings
 
 import pytest
 from test_bad_input import (
-    REWRITTEN_ELSEWHERE,
     WITH_NAMES,
     annotation_of,
     devices,
@@ -44,7 +43,7 @@ def too_long(*_):
 
 def edges(room, name, thing, parameter) -> list:
     """The values of all types that an argument's annotation names at its top."""
-    if f"{room}.{name}" in REWRITTEN_ELSEWHERE or f"{room}.{name}.{parameter.name}" in NOT_HERE:
+    if f"{room}.{name}.{parameter.name}" in NOT_HERE:
         return []
     annotation = annotation_of(thing, parameter)
     named = names_at_top(ast.parse(annotation, mode="eval").body) if annotation else ()

@@ -151,6 +151,28 @@ def test_own_masks_replace_rule_and_scope(digits):
     assert events[0].kept_overall == 0.5
 
 
+@pytest.mark.parametrize(
+    "masks",
+    [
+        lambda gradients, ratio, seed: [tf.ones_like(g, tf.bool) for g in gradients if len(g.shape) > 1],
+        lambda gradients, ratio, seed: [tf.ones_like(g) for g in gradients],
+    ],
+)
+def test_masks_are_boolean_and_one_for_each_gradient(digits, masks):
+    with pytest.raises(ValueError, match="masks must return 8 boolean tensors, one for each gradient, got"):
+        list(Trainer(SHORT, digits, masks).run(0.1))
+
+
+def test_masks_are_broadcast_and_called_with_ratios_of_the_run_alone(digits):
+    def rows(gradients, ratio, seed):
+        tf.debugging.assert_less(ratio, 1.0)
+        return [tf.range(g.shape[0])[(..., *[None] * (len(g.shape) - 1))] == 0 for g in gradients]
+
+    trainer = Trainer(SHORT, digits, rows)
+    _, events = weights_after(trainer, 0.3)
+    np.testing.assert_allclose(events[0].kept, [1 / weight.shape[0] for weight in trainer.weights])
+
+
 def test_divergence_names_step_ratio_and_variable(digits):
     trainer = Trainer(MaskingConfig(steps=50, learning_rate=1e6), digits)
     with pytest.raises(TrainingDiverged, match=r"step \d+, ratio 1: gradient of \w+/\w+ on worker 0 holds NaN"):
