@@ -165,7 +165,7 @@ def test_masks_are_boolean_and_one_for_each_gradient(digits, masks):
 
 def test_masks_are_broadcast_and_called_with_ratios_of_the_run_alone(digits):
     def rows(gradients, ratio, seed):
-        tf.debugging.assert_less(ratio, 1.0)
+        tf.debugging.Assert(ratio < 1, [ratio])
         return [tf.range(g.shape[0])[(..., *[None] * (len(g.shape) - 1))] == 0 for g in gradients]
 
     trainer = Trainer(SHORT, digits, rows)
