@@ -189,7 +189,12 @@ def message_layout(questions: dict, metadata: list, joined: list, sparse: list, 
 
 def with_zeros(question: SparseMean) -> tf.Tensor:
     """Return the vector that a worker's entries stand for."""
-    return tf.scatter_nd(question.indices[:, None], question.values, [question.size])
+
+    def scattered():
+        return tf.scatter_nd(question.indices[:, None], question.values, [question.size])
+
+    every = tf.equal(tf.size(question.values), question.size)  # as at ratio 1, where scattering takes longest
+    return tf.ensure_shape(tf.cond(every, lambda: question.values, scattered), [question.size])
 
 
 def row_in_table(metadata, worker: int, workers: int):
