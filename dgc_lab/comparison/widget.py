@@ -49,7 +49,7 @@ class SchemeLab(LivePanel):
 
     Raises:
         ValueError: a setting has no control, or its control rejects the value; or two of your schemes have the same
-            name, or one has the name of a published scheme.
+            name, one has the name of a published scheme, or one has no name although ``out`` is given.
 
     Example:
         >>> lab = SchemeLab(schemes="dense qsgd:levels=1", seeds="0, 1", steps=100)

@@ -92,7 +92,7 @@ def test_wrappers_name_what_has_a_name():
 
 
 def test_nothing_of_a_scheme_without_a_name_is_kept(tmp_path):
-    """Whoever read it could not say what made it."""
+    """Its reader could not identify the scheme."""
     with pytest.raises(ValueError, match="out must be None for a scheme without a name"):
         rows_of(with_error_feedback(half_of(0.5)), [1], tmp_path / "rows.jsonl")
     _, trainer = rows_of(half_of(0.5), [1])
