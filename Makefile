@@ -1,8 +1,8 @@
 # make lab    opens JupyterLab on the lessons          make test    runs the test suite; make test ROOM=compression one room's
-# make test-long runs with it what takes longest: twenty starts in a row, every lesson again after a restart
-# make course makes the instructors' environment, for python -m dgc_lab.course; make hub makes JupyterHub's
+# make test-all runs the tests that make test leaves to the night, too
+# make course makes the instructors' environment, for python -m dgc_lab_grading; make hub makes JupyterHub's
 # make wheelhouse gathers what make lab needs, for rooms without a network: make lab takes it from there
-# make full-runs, make test-versions, make coverage and make mutants measure the tests themselves: CONTRIBUTING.md
+# make coverage and make mutants measure the tests themselves: CONTRIBUTING.md
 # make test-colab runs the lessons with what Google Colab has, and their widgets in the classic notebook front end
 # All make .venv first, with everything pinned and Horovod built for the TensorFlow in it; later calls skip that.
 
@@ -51,8 +51,8 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
-.PHONY: lab course hub wheelhouse test test-long test-colab full-runs test-versions coverage mutants lint notebooks \
-	exercises docs site faults fuzz soak bench bench-gpu release binder-replay requirements clean
+.PHONY: lab course hub wheelhouse test test-all test-colab coverage mutants lint notebooks exercises docs site bench \
+	bench-gpu release requirements clean
 
 # Another user of this machine could read what a kernel prints: its ports are encrypted, with a key that is its owner's.
 lab: $(VENV)/.horovod $(VENV)/.native
@@ -74,20 +74,22 @@ wheelhouse: $(VENV)/.horovod
 	rm -rf $(WHEELS)
 	mv $(WHEELS).new $(WHEELS)
 
-# In two parts, the second one whatever became of the first; any failure is this command's. First all tests but those
-# marked "alone", $(WORKERS) at a time, each file's in one process; then those, one by one. CONTRIBUTING.md says more.
-# With ROOM=compression only what is in tests/compression and dgc_lab/compression, where a part may hold no tests (pytest's status 5).
-# Tests that are marked "long" are left to test-long, which runs all.
+# Two parts, the second even if the first fails: all tests but those marked "alone", $(WORKERS) at a time, each file's in
+# one process; then those, one by one. Tests marked "nightly" are left to test-all, which runs everything.
+# With ROOM=compression only what is in tests/compression and dgc_lab/compression; with PART=alone or PART=together only
+# that part. A part may then have no tests (pytest's status 5).
 WORKERS ?= 2
-ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM)))
+PART ?= together alone
+ROOM_TESTS = $(if $(ROOM),$(wildcard tests/$(ROOM) dgc_lab/$(ROOM) dgc_lab_$(ROOM)))
 FINE = $(if $(ROOM),0|5,0)
-test: SHORT = and not long
-test test-long: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed lint
+test coverage: TIER = and not nightly
+test test-all: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed lint
 	@[ -z "$(ROOM)" ] || [ -n "$(ROOM_TESTS)" ] || { echo "No room $(ROOM): see ls dgc_lab tests"; exit 1; }; \
 	trap 'exit 130' INT; failed=0; \
 	part() { $(BIN)/python -m pytest "$$@" $(ROOM_TESTS); case $$? in $(FINE)) ;; *) failed=1 ;; esac; }; \
-	part -m "not alone $(SHORT)" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder; \
-	part -m "alone $(SHORT)"; \
+	for each in $(PART); do case $$each in \
+	together) part -m "not alone $(TIER)" --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder ;; \
+	alone) part -m "alone $(TIER)" ;; esac; done; \
 	exit $$failed
 
 # The setup cells first: they install the lab itself, so that the lessons then run with what they have installed.
@@ -95,22 +97,18 @@ test-colab: $(COLAB)/.installed
 	env -u PYTHONPATH COLAB_RELEASE_TAG=release-colab_test $(COLAB)/bin/python -m pytest -n 0 \
 		colab/test_setup_cells.py colab/test_classic.py notebooks
 
-# make test, RUNS times, each from a fresh clone of this commit; ends with the first run in which a test fails.
-RUNS ?= 1
-full-runs:
-	$(PYTHON) tools/full_runs.py $(RUNS)
-
-# The quick tests with the oldest and newest of every dependency, on each Python (needs uv); LANES="3.11-oldest" for some.
-test-versions:
-	$(PYTHON) tools/versions.py $(LANES)
-
-# Which lines and branches the tests run, in all of their processes; goes on where it was stopped. ROOM=compression for one room.
+# Which lines and branches make test runs, in all of its processes; but what was killed saved nothing.
 coverage: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
-	$(BIN)/python tools/measure_coverage.py $(ROOM)
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest -m "not alone $(TIER)" $(ROOM_TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
 
-# Small faults put into dgc_lab/compression: do the tests notice? Goes on where it was stopped, and takes hours.
+# Small faults put into dgc_lab/compression by cosmic-ray: do the tests notice? It takes days; ends and goes on at will.
 mutants: $(MUTANTS)/.installed $(VENV)/.native
-	$(MUTANTS)/bin/python tools/mutants.py
+	[ -e build/mutants.sqlite ] || $(MUTANTS)/bin/cosmic-ray init tools/cosmic-ray.toml build/mutants.sqlite
+	$(MUTANTS)/bin/cosmic-ray exec tools/cosmic-ray.toml build/mutants.sqlite
+	$(MUTANTS)/bin/cr-report build/mutants.sqlite
 
 # Without ruff's cache: how an import is sorted depends on which files there are, and the cache does not know those.
 lint: $(INSTALLED)
@@ -125,33 +123,20 @@ notebooks: $(VENV)/.horovod $(VENV)/.native
 
 # Make the students' versions of the exercises from their sources.
 exercises: $(COURSE)/.installed
-	$(COURSE)/bin/python -m dgc_lab.course release
+	$(COURSE)/bin/python -m dgc_lab_grading release
 
-# docs/library.md and docs/schemes.md, from what the library says of itself, docs/keras.md, from training with every
-# feature of Keras, docs/reliability.md, from promises and their tests, docs/published_tables.md, from the rows in
-# results/, and the README's picture of them.
+# docs/library.md and docs/schemes.md, from the library's docstrings, docs/keras.md, from training with every feature of
+# Keras, docs/published_tables.md, from the rows in results/, and the README's picture of them.
 docs: $(INSTALLED)
 	$(BIN)/python tools/write_library_page.py
 	$(BIN)/python tools/write_keras_page.py
 	$(BIN)/python tools/write_schemes_page.py
-	$(BIN)/python tools/write_reliability_page.py
 	$(BIN)/python tools/write_tables_page.py
 	$(BIN)/python tools/draw_published.py
 
 # A site of the lessons and of all that is written beside them: site/index.html. A link that leads nowhere is an error.
 site: $(INSTALLED)
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
-
-# Do for hours what a class does, and write down memory, descriptors, threads, processes and files: results/soak.jsonl.
-HOURS ?= 2
-soak: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
-	PYTHONPATH=tests $(BIN)/python tools/soak.py --hours $(HOURS)
-
-# Random and mutated inputs for every decoder, INPUTS of each in all: results/fuzz.jsonl has what was done, and goes on there.
-INPUTS ?= 100000
-SEED ?= 0
-fuzz: $(INSTALLED)
-	$(BIN)/python tools/fuzz.py --inputs $(INPUTS) --seed $(SEED)
 
 # Measure everything anew; benchmarks/README.md then shows it.
 bench: $(VENV)/.horovod $(VENV)/.native
@@ -166,21 +151,10 @@ bench-gpu: $(INSTALLED) $(VENV)/.native
 # All that a release needs, but for publishing it: a clean tree, every check, and packages that install and work.
 release: $(VENV)/.horovod
 	$(BIN)/python tools/release.py check
-	$(MAKE) test-long
+	$(MAKE) test-all
 	$(MAKE) site
 	$(MAKE) test-colab
-	$(MAKE) binder-replay
 	$(BIN)/python tools/release.py build
-
-# Strike real work with faults, N of them in all, and check what is promised; goes on from results/faults.jsonl. The
-# kinds that fill disks, cut links and take memory need root, and are left out without.
-FAULTS ?= 100
-faults: $(VENV)/.horovod $(VENV)/.native
-	PYTHONPATH=.:tools:tests:benchmarks $(BIN)/python -m faults $(FAULTS) --seed $(SEED)
-
-# Do here what Binder does with this checkout, and run lesson 5 with Binder's memory. Needs root for the limit.
-binder-replay: $(INSTALLED)
-	$(BIN)/python tools/replay_binder.py
 
 $(VENV)/.horovod: $(INSTALLED) dgc_lab/install/build_horovod.py dgc_lab/install/horovod_source.py
 	$(BIN)/python -m dgc_lab build-horovod

@@ -1,4 +1,4 @@
-"""Command line of the lab: ``python -m dgc_lab doctor | sweep | train | table | build-horovod | build-native``."""
+"""Command line of the lab: ``python -m dgc_lab doctor | sweep | train | build-horovod | build-native``."""
 
 from __future__ import annotations
 
@@ -89,21 +89,6 @@ def parser() -> argparse.ArgumentParser:
         "--save-every", type=int, default=100, metavar="STEPS", help="checkpoint interval; the end is always saved"
     )
     train.set_defaults(command=run_train)
-
-    table = commands.add_parser("table", help="reproduce a table of the lessons")
-    which = "masking on one worker; masking and DGC on two ranks; DGC on 1 to 32 simulated workers; schemes on digits"
-    tables = ["single-node", "two-node", "workers", "schemes", "schemes-mnist"]
-    table.add_argument("which", choices=tables, help=f"{which}; schemes on MNIST with two ranks")
-    steps = "updates per row: of all workers together (20 000, as published); in the workers table, of each (200)"
-    table.add_argument("--steps", type=int, help=steps)
-    table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
-    table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
-    table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
-    table.add_argument("--numbers", help="workers: numbers of workers, such as 1,4,16; by default 1 to 32")
-    table.add_argument("--seed", type=int, default=0)
-    add_data(table)
-    add_files(table)
-    table.set_defaults(command=run_table)
     return top
 
 
@@ -210,12 +195,6 @@ def run_train(options: argparse.Namespace) -> int:
     if step < settings.steps and first:
         print(f"Stopped at step {step} of {settings.steps}; {kept}.", file=sys.stderr)
     return 0 if step >= settings.steps else 130
-
-
-def run_table(options: argparse.Namespace) -> int:
-    from dgc_lab.terminal import TABLES
-
-    return TABLES[options.which](options)
 
 
 def launched_communicator():

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from browser import BROWSER, jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
+from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests
 from instructor import course  # noqa: F401
 from kernels import kernel  # noqa: F401
 from outside import neighbour  # noqa: F401
@@ -51,33 +51,24 @@ MNIST = ROOT.parent / "shared" / "data" / "mnist.npz"
 LONGEST = (
     "07_bring_your_own_model.ipynb",
     "05_dgc_on_horovod.ipynb",
-    "test_two_ranks.py",
-    "test_widget_controls.py",
     "test_clusters.py",
-    "test_faults.py",
-    "test_browser_masking.py",
-    "test_browser_aggregation.py",
-    "test_round_trip.py",
-    "test_attacks.py",
-    "test_browser_replicas.py",
-    "test_sweep.py",
-    "test_browser_ranks.py",
-    "test_course.py",
-    "08_other_compressors.ipynb",
-    "test_same_seed.py",
-    "test_site.py",
-    "test_tensorflow_clusters.py",
-    "test_clusters_in_kernel.py",
-    "test_distributed_widget.py",
-    "06_thresholds_and_scale.ipynb",
-    "test_keras_page.py",
-    "test_training_loop.py",
+    "test_two_ranks.py",
+    "test_algorithm.py",
+    "04_dgc_masking.ipynb",
     "test_same_bits.py",
-    "test_gallery.py",
-    "test_model_trainer.py",
-    "test_scheme_lab.py",
-    "test_accessibility.py",
+    "test_thresholds.py",
     "test_native.py",
+    "08_other_compressors.ipynb",
+    "01_gradient_aggregation.ipynb",
+    "test_faults.py",
+    "test_tensorflow_clusters.py",
+    "02_variable_aggregation.ipynb",
+    "test_sweep.py",
+    "06_thresholds_and_scale.ipynb",
+    "test_training_loop.py",
+    "test_browser_start.py",
+    "test_gallery.py",
+    "test_optimizers.py",
     "test_on_ranks.py",
 )
 # Lesson 3 compares the speeds of runs that follow each other.
@@ -85,18 +76,16 @@ LESSONS_ALONE = ("03_sync_vs_async.ipynb",)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark notebooks, which cannot carry a mark; with several workers, begin with the longest files.
+    """Mark notebooks, which cannot carry a mark, and cases left to the night; begin with the longest files.
 
-    Once is enough: "long" are lessons that a test runs in a browser, from the first cell to the last, and exercises,
-    whose cells tests/exercises runs.
+    Exercises wait for the night: tests/exercises runs their cells in the day.
     """
-    modules = {item.module for item in items if isinstance(item, pytest.Function)} if BROWSER else ()
-    in_browser = {module.LESSON for module in modules if hasattr(module, "errors_of_all_cells")}
     for item in items:
         if item.path.name in LESSONS_ALONE:
             item.add_marker("alone")
-        if item.path.name in in_browser or EXERCISES in item.path.parents:
-            item.add_marker("long")
+        by_day = item.get_closest_marker("nightly_except")
+        if EXERCISES in item.path.parents or (by_day and item.callspec.id not in by_day.args):
+            item.add_marker("nightly")
     if hasattr(config, "workerinput"):  # one of pytest-xdist's workers
         places = {name: place for place, name in enumerate(LONGEST)}
         items.sort(key=lambda item: places.get(item.path.name, len(places)))

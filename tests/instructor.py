@@ -1,4 +1,4 @@
-"""What tests of the instructors' commands share: the commands themselves, and students' notebooks."""
+"""Shared by the tests of grading: the instructors' commands, and students' notebooks."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from dgc_lab.course import sources
+from dgc_lab_grading.course import sources
 
 ROOT = Path(__file__).resolve().parents[1]
 EXERCISES = ROOT / "notebooks" / "exercises"
@@ -18,11 +18,11 @@ needs_instructor = pytest.mark.skipif(not CAN_GRADE, reason="no instructors' env
 
 
 class Instructor:
-    """Commands of the command line, one after another in one process: nbgrader is imported once."""
+    """Runs commands of the command line in one process, so that nbgrader is imported once."""
 
     LOOP = """
 import contextlib, io, json, sys
-from dgc_lab.course.__main__ import main
+from dgc_lab_grading.__main__ import main
 for line in sys.stdin:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         code = main(json.loads(line))
@@ -34,7 +34,7 @@ for line in sys.stdin:
         self.process = subprocess.Popen([PYTHON, "-c", self.LOOP], stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
     def __call__(self, *arguments, expected=0):
-        """What a command printed."""
+        """Run a command, and return its output."""
         self.process.stdin.write(json.dumps([str(each) for each in arguments]) + "\n")
         self.process.stdin.flush()
         code, printed = json.loads(self.process.stdout.readline())
@@ -42,7 +42,7 @@ for line in sys.stdin:
         return printed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def course():
     instructor = Instructor()
     yield instructor
@@ -51,7 +51,7 @@ def course():
 
 
 def answered(name, answers=(), solved=True, variant=0):
-    """A student's notebook: the release with these answers, and for all others the solutions or nothing."""
+    """A student's notebook: the release with these answers; the others are solved or left untouched."""
     notebook = nbformat.read(EXERCISES / "release" / name / f"{name}.ipynb", as_version=4)
     source = sources.notebook(EXERCISES / "source", name)
     for cell, given in zip(notebook.cells, source.cells, strict=True):

@@ -87,8 +87,8 @@ def results(dataset: str) -> str:
         f"{STEPS[dataset]} steps, {BATCH[dataset]} examples a worker, momentum 0.9 after the exchange where a scheme "
         f"has none of its own. Each scheme had a run at each of the rates {rates} with seed "
         f"{SEARCH_SEED}, and then three seeds at its best one. *kB* are what a worker hands to the collectives in a "
-        f"step, *ms* those of the quickest of the three runs. `python -m dgc_lab table {which} --out rows.jsonl` makes "
-        f"it again."
+        f"step, *ms* those of the quickest of the three runs. `python tools/make_table.py {which} --out rows.jsonl` "
+        f"makes it again."
         + (f" Made on another day than the rest, with *ms* that are not to be compared: {others}." if others else ""),
         f"![{bytes_and_accuracy(table).alt}](schemes_{dataset}.png)",
     ]

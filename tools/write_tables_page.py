@@ -36,8 +36,8 @@ first tensor's 800 sets the threshold, and hardly anything else passes: the run 
 within {within:.1f} points of each other. Each row is one run: a few tenths of a point between two are no verdict.
 
 ```
-.venv/bin/python -m dgc_lab table single-node --out rows.jsonl                  # as published
-.venv/bin/python -m dgc_lab table single-node --scope tensor --out rows.jsonl   # a threshold per tensor
+.venv/bin/python tools/make_table.py single-node --out rows.jsonl                  # as published
+.venv/bin/python tools/make_table.py single-node --scope tensor --out rows.jsonl   # a threshold per tensor
 ```"""
 TWO = """\
 ## Two workers
@@ -59,12 +59,12 @@ send a quarter of the gradient, and the whole tensors'. *Masking like DGC* has m
 makes no difference where all is sent.
 
 ```
-.venv/bin/python -m dgc_lab table two-node --ratios 0.01,0.001 --out rows.jsonl
-.venv/bin/python -m dgc_lab table two-node --method dgc --ratios 0.001 --seed 1 --out rows.jsonl
+.venv/bin/python tools/make_table.py two-node --ratios 0.01,0.001 --out rows.jsonl
+.venv/bin/python tools/make_table.py two-node --method dgc --ratios 0.001 --seed 1 --out rows.jsonl
 ```
 
-`table workers` makes the table of lesson 6: the same examples shared out among 1 to 32 simulated workers, with and
-without clipping by their number.
+`make_table.py workers` makes the table of lesson 6: the same examples divided among 1 to 32 simulated workers, with
+and without clipping by their number.
 
 The test accuracy on several seeds:"""
 

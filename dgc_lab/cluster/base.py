@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
@@ -12,7 +11,8 @@ from typing import Any
 import cloudpickle
 
 from dgc_lab.cluster.calls import Call
-from dgc_lab.cluster.processes import Processes, defer_sigint
+from dgc_lab.cluster.process_group import ProcessGroup
+from dgc_lab.cluster.processes import defer_sigint
 from dgc_lab.cluster.rank import exhaust
 from dgc_lab.common import LabError, check_number
 
@@ -33,7 +33,7 @@ class Cluster:
         self.grace = check_number("grace", grace, "at least 0")
         self.progress = progress
         self._callers: list[str] = []  # names of the processes that run functions
-        self._processes: Processes | None = None
+        self._group: ProcessGroup | None = None
         self._call = self._finalizer = None
         self._started = False
         self._lifecycle_lock, self._call_lock = threading.RLock(), threading.Lock()
@@ -41,18 +41,19 @@ class Cluster:
     def _check(self) -> None:
         """Raise an error if a start cannot succeed; called before anything starts."""
 
-    def _start(self, deadline: float, resources: contextlib.ExitStack) -> tuple[str, str]:
-        """Set ``_processes`` and start them; return two texts: who is ready, details. `stop` closes ``resources``."""
+    def _new_group(self) -> ProcessGroup:
+        """Return a new group, which `_start` starts."""
         raise NotImplementedError
 
-    def _leave(self) -> None:
-        """Release resources in the processes; called before they end, when they are idle."""
+    def _start(self, deadline: float) -> tuple[str, str]:
+        """Start ``_group`` and its processes; return two texts: who is ready, details."""
+        raise NotImplementedError
 
     @property
     def ready(self) -> bool:
         """Whether all processes are started and alive."""
-        processes = self._processes
-        return self._started and processes is not None and not processes.broken and not processes.dead()
+        group = self._group
+        return self._started and group is not None and not group.broken and not group.dead()
 
     def __enter__(self):
         return self._bring_up()
@@ -69,13 +70,14 @@ class Cluster:
 
     def _bring_up(self):  # only called by public methods: the warnings' stacklevel relies on it
         with self._lifecycle_lock:
-            if self._processes is None:
+            if self._group is None:
                 self._check()
-                resources, began = contextlib.ExitStack(), time.monotonic()
+                group, began = self._new_group(), time.monotonic()
                 # Runs when this object is garbage-collected or the kernel ends; it must not reference this object.
-                self._finalizer = weakref.finalize(self, resources.close)
+                self._finalizer = weakref.finalize(self, group.close)
                 try:
-                    who, more = self._start(began + self.timeout, resources)
+                    self._group = group
+                    who, more = self._start(began + self.timeout)
                     self._started = True
                     self._say(f"{who} ready after {time.monotonic() - began:.1f} s{more}")
                 except BaseException as error:  # KeyboardInterrupt too: leave nothing half started
@@ -91,21 +93,18 @@ class Cluster:
     def stop(self) -> None:
         """Stop the processes, after asking a running call to stop; do nothing if they are stopped."""
         with self._lifecycle_lock:
-            processes, call = self._processes, self._call
-            if processes is None:
+            group, call = self._group, self._call
+            if group is None:
                 return
-            if call and not processes.broken:
+            if call and not group.broken:
                 call.request_stop()
                 end = time.monotonic() + self.grace
-                while not call.finished() and not processes.dead() and time.monotonic() < end:
+                while not call.finished() and not group.dead() and time.monotonic() < end:
                     time.sleep(0.02)
-            try:
-                self._leave()
-            finally:
-                self._processes = self._call = None
+            with defer_sigint():
+                self._group = self._call = None
                 self._started = False
-                with defer_sigint():
-                    self._finalizer()
+                self._finalizer()
 
     def restart(self):
         """Stop any remaining processes and start all of them again."""
@@ -172,13 +171,13 @@ class Cluster:
 
     def _begin(self, streamed, function, arguments, kwargs) -> Call:
         with self._call_lock:
-            if self._processes is None:
+            if self._group is None:
                 raise LabError(f"the {self.what} are not running. start() starts them")
-            if self._processes.broken:
-                raise LabError(f"{self._processes.broken}. restart() brings all back")
+            if self._group.broken:
+                raise LabError(f"{self._group.broken}. restart() brings all back")
             if self._call and not self._call.finished():
                 raise LabError(f"the {self.what} are busy with another call. request_stop() asks them to end it")
-            self._processes.raise_if_dead()
+            self._group.raise_if_dead()
             payloads = {}
             for name, args in arguments.items():
                 yields = streamed and (self._yielding is None or name in self._yielding)
@@ -186,7 +185,7 @@ class Cluster:
                 payloads[name] = cloudpickle.dumps((*sent, kwargs)), yields
             try:
                 with defer_sigint():  # an unrecorded call's results would be taken for the next one's
-                    self._call = self._processes.call(payloads, self.grace)
+                    self._call = self._group.call(payloads, self.grace)
             except KeyboardInterrupt:
                 if self._call:
                     self._call.stop()

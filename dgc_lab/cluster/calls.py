@@ -5,18 +5,28 @@ Lessons 3, 5, 7 and 8.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import cloudpickle
+
+from dgc_lab.cluster.processes import defer_sigint
 from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
 from dgc_lab.common import LabError
 
 TRACEBACK_LINES = 8
 SECONDS_BETWEEN_POLLS = 0.02
 SECONDS_BETWEEN_STOPS = 0.5
-SECONDS_FOR_LAST_ITEMS = 30
 GRACES_FOR_A_SLOW_READER = 9
+MESSAGES_PER_POLL = 100
+MAX_WAITING = 1_000_000  # characters of a process that may wait to be printed
+TRUNCATED = "... what was printed before is left out ...\n"
+DIED_OUTCOME = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
 class ProcessDied(LabError):
@@ -53,17 +63,31 @@ class RankFailed(FunctionFailed):
 
 
 class Call:
-    """One call of a function on the processes ``names``; subclasses define how it is transported.
+    """One call of a function on the processes ``names`` of a `ProcessGroup`.
 
-    A subclass says whether the function has ended on all processes (``finished``), yields the items received since the
-    last poll (``_items``), counts those still in flight at the end (``_missing``), waits for an event (``_wait``), and
-    cleans up (``end``). Processes get ``grace`` seconds to stop on request, or to return after another one has raised.
+    ``payloads`` has an entry of `ProcessGroup.call` for each process; without it, the call is already running.
+    Processes get ``grace`` seconds to stop on request, or to return after another one has raised.
     """
 
-    def __init__(self, processes, names: list[str], grace: float):
-        self.processes, self.names, self.grace = processes, names, grace
-        self.outcomes: dict[int, CallResult] = {}  # by process number, once a process has ended
+    def __init__(self, group, names: list[str], grace: float, payloads: Iterable[tuple[bytes, bool]] = ()):
+        self.group, self.names, self.grace = group, names, grace
+        self.outcomes: dict[int, CallResult] = {}  # by process number, once the function has ended there
         self._stopped = False
+        self._connections = [group.members[name].connection for name in names]
+        self._texts, self._ended = [""] * len(names), set()  # output to print; processes with a reported end
+        self._messages, self._receiving = deque(), threading.Lock()
+        try:
+            for connection, payload in zip(self._connections, payloads, strict=False):
+                with contextlib.suppress(OSError):  # its process is gone, which `follow` reports
+                    connection.send_bytes(cloudpickle.dumps(payload))
+        except BaseException:  # an interrupt, which may have cut off a message
+            group.terminate("a call was interrupted while it was sent; all processes were stopped")
+            raise
+
+    def finished(self) -> bool:
+        """Return whether the function has ended on all processes."""
+        self._receive()
+        return len(self.outcomes) == len(self.names)
 
     def problems(self) -> dict[int, RemoteError]:
         """Return the exceptions raised so far, by process number."""
@@ -71,70 +95,127 @@ class Call:
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
         """Yield items until the function has ended on all processes; kill the processes if the deadline passes."""
-        failed_since, stopped_since, finished_since = None, None, None
+        failed_since, stopped_since = None, None
         last_signal, patience = time.monotonic(), self.grace
         while True:
             finished = self.finished()  # before `raise_if_dead`: a result may be the first sign of a death
             for item in self._items():
-                given, finished_since = time.monotonic(), None
+                given = time.monotonic()
                 yield item
                 if failed_since or stopped_since:
                     # The consumer's time does not count, up to a limit: some processes yield items endlessly.
                     patience += time.monotonic() - given
             patience = min(patience, (1 + GRACES_FOR_A_SLOW_READER) * self.grace)
-            self.processes.raise_if_dead()
-            now = time.monotonic()
+            self.group.raise_if_dead()
             if finished:
-                if not self._missing():
-                    return
-                # Items may travel separately and arrive after the results: each one restarts the time limit.
-                finished_since = finished_since or now
-                if now > finished_since + SECONDS_FOR_LAST_ITEMS:
-                    raise LabError(f"{self._missing()} batches of {self.names[0]}'s items were lost")
-                time.sleep(SECONDS_BETWEEN_POLLS)
-                continue
-            what = f"the {self.processes.what}"
+                return
+            now = time.monotonic()
+            what = f"the {self.group.what}"
             if deadline and now > deadline:
-                self.processes.terminate(f"{what} were not ready in time and were killed")
-                raise LabError(f"{self.processes.broken}. restart() tries again")
+                self.group.terminate(f"{what} were not ready in time and were killed")
+                raise LabError(f"{self.group.broken}. restart() tries again")
             failed_since = failed_since or (now if self.problems() else None)
             if failed_since and now > failed_since + patience:
-                self.processes.terminate(f"one of {what} failed; the others did not return and were killed")
+                self.group.terminate(f"one of {what} failed; the others did not return and were killed")
                 return
             # Count from this poll: the consumer may take longer for items from before the stop.
             stopped_since = stopped_since or (now if self._stopped else None)
             if stopped_since and now > stopped_since + patience:
-                self.processes.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
-                raise self.processes.failed(f"{self.processes.broken}. restart() brings them back")
+                self.group.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
+                raise self.group.failed(f"{self.group.broken}. restart() brings them back")
             if stopped_since and now > last_signal + SECONDS_BETWEEN_STOPS:
-                self.processes.signal(STOP_SIGNAL)  # the first may have arrived before the function began
+                self.group.signal(STOP_SIGNAL)  # the first may have arrived before the function began
                 last_signal = now
-            self._wait(SECONDS_BETWEEN_POLLS)
+            self._ready(SECONDS_BETWEEN_POLLS)  # waits for a message
 
     def request_stop(self) -> None:
         """Ask the processes to stop; `follow` repeats the request and kills them after ``grace`` seconds."""
         if not self.finished():
             self._stopped = True
-            self.processes.signal(STOP_SIGNAL)
+            self.group.signal(STOP_SIGNAL)
 
     def stop(self) -> None:
         """Ask the processes to stop and wait until they have; discard further items and exceptions."""
-        if self.processes.closed:
+        if self.group.closed:
             return  # all processes were stopped, as when the program ends with an open stream
         try:
             self.request_stop()
             for _ in self.follow():
                 pass
         except KeyboardInterrupt:
-            self.processes.terminate(f"the {self.processes.what} were interrupted twice and killed")
+            self.group.terminate(f"the {self.group.what} were interrupted twice and killed")
             raise
 
     def results(self) -> list[Any]:
         """Return the results in process order, once all processes have ended; raise FunctionFailed if one raised."""
         if problems := self.problems():
-            after = f"{self.processes.broken}. restart() brings all back" if self.processes.broken else ""
-            raise self.processes.failed(f"{explain(problems, self.names)}\n{after}".rstrip(), problems, after)
+            after = f"{self.group.broken}. restart() brings all back" if self.group.broken else ""
+            raise self.group.failed(f"{explain(problems, self.names)}\n{after}".rstrip(), problems, after)
         return [self.outcomes[number].value for number in range(len(self.names))]
+
+    def end(self) -> None:
+        """Print the remaining output; stop all processes if the function still runs on some."""
+        self._print(range(len(self.names)))
+        if len(self.outcomes) < len(self.names) and not self.group.broken:
+            # Its remaining messages would be taken for the next call's.
+            self.group.terminate("a call was abandoned before its end; all processes were stopped")
+
+    def _items(self):
+        self._receive()
+        for _ in range(len(self._messages)):  # not later ones, which may arrive faster than they are consumed
+            number, kind, content = self._messages.popleft()
+            if kind == "item":
+                yield content
+                continue
+            if kind == "text":
+                text = self._texts[number] + content
+                self._texts[number] = text if len(text) <= MAX_WAITING else TRUNCATED + text[-MAX_WAITING:]
+            else:
+                self._ended.add(number)
+            self._print(self._ended)
+
+    def _receive(self):
+        """Receive pending messages; any thread may do so, because a stop waits for a stream that is no longer read."""
+        if not self._ready(0):
+            return
+        with defer_sigint(), self._receiving:  # an interrupt would cut off a message
+            for connection in self._ready(0):
+                number = self._connections.index(connection)
+                for _ in range(MESSAGES_PER_POLL):
+                    try:
+                        if number in self.outcomes or not connection.poll():
+                            break
+                        kind, content = cloudpickle.loads(connection.recv_bytes())
+                    except (EOFError, OSError):
+                        if self.group.members[self.names[number]].vital:
+                            break  # `raise_if_dead` reports it
+                        kind, content = "outcome", DIED_OUTCOME
+                    self._messages.append((number, kind, content))
+                    if kind == "outcome":
+                        self.outcomes[number] = cloudpickle.loads(content)
+
+    def _print(self, ended):
+        """Print the first process's output at once, and the others' when all processes before them have ended.
+
+        The waiting output is limited, because a rank that prints endlessly would fill the notebook's memory.
+        """
+        for number, name in enumerate(self.names):
+            *lines, rest = self._texts[number].split("\n")
+            if number in ended and rest:
+                lines, rest = [*lines, rest], ""
+            for line in lines:
+                print(f"[{name}] {line}")
+            self._texts[number] = rest
+            if number not in ended:
+                return
+
+    def _ready(self, seconds) -> list[Connection]:
+        """Return the connections with pending messages, after waiting for at most ``seconds``."""
+        running = [connection for number, connection in enumerate(self._connections) if number not in self.outcomes]
+        try:
+            return wait(running, seconds)
+        except (OSError, ValueError):  # another thread has stopped the processes and closed the connections
+            return []
 
 
 def explain(problems: dict[int, RemoteError], names: list[str]) -> str:

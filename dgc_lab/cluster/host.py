@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib
 import io
@@ -24,7 +25,7 @@ import psutil
 from dgc_lab.cluster import watchdog
 from dgc_lab.cluster.magic import SEND_LOCK, raise_if_interrupted
 from dgc_lab.cluster.processes import is_running
-from dgc_lab.cluster.rank import items_of, listen_for_stop, outcome_of, run_function
+from dgc_lab.cluster.rank import listen_for_stop, outcome_of
 
 SOCKET, PIDS = "socket", "pids"  # in the folder shared with the notebook
 CRASH = ".crash"  # suffix of the file in which Python records why a process crashed
@@ -43,6 +44,7 @@ def main() -> None:
 
     for module in HIDDEN_MODULES:
         del sys.modules[module]
+    # Each new training traces its own step; after the fifth, TensorFlow would print a warning in the notebook.
     tf.get_logger().setLevel("ERROR")
     gc.collect()
     gc.freeze()  # otherwise, each fork's collector would write to the shared memory
@@ -87,14 +89,14 @@ def run_member(name: str, variables: dict[str, str], prepare) -> None:
     faulthandler.enable(open(Path(os.environ[watchdog.FOLDER], PIDS, name + CRASH), "w"))  # noqa: SIM115 - it stays open
     connection = connect_to_notebook(name)
     channel = ResultChannel(connection)
-    channel.send("outcome", outcome_of(cloudpickle.dumps((prepare, (), {})), run_function))
+    channel.send("outcome", outcome_of(cloudpickle.dumps((prepare, (), {}))))
     sys.stdout = channel
     while True:
         try:
             payload, yields = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        channel.send("outcome", outcome_of(payload, channel.stream if yields else run_function))
+        channel.send("outcome", outcome_of(payload, functools.partial(channel.send, "item") if yields else None))
 
 
 class ResultChannel(io.TextIOBase):
@@ -113,11 +115,6 @@ class ResultChannel(io.TextIOBase):
         self.send("text", text)
         raise_if_interrupted()
         return len(text)
-
-    def stream(self, outcome, function, args, kwargs):
-        """Run a generator function and send its items; a ``run`` argument of `outcome_of`."""
-        for item in items_of(function, args, kwargs):
-            self.send("item", item)
 
 
 def process_of(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Processes forked from one host, which can be killed and replaced individually, and function calls on them.
+"""Processes forked from one host, which can be killed and replaced individually.
 
 They connect to the notebook through a Unix socket in a private folder. `dgc_lab.cluster.host` runs inside them.
 """
@@ -10,29 +10,22 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import psutil
 
-from dgc_lab.cluster.calls import Call
+from dgc_lab.cluster.calls import Call, FunctionFailed, ProcessDied
 from dgc_lab.cluster.host import CRASH, PIDS, SOCKET
-from dgc_lab.cluster.processes import Processes, defer_sigint, is_running, kill, start_guarded
-from dgc_lab.cluster.rank import CallResult, RemoteError
+from dgc_lab.cluster.processes import defer_sigint, is_running, kill, start_guarded
 from dgc_lab.common import LabError
 
 SECONDS_BETWEEN_POLLS = 0.05
-MESSAGES_PER_POLL = 100
-MAX_WAITING = 1_000_000  # characters of a process that may wait to be printed
-TRUNCATED = "... what was printed before is left out ...\n"
-DIED_OUTCOME = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
 @dataclass
@@ -44,8 +37,14 @@ class Member:
     vital: bool  # whether the others are stopped if it dies
 
 
-class ProcessGroup(Processes):
-    """A host that imports ``modules`` once for all, and ``members``, the processes forked from it, by name."""
+class ProcessGroup:
+    """A host that imports ``modules`` once for all, and ``members``, the processes forked from it, by name.
+
+    ``what`` is their name in messages.
+    """
+
+    died, failed = ProcessDied, FunctionFailed  # errors for a dead process and for a function that raised
+    broken: str | None = None  # why all processes were stopped
 
     def __init__(self, what: str, variables: Mapping[str, str], private: bool, modules: Iterable[str] = ("keras",)):
         self.what, self.members = what, {}
@@ -95,7 +94,7 @@ class ProcessGroup(Processes):
         except BaseException:  # a late process would be taken for one added later
             self.terminate(f"{' and '.join(prepare)} did not start; all processes were stopped")
             raise
-        ready = MemberCall(self, list(prepare), grace=0)
+        ready = Call(self, list(prepare), grace=0)
         for _ in ready.follow(deadline):
             pass
         return ready.results()
@@ -106,6 +105,7 @@ class ProcessGroup(Processes):
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called, or no process was ever started."""
         return self._folder is None
 
     def dead(self) -> list[str]:
@@ -115,20 +115,32 @@ class ProcessGroup(Processes):
         gone = [name for name, process in vital.items() if not is_running(process)]
         return gone or ([] if host else list(vital) or ["the host"])
 
-    def crash_reason(self, names: list[str]) -> str:
-        errors = set()
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):  # another thread has stopped all processes meanwhile
-                first, _, _ = Path(f"{self._folder}/{PIDS}/{name}{CRASH}").read_text().partition("\n")
-                errors.add(first.removeprefix("Fatal Python error: "))
-        return ", ".join(sorted(filter(None, errors)))
+    def raise_if_dead(self) -> None:
+        """Stop all processes and raise ProcessDied if one is gone; raise LabError if they were stopped already."""
+        dead = self.dead()  # first, because processes have not died if another thread closes the cluster now
+        if self.closed:
+            raise LabError(f"the {self.what} were stopped. start() starts them")
+        if dead:
+            error = self.died(dead, self._crash_reason(dead))
+            self.terminate(str(error).split(";")[0])
+            raise error
+
+    def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> Call:
+        """Start a function call on some processes.
+
+        ``payloads`` maps process names to ``(function, args, kwargs)``, pickled, and whether the function yields items.
+        """
+        return Call(self, list(payloads), grace, payloads.values())
 
     def signal(self, number: int) -> None:
+        """Send a signal to all processes that are alive."""
         for member in self.members.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.process.send_signal(number)
 
-    def kill(self) -> None:
+    def terminate(self, reason: str) -> None:
+        """Kill all processes and keep the reason in ``broken``."""
+        self.broken = reason
         if self._folder is not None:
             kill(self._host)
             # Now, because the host's watchdog is gone and could not do it if this process were killed.
@@ -149,9 +161,6 @@ class ProcessGroup(Processes):
                     open_end.close()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def call(self, payloads: Mapping[str, tuple[bytes, bool]], grace: float) -> MemberCall:
-        return MemberCall(self, list(payloads), grace, payloads.values())
-
     def _accept(self, processes, deadline) -> tuple[str, Connection]:
         """Return name and connection of the next process to connect; raise LabError if one of ``processes`` ends."""
         self._listener.settimeout(SECONDS_BETWEEN_POLLS)
@@ -166,99 +175,16 @@ class ProcessGroup(Processes):
                 what = "a process ended" if ended else "the time limit passed"
                 raise LabError(f"{what} before all processes had connected.\n{self._output_tail()}")
 
+    def _crash_reason(self, names: list[str]) -> str:
+        """Return why these processes crashed, or an empty text if that is not known."""
+        errors = set()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another thread has stopped all processes meanwhile
+                first, _, _ = Path(f"{self._folder}/{PIDS}/{name}{CRASH}").read_text().partition("\n")
+                errors.add(first.removeprefix("Fatal Python error: "))
+        return ", ".join(sorted(filter(None, errors)))
+
     def _output_tail(self) -> str:
         """Return the last lines of the processes' output."""
         last = max(0, os.fstat(self._log.fileno()).st_size - 1500)
         return os.pread(self._log.fileno(), 1500, last).decode(errors="replace")  # leaves the write position as it is
-
-
-class MemberCall(Call):
-    """A function call on processes of a group; without ``payloads``, a call that is already running."""
-
-    def __init__(
-        self, group: ProcessGroup, names: list[str], grace: float, payloads: Iterable[tuple[bytes, bool]] = ()
-    ):
-        super().__init__(group, names, grace)
-        self._connections = [group.members[name].connection for name in names]
-        self._texts, self._ended = [""] * len(names), set()  # output to print; processes with a reported end
-        self._messages, self._receiving = deque(), threading.Lock()
-        try:
-            for connection, payload in zip(self._connections, payloads, strict=False):
-                with contextlib.suppress(OSError):  # its process is gone, which `follow` reports
-                    connection.send_bytes(cloudpickle.dumps(payload))
-        except BaseException:  # an interrupt, which may have cut off a message
-            group.terminate("a call was interrupted while it was sent; all processes were stopped")
-            raise
-
-    def finished(self) -> bool:
-        self._receive()
-        return len(self.outcomes) == len(self.names)
-
-    def _items(self):
-        self._receive()
-        for _ in range(len(self._messages)):  # not later ones, which may arrive faster than they are consumed
-            number, kind, content = self._messages.popleft()
-            if kind == "item":
-                yield content
-                continue
-            if kind == "text":
-                text = self._texts[number] + content
-                self._texts[number] = text if len(text) <= MAX_WAITING else TRUNCATED + text[-MAX_WAITING:]
-            else:
-                self._ended.add(number)
-            self._print(self._ended)
-
-    def _missing(self):
-        return len(self._messages)
-
-    def _receive(self):
-        """Receive pending messages; any thread may do so, because a stop waits for a stream that is no longer read."""
-        if not self._ready(0):
-            return
-        with defer_sigint(), self._receiving:  # an interrupt would cut off a message
-            for connection in self._ready(0):
-                number = self._connections.index(connection)
-                for _ in range(MESSAGES_PER_POLL):
-                    try:
-                        if number in self.outcomes or not connection.poll():
-                            break
-                        kind, content = cloudpickle.loads(connection.recv_bytes())
-                    except (EOFError, OSError):
-                        if self.processes.members[self.names[number]].vital:
-                            break  # `raise_if_dead` reports it
-                        kind, content = "outcome", DIED_OUTCOME
-                    self._messages.append((number, kind, content))
-                    if kind == "outcome":
-                        self.outcomes[number] = cloudpickle.loads(content)
-
-    def end(self) -> None:
-        self._print(range(len(self.names)))
-        if len(self.outcomes) < len(self.names) and not self.processes.broken:
-            # Its remaining messages would be taken for the next call's.
-            self.processes.terminate("a call was abandoned before its end; all processes were stopped")
-
-    def _print(self, ended):
-        """Print the first process's output at once, and the others' when all processes before them have ended.
-
-        The waiting output is limited, because a rank that prints endlessly would fill the notebook's memory.
-        """
-        for number, name in enumerate(self.names):
-            *lines, rest = self._texts[number].split("\n")
-            if number in ended and rest:
-                lines, rest = [*lines, rest], ""
-            for line in lines:
-                print(f"[{name}] {line}")
-            self._texts[number] = rest
-            if number not in ended:
-                return
-
-    def _wait(self, seconds):
-        self._ready(seconds)
-
-    def _ready(self, seconds) -> list[Connection]:
-        """Return the connections with pending messages, after waiting for at most ``seconds``."""
-        running = [connection for number, connection in enumerate(self._connections) if number not in self.outcomes]
-        try:
-            return wait(running, seconds)
-        except (OSError, ValueError):  # another thread has stopped the processes and closed the connections
-            return []

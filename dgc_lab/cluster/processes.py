@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -12,47 +11,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 
 import psutil
 
 from dgc_lab.cluster import private_network
-from dgc_lab.cluster.calls import FunctionFailed, ProcessDied
 from dgc_lab.cluster.watchdog import FOLDER
-from dgc_lab.common import LabError
-
-
-class Processes:
-    """Processes of one cluster: a `ProcessGroup` on this machine, or the user's own `UserEngines`.
-
-    Both have ``closed`` (all processes were stopped), ``dead()`` (names of dead processes without which the others
-    cannot continue), ``signal(number)``, ``kill()``, ``close()``, and ``call(payloads, grace)``, which starts a call.
-    ``payloads`` maps process names to ``(function, args, kwargs)``, pickled, and whether the function yields items.
-    """
-
-    what = "processes"  # their name in messages
-    died, failed = ProcessDied, FunctionFailed  # errors for a dead process and for a function that raised
-    broken: str | None = None  # why all processes were stopped
-
-    def crash_reason(self, names: list[str]) -> str:
-        """Return why these processes crashed, or an empty text if that is not known."""
-        return ""
-
-    def terminate(self, reason: str) -> None:
-        """End all processes at once, and keep the reason."""
-        self.broken = reason
-        self.kill()
-
-    def raise_if_dead(self) -> None:
-        """Stop all processes and raise ProcessDied if one is gone; raise LabError if they were stopped already."""
-        dead = self.dead()  # first, because processes have not died if another thread closes the cluster now
-        if self.closed:
-            raise LabError(f"the {self.what} were stopped. start() starts them")
-        if dead:
-            error = self.died(dead, self.crash_reason(dead))
-            self.terminate(str(error).split(";")[0])
-            raise error
 
 
 def start_guarded(module: str, *arguments: str, private: bool, variables: Mapping[str, str], **pipes):
@@ -122,19 +86,6 @@ def has_ended(process: psutil.Process) -> bool:
         return not is_running(process) and process.num_threads() <= 1
     except psutil.NoSuchProcess:
         return True
-
-
-def run_in_thread(function: Callable):
-    """Run a function of ipyparallel, in a thread if an event loop is running, as in a notebook.
-
-    In the thread of the event loop, ipyparallel's blocking functions would start another one, which never ends.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return function()
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from dgc_lab.common import free_memory
-from dgc_lab.install.launch_env import rendezvous, thread_variables
+from dgc_lab.install.launch_env import rendezvous
 
 STOP_SIGNAL = signal.SIGUSR1
 OWN_FOLDER = os.path.dirname(__file__)
@@ -39,7 +38,6 @@ class CallResult:
 
     value: Any = None
     problem: RemoteError | None = None
-    batches: int = 0  # number of published batches of a stream, if items travel separately
 
 
 def stop_requested() -> bool:
@@ -72,53 +70,39 @@ def serve_rendezvous() -> int:
     return _resources.enter_context(rendezvous())
 
 
-def join(variables: dict[str, str], path: list[str]) -> int:
-    """Make this process a rank: set its variables and import path, join the others; return its number of GPUs."""
-    listen_for_stop()
-    os.environ.update(thread_variables(int(variables["HOROVOD_LOCAL_SIZE"])) | variables)
-    sys.path.extend(entry for entry in path if entry not in sys.path)
+def join(variables: dict[str, str]) -> int:
+    """Make this process a rank: set its environment variables and join the others; return its number of GPUs."""
+    os.environ.update(variables)
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    # Each new training traces its own step; after the fifth, TensorFlow would print a warning in the notebook.
-    tf.get_logger().setLevel("ERROR")
     hvd.init()
     return len(tf.config.list_physical_devices("GPU"))
 
 
-def leave() -> None:
-    """Leave the Horovod job; the process keeps running."""
-    import horovod.tensorflow as hvd
-
-    hvd.shutdown()
-
-
-def outcome_of(payload: bytes, run: Callable) -> bytes:
+def outcome_of(payload: bytes, send_item: Callable[[Any], None] | None = None) -> bytes:
     """Run a function from the notebook and return a pickled `CallResult`, even if the function raises an exception.
 
-    ``run`` receives the `CallResult` to fill, the function, its arguments and its keyword arguments, and returns the
-    value.
+    ``send_item`` receives each item of a generator function; it is None for any other function.
     """
     global _stop
     _stop = False
     free_memory()  # models and traces of earlier calls
-    outcome = CallResult()
+    value = None
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        outcome.value = run(outcome, function, args, kwargs)
-        return cloudpickle.dumps(outcome)
+        if send_item is None:
+            value = function(*args, **kwargs)
+        else:
+            for item in items_of(function, args, kwargs):
+                send_item(item)
+        return cloudpickle.dumps(CallResult(value))
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: the notebook waits for an answer
         trace = error.__traceback__
         while trace.tb_next and os.path.dirname(trace.tb_frame.f_code.co_filename) == OWN_FOLDER:
             trace = trace.tb_next  # begin in the notebook's function, not in the library's
         printed = "".join(traceback.format_exception(type(error), error, trace))
-        problem = RemoteError(type(error).__name__, str(error), printed)
-        return cloudpickle.dumps(CallResult(None, problem, outcome.batches))
-
-
-def run_function(outcome: CallResult, function: Callable, args: tuple, kwargs: dict):
-    """Run a function and return its value; a ``run`` argument of `outcome_of`."""
-    return function(*args, **kwargs)
+        return cloudpickle.dumps(CallResult(problem=RemoteError(type(error).__name__, str(error), printed)))
 
 
 def items_of(function: Callable, args: tuple, kwargs: dict) -> Iterator:

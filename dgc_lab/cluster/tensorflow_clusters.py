@@ -61,16 +61,17 @@ class TensorFlowCluster(Cluster):
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores: expect slow steps", stacklevel=4)
 
-    def _start(self, deadline, resources):
-        private = private_network.unavailable_reason() is None
+    def _new_group(self):
         # Children of one process cannot share its GPU, so they compute on the CPU. Each role sets its own threads.
         variables = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"}
         variables["no_grpc_proxy"] = LOOPBACK  # if http_proxy is set, gRPC would reach for the servers through it
-        self._processes = ProcessGroup(self.what, variables, private)
-        resources.callback(self._processes.close)
+        return ProcessGroup(self.what, variables, private_network.unavailable_reason() is None)
+
+    def _start(self, deadline):
         self._say("importing TensorFlow, once for all processes")
-        self._processes.start(deadline)
+        self._group.start(deadline)
         self._say("starting servers")
+        private = private_network.unavailable_reason() is None
         ports = itertools.count(FIRST_PORT) if private else private_network.free_ports(sum(self._jobs.values()))
         addresses = (f"{LOOPBACK}:{port}" for port in ports)
         self._addresses = {job: [next(addresses) for _ in range(number)] for job, number in self._jobs.items()}
@@ -80,7 +81,7 @@ class TensorFlowCluster(Cluster):
     def _add(self, prepare, deadline):
         configs = {name: json.dumps({"cluster": self._addresses, "task": task(name)}) for name in prepare}
         variables = {name: {"TF_CONFIG": config} for name, config in configs.items()}
-        self._processes.add(prepare, deadline, variables, self._vital())
+        self._group.add(prepare, deadline, variables, self._vital())
 
     def _vital(self) -> set[str]:
         """Return the names of the processes without which the others cannot continue."""
@@ -152,7 +153,7 @@ class ParameterServers(TensorFlowCluster):
 
         Raises ValueError if there is no process of that name.
         """
-        members = self._processes.members if self._processes else {}
+        members = self._group.members if self._group else {}
         if name not in members:
             known = ", ".join(self._prepare())  # not `members`, which are in the order of their connections
             allowed = f"one of {known}" if members else "a running process (none is running: call start())"

@@ -1,5 +1,6 @@
-"""What the exercises say to a student at once: `dgc_lab.check` looks an answer over. All lessons, a module each.
+"""Immediate feedback on answers to the exercises of all lessons.
 
-`checking` runs a check and words what came of it; `variants` gives every student numbers of their own; `masking`,
-`accumulation` and the others hold the checks. Nothing in here needs nbgrader, and `checking` needs numpy alone.
+`dgc_lab.check` checks an answer. `checking` runs a check and prints the result, `variants` gives each student
+individual numbers, and the other modules hold the checks, one module per lesson. Nothing here needs nbgrader, and
+`checking` needs only numpy.
 """

@@ -1,8 +1,8 @@
-"""Look an answer over and say at once what was expected: in words, as a shape, or by a counter-example.
+"""Check an answer and print feedback that states what was expected.
 
-A check never shows the solution. A module of checks has one function for each task, named like the task; it takes the
-answer and the student's `dgc_lab.exercises.variants.Variant`, returns what to say to a right answer, and raises
-`NotYet` with what to say to another.
+Feedback is a sentence, a shape or a counterexample, never the solution. A module of checks has one function per task,
+named like the task. It takes the answer and the student's `dgc_lab.exercises.variants.Variant`, returns the message
+for a right answer, and raises `NotYet` with the message for a wrong one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from dgc_lab.exercises.variants import Variant
 
-# Where each task's check is. Kept here so that a task is found without loading every module.
+# Module that holds each task's check, so that a check is found without importing every module.
 TASKS = {
     "running_sum": "aggregation",
     "pairwise_sum": "aggregation",
@@ -99,20 +99,20 @@ MARK = {True: "✓", False: "✗"}
 
 
 class NotYet(Exception):
-    """The answer is not right yet; the message tells the student what was expected."""
+    """Raised for a wrong answer; the message says what was expected."""
 
 
 class NotAttempted(NotYet):
-    """There is no answer yet."""
+    """Raised when there is no answer yet."""
 
 
 def check(task: str, answer, variant: int = 0) -> bool:
-    """Look over an answer, print a line about it, and say whether it is right.
+    """Check an answer, print feedback, and return whether the answer is right.
 
     Args:
-        task: the task's name, as the exercise has it.
+        task: the task's name, as given in the exercise.
         answer: the function or value that the exercise asks for.
-        variant: the student's number, from the top of the exercise.
+        variant: the student's variant number, from the top of the exercise.
 
     Raises:
         ValueError: there is no such task.
@@ -122,62 +122,62 @@ def check(task: str, answer, variant: int = 0) -> bool:
         ring_bytes: not attempted yet.
         False
         >>> check("typical_staleness", lambda workers: workers)
-        ✗ typical_staleness: for 1 worker of one speed it is not 1: who updates while one of them computes?
+        ✗ typical_staleness: for 1 worker, the staleness is not 1. Who else updates while one worker computes?
         False
     """
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-    look = getattr(importlib.import_module(f"dgc_lab.exercises.{TASKS[task]}"), task)
+    run_check = getattr(importlib.import_module(f"dgc_lab.exercises.{TASKS[task]}"), task)
     try:
         if answer is None or answer is ...:
             raise NotAttempted("not attempted yet.")
-        said, right = look(answer, Variant(variant)), True
+        message, right = run_check(answer, Variant(variant)), True
     except NotAttempted as reason:
         print(f"{task}: {reason}")
         return False
     except NotYet as reason:
-        said, right = str(reason), False
-    except Exception as error:  # what the check did with an answer of a kind that nobody thought of
-        kind = f"{type(error).__name__}: {str(error)[:100]}"
-        said, right = f"the answer is of another kind than was asked for; looking at it ended in {kind}", False
-    print(f"{MARK[right]} {task}: {said}")
+        message, right = str(reason), False
+    except Exception as error:  # the check itself failed on an answer of an unexpected type
+        details = f"{type(error).__name__}: {str(error)[:100]}"
+        message, right = f"the answer does not have the expected type; checking it raised {details}", False
+    print(f"{MARK[right]} {task}: {message}")
     return right
 
 
 def asked(answer, *arguments, about: str):
-    """What the student's function answers; never lets its error through, and never shows it our own arrays.
+    """Call the student's function, return its result, and turn errors into feedback.
 
     Args:
         answer: the student's function.
-        arguments: what it is called with, copied before.
-        about: the call in words, for the messages: "for a gradient of zeros".
+        arguments: its arguments; arrays are copied first, so that the function cannot change the check's own.
+        about: describes the call at the start of messages, for example "for a gradient of zeros".
 
     Raises:
-        NotYet: it is no function, or it raised an error.
-        NotAttempted: it returned nothing, or raised NotImplementedError.
+        NotYet: ``answer`` is not a function, or it raised an exception.
+        NotAttempted: it returned None or ``...``, or raised NotImplementedError.
     """
     if not callable(answer):
-        raise NotYet(f"a function is asked for, this is {_kind(answer)}.")
+        raise NotYet(f"expected a function, got {_describe(answer)}.")
     try:
-        result = answer(*map(_copied, arguments))
+        result = answer(*map(_copy, arguments))
     except NotImplementedError:
         raise NotAttempted("not attempted yet.") from None
     except Exception as error:
         line = own_line(error)
         where = f", in your line: {line}" if line else ""
-        raise NotYet(f"{about} it raised {type(error).__name__}: {error}{where}") from None
+        raise NotYet(f"{about}, your function raised {type(error).__name__}: {error}{where}") from None
     if result is None or result is ...:
-        raise NotAttempted("not attempted yet: the function returns nothing. If you did write it, is there a return?")
+        raise NotAttempted("not attempted yet: the function returns nothing. If you wrote it, is a `return` missing?")
     return result
 
 
 def afresh(answer):
-    """The student's function in a process that has not been asked anything yet; in their own notebook the function."""
+    """Return the student's function in a new process, or itself in a notebook."""
     return getattr(answer, "afresh", lambda: answer)()
 
 
-def _copied(argument):
-    """A copy of an array, which may be written to if the array may; anything else as it is."""
+def _copy(argument):
+    """Copy an array, read-only if it was; return anything else unchanged."""
     if not isinstance(argument, np.ndarray):
         return argument
     copied = np.copy(argument)
@@ -186,71 +186,71 @@ def _copied(argument):
 
 
 def own_line(error: BaseException) -> str:
-    """The line of a notebook's cell that an error came from, the last of them; empty where there is none."""
-    if hasattr(error, "own_line"):  # it comes from another process
+    """Return the last notebook line in an exception's traceback, or "" if none."""
+    if hasattr(error, "own_line"):  # the exception was raised in another process
         return error.own_line
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.line or "" for frame in reversed(frames) if CELL.search(frame.filename)), "")
 
 
 def array_like(result, pattern, about: str) -> np.ndarray:
-    """The answer as an array of the shape and kind of ``pattern``.
+    """Return the answer as an array, which must have the shape of ``pattern``.
 
     Raises:
-        NotYet: it is none, or has another shape, or is not Boolean where the pattern is (or the other way round).
+        NotYet: the answer is not an array, has another shape, or is not Boolean or numeric like ``pattern``.
     """
     try:
         result = np.asarray(result)
     except Exception:
-        raise NotYet(f"{about} an array is asked for, this is {_kind(result)}.") from None
+        raise NotYet(f"{about}, expected an array, got {_describe(result)}.") from None
     if result.shape != pattern.shape:
-        raise NotYet(f"{about} the shape must be {pattern.shape}, got {result.shape}.")
+        raise NotYet(f"{about}, the shape must be {pattern.shape}, got {result.shape}.")
     if (result.dtype == bool) != (pattern.dtype == bool):
         wanted = "True and False" if pattern.dtype == bool else "numbers"
-        raise NotYet(f"{about} an array of {wanted} is asked for, got {result.dtype}.")
+        raise NotYet(f"{about}, expected an array of {wanted}, got {result.dtype}.")
     if result.dtype != bool and not np.issubdtype(result.dtype, np.number):
-        raise NotYet(f"{about} an array of numbers is asked for, got {result.dtype}.")
+        raise NotYet(f"{about}, expected an array of numbers, got {result.dtype}.")
     return result
 
 
 def parts(result, names: tuple[str, ...], about: str) -> tuple:
-    """The answer as a tuple of as many parts as there are names.
+    """Return the answer as a tuple with one item per name.
 
     Raises:
-        NotYet: it is no tuple, list or array, or has another number of parts.
+        NotYet: the answer is not a tuple, list or array, or has another length.
     """
-    several = isinstance(result, tuple | list) or (isinstance(result, np.ndarray) and result.ndim > 0)
-    if not several or len(result) != len(names):
-        found = f"{len(result)} of them" if several else _kind(result)
-        raise NotYet(f"{about} the answer must be {len(names)} things, {', '.join(names)}; got {found}.")
+    is_sequence = isinstance(result, tuple | list) or (isinstance(result, np.ndarray) and result.ndim > 0)
+    if not is_sequence or len(result) != len(names):
+        found = str(len(result)) if is_sequence else _describe(result)
+        raise NotYet(f"{about}, expected {len(names)} values ({', '.join(names)}), got {found}.")
     return tuple(result)
 
 
 def number(result, about: str) -> float:
-    """The answer as one number; infinity is one, too.
+    """Return the answer as a float, which may be infinite.
 
     Raises:
-        NotYet: it is none.
+        NotYet: the answer is not a single number.
     """
     try:
         result = float(np.asarray(result).reshape(()))
     except Exception:
-        raise NotYet(f"{about} one number is asked for, this is {_kind(result)}.") from None
+        raise NotYet(f"{about}, expected a single number, got {_describe(result)}.") from None
     return result
 
 
 def asked_number(answer, *arguments, about: str) -> float:
-    """What the student's function answers, as one number; see `asked` and `number`."""
+    """Call the student's function and return its result as a float."""
     return number(asked(answer, *arguments, about=about), about)
 
 
-def expect(holds, otherwise: str) -> None:
-    """Raise `NotYet` with these words unless it holds."""
-    if not bool(holds):
-        raise NotYet(otherwise)
+def expect(condition, message: str) -> None:
+    """Raise `NotYet` with ``message`` unless ``condition`` is true."""
+    if not bool(condition):
+        raise NotYet(message)
 
 
-def _kind(value) -> str:
-    """What a value is, in a few words, however large it is."""
+def _describe(value) -> str:
+    """Describe a value by its type, and by its shape if it has one."""
     shape = getattr(value, "shape", None)
     return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"

@@ -1,4 +1,4 @@
-"""Checks of exercise 04, masking: how few elements, which, by whose threshold."""
+"""Checks for exercise 04, masking: top-k masks, thresholds per tensor or shared."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
 from dgc_lab.exercises.variants import Variant
 
-MOST = 1.3  # times as many elements as were asked for may pass a threshold with a guarantee
+MAX_EXCESS = 1.3  # a guaranteed threshold may pass at most this many times the wanted elements
 
 
 def fewest_elements(answer, variant: Variant) -> str:
     cases = (
         ([12.0, -3.0, 4.0], 0.9, 1, "12 alone has 0.92 of the norm, which is 13"),
         ([12.0, -3.0, 4.0], 0.95, 2, "12 and 4 together have 0.97 of the norm, which is 13, and 12 alone has 0.92"),
-        ([12.0, -3.0, 4.0], 0.98, 3, "without -3 it is 0.97 of the norm"),
-        ([[3.0, 0.0], [0.0, -4.0]], 0.7, 1, "in this table -4 alone has 0.8 of the norm, which is 5"),
+        ([12.0, -3.0, 4.0], 0.98, 3, "12 and 4 without -3 have only 0.97 of the norm"),
+        ([[3.0, 0.0], [0.0, -4.0]], 0.7, 1, "in this table, -4 alone has 0.8 of the norm, which is 5"),
     )
-    for gradient, share, right, words in cases:
+    for gradient, share, right, hint in cases:
         about = f"for {gradient} and a share of {share}"
         found = asked_number(answer, np.array(gradient), share, about=about)
-        expect(found == right, f"{about} it is not {found:g}: {words}.")
-    return "right: counted from the largest on."
+        expect(found == right, f"{about}, the answer is not {found:g}: {hint}.")
+    return "right: the largest elements count first."
 
 
 def top_k_mask(answer, variant: Variant) -> str:
@@ -31,21 +31,22 @@ def top_k_mask(answer, variant: Variant) -> str:
     gradient = np.array(shown, np.float32)
     about = "for a gradient of 6 elements and k = 2"
     mask = array_like(asked(answer, gradient, 2, about=about), gradient > 0, about)
-    expect(mask.sum() == 2, f"{about} the mask must be True twice, here it is {mask.sum()} times.")
-    expect(mask[1], f"{shown}: -0.7 is the second largest by absolute value, and was not kept.")
-    expect(mask[3], f"{shown}: 0.9 is the largest, and was not kept.")
+    expect(mask.sum() == 2, f"{about}, the mask must be True twice, got {mask.sum()} times.")
+    expect(mask[1], f"{shown}: -0.7 has the second largest absolute value and was not kept.")
+    expect(mask[3], f"{shown}: 0.9 has the largest absolute value and was not kept.")
+    about = "for a gradient of 3 x 4 elements and k = 5"
     table = variant.gradient("top_k_mask", 12).reshape(3, 4)
-    mask = array_like(asked(answer, table, 5, about="for a table"), table > 0, "for a gradient of 3 x 4 elements")
+    mask = array_like(asked(answer, table, 5, about=about), table > 0, about)
     smallest_kept, largest_dropped = np.abs(table[mask]).min(initial=np.inf), np.abs(table[~mask]).max(initial=0)
-    expect(mask.sum() == 5, f"for a gradient of 3 x 4 elements and k = 5, {mask.sum()} were kept.")
-    expect(smallest_kept > largest_dropped, "in a table of 3 x 4, an element was kept and a larger one was not.")
+    expect(mask.sum() == 5, f"{about}, {mask.sum()} elements were kept.")
+    expect(smallest_kept > largest_dropped, f"{about}, an element was kept although a larger one was not.")
     tied = np.array([1.0, -2.0, 2.0, 0.5], np.float32)
-    mask = array_like(asked(answer, tied, 1, about="with a tie"), tied > 0, "with a tie")
+    mask = array_like(asked(answer, tied, 1, about="for a tie"), tied > 0, "for a tie")
     expect(mask[1] and mask[2], f"{tied.tolist()} with k = 1: -2 and 2 tie, so both are kept; got {mask.tolist()}.")
     for k, kept in ((0, "none"), (4, "all")):
         mask = array_like(asked(answer, tied, k, about=f"for k = {k}"), tied > 0, f"for k = {k}")
-        expect(mask.sum() == k, f"for k = {k} of 4 elements, {kept} is kept; here {mask.sum()} were.")
-    return "right, with ties, tables, none and all."
+        expect(mask.sum() == k, f"for k = {k} of 4 elements, {kept} must be kept, got {mask.sum()}.")
+    return "right: also for ties, tables, no elements and all elements."
 
 
 def split(answer, variant: Variant) -> str:
@@ -53,18 +54,18 @@ def split(answer, variant: Variant) -> str:
     about = "for a gradient of 2 x 2 elements"
     kept, dropped = parts(asked(answer, gradient, mask, about=about), ("kept", "dropped"), about)
     kept, dropped = array_like(kept, gradient, about), array_like(dropped, gradient, about)
-    expect(np.array_equal(kept + dropped, gradient), "kept + dropped must be the gradient again, element by element.")
-    expect(not np.any(kept * dropped), "an element is in both parts: where one has it, the other must have zero.")
-    expect(np.array_equal(kept != 0, mask), "kept must have the elements where the mask is True, here it is otherwise.")
-    return "right: nothing is lost, nothing is twice."
+    expect(np.array_equal(kept + dropped, gradient), "kept + dropped must equal the gradient, element by element.")
+    expect(not np.any(kept * dropped), "an element is in both parts: where one part has it, the other must be zero.")
+    expect(np.array_equal(kept != 0, mask), "kept must hold exactly the elements where the mask is True.")
+    return "right: no element is lost, and none is in both parts."
 
 
 def my_threshold(answer, variant: Variant) -> str:
     gradient, k = variant.gradient("my_threshold", 1000), variant.whole("my_k", 20, 80)
-    found = number(answer, "as your threshold")
+    found = number(answer, "for your threshold")
     passed = int((np.abs(gradient) >= found).sum())
-    expect(found > 0, "a threshold is compared with absolute values: it must be above 0.")
-    expect(passed == k, f"{passed} elements of your gradient reach this threshold; you want {k}.")
+    expect(found > 0, "a threshold is compared with absolute values, so it must be above 0.")
+    expect(passed == k, f"{passed} elements of your gradient reach this threshold, but {k} should.")
     return f"right: {k} elements reach it."
 
 
@@ -72,14 +73,14 @@ def sampled_threshold(answer, variant: Variant) -> str:
     ramp = np.arange(1, 101, dtype=np.float32)
     about = "for 1, 2, ..., 100 with ratio 0.2, stride 10 and start 4"
     found = asked_number(answer, ramp, 0.2, 10, 4, about=about)
-    expect(found in ramp[4::10], f"{about} the sample is 5, 15, ..., 95, and {found:g} is not in it.")
+    expect(found in ramp[4::10], f"{about}, the sample is 5, 15, ..., 95, and {found:g} is not in it.")
     passed = int((ramp[4::10] >= found).sum())
-    expect(passed == 2, f"{about}, 20 % of the sample's 10 values are 2; {passed} of them reach {found:g}.")
-    found = asked_number(answer, -ramp, 0.2, 10, 4, about="with the signs turned")
-    expect(found == 85, f"with the signs turned the threshold must be the same as before, got {found:g}.")
+    expect(passed == 2, f"{about}, 20 % of the 10 sampled values are 2, but {passed} of them reach {found:g}.")
+    found = asked_number(answer, -ramp, 0.2, 10, 4, about="with the signs reversed")
+    expect(found == 85, f"with the signs reversed, the threshold must stay the same, got {found:g}.")
     found = asked_number(answer, ramp.reshape(10, 10), 0.2, 10, 4, about="for a table")
-    expect(found == 85, f"1 to 100 as a table of 10 x 10 must have the same threshold as in a row, got {found:g}.")
-    return "right: read off the sample alone."
+    expect(found == 85, f"for 1 to 100 as a table of 10 x 10, the threshold must stay the same, got {found:g}.")
+    return "right: only the sample determines the threshold."
 
 
 def guaranteed_threshold(answer, variant: Variant) -> str:
@@ -89,18 +90,18 @@ def guaranteed_threshold(answer, variant: Variant) -> str:
     low[::10], high[::10] = 0.001, 50 + high[::10]
     cases = {
         "an ordinary gradient": plain,
-        "a gradient whose every tenth element is tiny": low,
-        "a gradient whose every tenth element is huge": high,
+        "a gradient with every tenth element tiny": low,
+        "a gradient with every tenth element huge": high,
     }
     for name, gradient in cases.items():
         found = asked_number(answer, gradient, 0.02, 10, about=f"for {name}")
         passed, wanted = int((np.abs(gradient) >= found).sum()), 40
         expect(
-            wanted <= passed <= MOST * wanted,
-            f"for {name} of 2000 elements and a ratio of 0.02, {passed} elements pass; "
-            f"guaranteed are {wanted} to {MOST * wanted:.0f}.",
+            wanted <= passed <= MAX_EXCESS * wanted,
+            f"for {name} (2000 elements, ratio 0.02), {passed} elements pass; "
+            f"the guarantee is {wanted} to {MAX_EXCESS * wanted:.0f}.",
         )
-    return "right: from 1 to 1.3 times what was asked for, however the sample lies."
+    return "right: 1 to 1.3 times the wanted elements pass, whatever the sample."
 
 
 def share_sent(answer, variant: Variant) -> str:
@@ -109,30 +110,31 @@ def share_sent(answer, variant: Variant) -> str:
     for whose, least, most in (("tensor", 0.01, 0.011), ("first", 0.0009, 0.0011)):
         about = f"for two tensors and whose={whose!r}"
         found = asked_number(answer, gradients, 0.01, whose, about=about)
-        expect(0 <= found <= 1, f"{about} a share from 0 to 1 is asked for, got {found:g}.")
+        expect(0 <= found <= 1, f"{about}, the share must be from 0 to 1, got {found:g}.")
         expect(
             least * (1 - 1e-6) <= found <= most,
-            f"200 elements of size 1 and 1800 of size 0.001, ratio 0.01, whose={whose!r}: a share of {found:.4f} is "
-            "not what passes. Count, over both tensors, the elements that reach their threshold.",
+            f"for 200 elements of size 1, 1800 of size 0.001, ratio 0.01 and whose={whose!r}, the share is not "
+            f"{found:.4f}. Count, over both tensors, the elements that reach their threshold.",
         )
-    return "right: the first tensor's threshold sent a tenth of what was asked for."
+    return "right: with the first tensor's threshold, a tenth of the wanted elements is sent."
 
 
 def my_counts(answer, variant: Variant) -> str:
     gradients, ratio = my_network(variant)
     about = "for your network"
-    own, first = (number(each, about) for each in parts(answer, ("their own", "the first one's"), about))
+    own, first = (number(part, about) for part in parts(answer, ("own thresholds", "first threshold"), about))
     right_own, right_first = _counts(gradients, ratio)
-    near = functools.partial(np.isclose, rtol=0, atol=0.01)  # a share times the elements is off by its last digit
+    near = functools.partial(np.isclose, rtol=0, atol=0.01)  # a share times the elements has a rounding error
     expect(
-        near(own, right_own), f"{about}, by their own thresholds it is not {own:g} elements. Each rounds up by itself."
+        near(own, right_own),
+        f"{about}, the tensors' own thresholds do not pass {own:g} elements. Round up for each tensor separately.",
     )
-    expect(near(first, right_first), f"{about}, by the first one's threshold it is not {first:g} elements.")
+    expect(near(first, right_first), f"{about}, the first tensor's threshold does not pass {first:g} elements.")
     return f"right: {own:g} and {first:g} elements."
 
 
 def my_network(variant: Variant) -> tuple[list[np.ndarray], float]:
-    """The student's own gradients, of unlike sizes and scales, and a ratio.
+    """Return the student's own gradients, which differ in size and scale, and a ratio.
 
     Example:
         >>> gradients, ratio = my_network(Variant(0))
@@ -143,27 +145,27 @@ def my_network(variant: Variant) -> tuple[list[np.ndarray], float]:
     def draw(variant):
         scales = variant.choice("my_scales", ((1, 0.3, 0.5), (1, 2, 0.4), (1, 0.6, 3)))
         gradients = [
-            scale * variant.gradient(f"my_network/{place}", variant.whole(f"my_size/{place}", 300, 1500))
-            for place, scale in enumerate(scales)
+            scale * variant.gradient(f"my_network/{index}", variant.whole(f"my_size/{index}", 300, 1500))
+            for index, scale in enumerate(scales)
         ]
         return gradients, variant.choice("my_network_ratio", (0.01, 0.02, 0.03, 0.05))
 
-    def three_numbers(drawn):
-        """Rounded up for all at once, for each by its own threshold, and by the first one's."""
+    def counts_differ(drawn):
+        """Whether rounding up once and the two thresholds give three different counts."""
         gradients, ratio = drawn
-        return len({_passing(ratio, sum(each.size for each in gradients)), *_counts(gradients, ratio)}) == 3
+        return len({_num_to_keep(ratio, sum(each.size for each in gradients)), *_counts(gradients, ratio)}) == 3
 
-    return variant.first(draw, three_numbers)
+    return variant.first(draw, counts_differ)
 
 
-def _passing(ratio: float, elements: int) -> int:
-    """How many of so many elements are to pass: a share of them, rounded up."""
+def _num_to_keep(ratio: float, elements: int) -> int:
+    """Return ``ratio`` times ``elements``, rounded up to a whole number."""
     return int(np.ceil(ratio * elements * (1 - 1e-7)))
 
 
 def _counts(gradients, ratio: float) -> tuple[int, int]:
-    """How many elements pass their own tensor's threshold, and how many the first one's."""
+    """Return how many elements pass their own and the first tensor's threshold."""
     magnitudes = [np.sort(np.abs(gradient)) for gradient in gradients]
-    limits = [each[-_passing(ratio, each.size)] for each in magnitudes]
-    own = sum(int((each >= limit).sum()) for each, limit in zip(magnitudes, limits, strict=True))
-    return own, sum(int((each >= limits[0]).sum()) for each in magnitudes)
+    thresholds = [each[-_num_to_keep(ratio, each.size)] for each in magnitudes]
+    own = sum(int((each >= threshold).sum()) for each, threshold in zip(magnitudes, thresholds, strict=True))
+    return own, sum(int((each >= thresholds[0]).sum()) for each in magnitudes)

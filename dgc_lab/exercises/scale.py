@@ -1,4 +1,4 @@
-"""Checks of exercise 06, thresholds and scale: seconds of an exchange, where compression pays, ages of what is sent."""
+"""Checks for exercise 06, thresholds and scale: times, break-even points, ages."""
 
 from __future__ import annotations
 
@@ -9,80 +9,79 @@ import numpy as np
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
 from dgc_lab.exercises.variants import Variant
 
-GBIT = 1e9 / 8  # bytes a second
+GBIT = 1e9 / 8  # bytes per second
 LINKS = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "unlimited")
 
 
 def allreduce_seconds(answer, variant: Variant) -> str:
     cases = (
-        (2, 0, 2.0, "two workers and no bytes: there and back"),
-        (5, 0, 8.0, "five workers and no bytes: N - 1 hops to add up, N - 1 to hand round the sum"),
-        (2, 4000, 6.0, "two workers and 4000 bytes: each sends half of them, twice"),
-        (5, 4000, 14.4, "five workers and 4000 bytes: each sends a fifth of them, eight times"),
+        (2, 0, 2.0, "one hop there and one back"),
+        (5, 0, 8.0, "N - 1 hops add up the values, and N - 1 pass the sum on"),
+        (2, 4000, 6.0, "each worker sends half of the bytes, twice"),
+        (5, 4000, 14.4, "each worker sends a fifth of the bytes, eight times"),
     )
-    _seconds(answer, cases)
-    return "right: hops grow with the workers, bytes hardly do."
+    _check_seconds(answer, cases)
+    return "right: hops grow with the number of workers, bytes hardly do."
 
 
 def allgather_seconds(answer, variant: Variant) -> str:
     cases = (
-        (2, 0, 1.0, "two workers and empty messages: one hop"),
-        (5, 0, 4.0, "five workers and empty messages: the message of the farthest one comes by N - 1 hops"),
-        (2, 4000, 5.0, "two workers with 4000 bytes each: one message passes a link"),
-        (5, 4000, 20.0, "five workers with 4000 bytes each: all messages but one pass a link, and none gets shorter"),
+        (2, 0, 1.0, "a message takes one hop"),
+        (5, 0, 4.0, "the message of the farthest worker takes N - 1 hops"),
+        (2, 4000, 5.0, "one message passes a link"),
+        (5, 4000, 20.0, "all messages but one pass a link, and none gets shorter"),
     )
-    _seconds(answer, cases)
-    return "right: half as many hops, and bytes that grow with the workers."
+    _check_seconds(answer, cases)
+    return "right: half as many hops, but the bytes grow with the number of workers."
 
 
 def break_even_ratio(answer, variant: Variant) -> str:
-    for workers, entry, whole, right in ((4, 8, 4, 0.25), (4, 6, 4, 1 / 3), (32, 8, 4, 1 / 32), (4, 8, 2, 0.125)):
-        about = f"for {workers} workers, {entry} bytes an entry and {whole} bytes an element of the whole gradient"
-        found = asked_number(answer, workers, entry, whole, about=about)
+    for workers, entry, element, right in ((4, 8, 4, 0.25), (4, 6, 4, 1 / 3), (32, 8, 4, 1 / 32), (4, 8, 2, 0.125)):
+        about = f"for {workers} workers, {entry} bytes per entry and {element} bytes per uncompressed element"
+        found = asked_number(answer, workers, entry, element, about=about)
         expect(
             np.isclose(found, right),
-            f"{about} you say {found:.4g}. Of an element an allgather then passes {(workers - 1) * found * entry:.4g} "
-            f"bytes on a link, a ring allreduce {2 * (workers - 1) / workers * whole:.4g}; they should be the same.",
+            f"{about}, your answer is {found:.4g}. Per element, an allgather then passes "
+            f"{(workers - 1) * found * entry:.4g} bytes over a link and a ring allreduce "
+            f"{2 * (workers - 1) / workers * element:.4g}; they should be equal.",
         )
-    found = number(
-        asked(answer, 2, 3, 4, about="for 2 workers and 3 bytes an entry"), "for 2 workers, 3 bytes an entry"
-    )
-    expect(
-        found == 1, f"for 2 workers and 3 bytes an entry even a ratio of 1 is shorter; there is none of {found:.3g}."
-    )
-    return "right, also against float16."
+    about = "for 2 workers and 3 bytes per entry"
+    found = number(asked(answer, 2, 3, 4, about=about), about)
+    expect(found == 1, f"{about}, the allgather passes fewer bytes even at a ratio of 1; got {found:.3g}.")
+    return "right: also for float16."
 
 
 def break_even_bandwidth(answer, variant: Variant) -> str:
-    for spared, selection, right, words in (
-        (2e6, 0.5, 4e6, "2 MB spared for half a second of selecting: at 4 MB/s these bytes would take half a second"),
-        (3e6, 0.01, 3e8, "3 MB spared for 10 ms of selecting"),
-        (0, 0.5, 0, "nothing is spared: it pays on no link"),
-        (-1e6, 0.5, 0, "the compressed gradient is the longer one: it pays on no link"),
-        (2e6, 0, math.inf, "selecting takes no time: it pays on every link"),
+    for spared, selection, right, hint in (
+        (2e6, 0.5, 4e6, "at 4 MB/s, the 2 MB that are saved would take the half second of the selection"),
+        (3e6, 0.01, 3e8, "the 3 MB that are saved would have to take the 10 ms of the selection"),
+        (0, 0.5, 0, "no bytes are saved, so compression pays on no link"),
+        (-1e6, 0.5, 0, "the compressed gradient is larger, so compression pays on no link"),
+        (2e6, 0, math.inf, "selection takes no time, so compression pays on every link"),
     ):
-        found = asked_number(answer, spared, selection, about=f"where {words}:")
+        about = f"for spared={spared:g} and selection={selection:g}"
+        found = asked_number(answer, spared, selection, about=about)
         expect(
             found == right or np.isclose(found, right),
-            f"{words}. You say {found:.4g} bytes a second; asked is the bandwidth at which both steps take as long.",
+            f"{about}, the two steps do not take equally long at {found:.4g} bytes per second: {hint}.",
         )
-    return "right: bytes spared over the time that it takes to choose."
+    return "right: the bytes saved divided by the selection time."
 
 
 def my_gbit(answer, variant: Variant) -> str:
-    found, right = number(answer, "as your bandwidth"), _my_gbit(variant)
+    found, right = number(answer, "for your bandwidth"), _break_even_gbit(variant)
     expect(not np.isclose(found * GBIT, right * GBIT / 8, rtol=1e-3), "a byte has 8 bits.")
-    expect(not np.isclose(found, right * GBIT, rtol=1e-3), "that is in bytes a second; asked are Gbit/s.")
+    expect(not np.isclose(found, right * GBIT, rtol=1e-3), "that is in bytes per second; give it in Gbit/s.")
     expect(
         np.isclose(found, right, rtol=1e-3),
-        f"for your cluster it is not {found:.4g} Gbit/s. Spared are the ring allreduce's bytes less the "
-        "allgather's, on one link.",
+        f"for your cluster, it is not {found:.4g} Gbit/s. The bytes saved are those of the ring allreduce minus those "
+        "of the allgather, on one link.",
     )
-    return f"right: above {found:.3g} Gbit/s this cluster had better send everything."
+    return f"right: above {found:.3g} Gbit/s, this cluster is faster without compression."
 
 
 def my_training(variant: Variant) -> tuple[int, int, float, float]:
-    """The student's own cluster: workers, elements of the gradient, ratio, seconds to select.
+    """Return the student's own workers, elements, ratio and seconds of selection.
 
     Example:
         >>> my_training(Variant(0))
@@ -100,11 +99,10 @@ def relative_deviation(answer, variant: Variant) -> str:
         counts = rng.binomial(sample, ratio, size=20_000)
         expect(
             np.isclose(found, _deviation(ratio, sample), rtol=0.01),
-            f"{about}: in {counts.size:,} samples the number of elements that belong to the largest {ratio:.0%} was "
-            f"{counts.mean():.1f} on average, with a standard deviation of {counts.std():.2f}. You say {found:.4g} "
-            "times the mean.",
+            f"{about}: in {counts.size:,} samples, {counts.mean():.1f} elements on average belong to the largest "
+            f"{ratio:.0%}, with a standard deviation of {counts.std():.2f}. Your answer is {found:.4g} times the mean.",
         )
-    return "right: the fewer elements a threshold is read off, the further it is off."
+    return "right: the fewer elements determine a threshold, the less accurate it is."
 
 
 def sample_needed(answer, variant: Variant) -> str:
@@ -113,39 +111,40 @@ def sample_needed(answer, variant: Variant) -> str:
         found = asked_number(answer, ratio, deviation, about=about)
         expect(
             abs(found - right) <= 1 and found == int(found),
-            f"{about} you say {found:g} elements, whose deviation is {_deviation(ratio, max(found, 1)):.4%}. "
-            "Asked is the smallest whole number that is enough.",
+            f"{about}, your answer is {found:g} elements, whose deviation is {_deviation(ratio, max(found, 1)):.4%}. "
+            "Find the smallest whole number that is large enough.",
         )
     return "right: half the deviation takes four times the sample."
 
 
 def ages_sent(answer, variant: Variant) -> str:
     cases = (
-        ([(0, 3)], [0], "an element that is sent in step 0: only that step's gradient is in it"),
-        ([(4, 3)], [4], "an element that is first sent in step 4: the gradients of steps 0 to 3 have waited"),
-        ([(2, 7), (3, 7)], [2, 0], "one that is sent in steps 2 and 3: nothing waits in between"),
+        ([(0, 3)], [0], "an element sent in step 0, which holds only that step's gradient"),
+        ([(4, 3)], [4], "an element first sent in step 4, where the gradients of steps 0 to 3 have waited"),
+        ([(2, 7), (3, 7)], [2, 0], "an element sent in steps 2 and 3, where nothing waits in between"),
         ([(0, 1), (0, 2), (5, 1), (6, 2)], [0, 0, 4, 5], "two elements that take turns"),
     )
     for log, right, words in cases:
-        found = array_like(asked(answer, list(log), about=f"for {words},"), np.zeros(len(right)), f"for {words},")
-        expect(np.array_equal(found, right), f"{words}. For the log {log} you say {found.tolist()}.")
+        found = array_like(asked(answer, list(log), about=f"for {words}"), np.zeros(len(right)), f"for {words}")
+        expect(np.array_equal(found, right), f"for {words}, the ages of the log {log} are not {found.tolist()}.")
     log = random_log(np.random.default_rng(variant.seed("ages_sent")), elements=6, sends=40)
-    found = array_like(asked(answer, list(log), about="for 40 sends"), np.zeros(40), "for 40 sends")
-    expect(np.array_equal(found, counted_ages(log)), "for 40 sends of 6 elements some ages are off: who was sent when?")
-    return "right: what was sent starts from nothing."
+    about = "for 40 sends of 6 elements"
+    found = array_like(asked(answer, list(log), about=about), np.zeros(40), about)
+    expect(np.array_equal(found, counted_ages(log)), f"{about}, some ages are wrong. When was each element last sent?")
+    return "right: after a send, the residual starts from zero."
 
 
 def my_age(answer, variant: Variant) -> str:
-    found, right = number(answer, "as your mean age"), float(counted_ages(my_log(variant)).mean())
+    found, right = number(answer, "for your mean age"), float(counted_ages(my_log(variant)).mean())
     expect(
         np.isclose(found, right, rtol=1e-3),
-        f"in your log it is not {found:.4g}. What is the mean of `ages_sent(my_sends)`?",
+        f"in your log, the mean age is not {found:.4g}. What is the mean of `ages_sent(my_sends)`?",
     )
     return "right."
 
 
 def my_log(variant: Variant) -> list[tuple[int, int]]:
-    """The student's own log of sends.
+    """Return the student's own log of sends.
 
     Example:
         >>> my_log(Variant(0))[:2]
@@ -165,44 +164,46 @@ def my_log(variant: Variant) -> list[tuple[int, int]]:
 def gaining(answer, variant: Variant) -> str:
     slow = [_row("slow", method, ms) for method, ms in (("no exchange", 5), ("DGC", 40), ("dense", 100))]
     fast = (("masking", 21), ("dense", 20), ("DGC", 19), ("float16", 20), ("no exchange", 5))
-    rows = [*slow[:2], *(_row("fast", method, ms) for method, ms in fast), slow[2]]  # the dense step can come last
+    rows = [*slow[:2], *(_row("fast", method, ms) for method, ms in fast), slow[2]]  # one dense row comes last
     about = "for eight rows of two links"
     found = asked(answer, rows, about=about)
     expect(
-        isinstance(found, list) and all(isinstance(each, dict) and each in rows for each in found),
-        f"{about} a list of some of them is asked for.",
+        isinstance(found, list) and all(isinstance(row, dict) and row in rows for row in found),
+        f"{about}, expected a list of some of these rows.",
     )
-    named = {(row["link"], row["method"]) for row in found}
-    expect(("slow", "no exchange") not in named, "a step that exchanges nothing is quick, but trains nobody together.")
-    expect(not any(method == "dense" for _, method in named), "dense does not gain on itself.")
+    returned = {(row["link"], row["method"]) for row in found}
+    expect(("slow", "no exchange") not in returned, "without an exchange, the workers do not train together.")
+    expect(not any(method == "dense" for _, method in returned), "dense does not gain on itself.")
     expect(
-        ("fast", "masking") not in named,
-        "masking takes 21 ms on the fast link, where dense takes 20: a step of 100 ms is another link's.",
+        ("fast", "masking") not in returned,
+        "masking takes 21 ms on the fast link, where dense takes 20 ms; the step of 100 ms is on the other link.",
     )
-    expect(("slow", "DGC") in named, "DGC takes 40 ms on the slow link, where dense takes 100: it gains.")
-    expect(("fast", "DGC") in named, "DGC takes 19 ms on the fast link, where dense takes 20: it gains a little.")
-    expect(("fast", "float16") not in named, "float16 takes 20 ms on the fast link, as long as dense: no gain.")
-    expect(found == [row for row in rows if row in found], "the rows must come in the order in which they were.")
+    expect(("slow", "DGC") in returned, "DGC takes 40 ms on the slow link, where dense takes 100 ms, so it gains.")
+    expect(("fast", "DGC") in returned, "DGC takes 19 ms on the fast link, where dense takes 20 ms, so it gains.")
+    expect(
+        ("fast", "float16") not in returned, "float16 takes 20 ms on the fast link, like dense, so it does not gain."
+    )
+    expect(found == [row for row in rows if row in found], "the rows must stay in their original order.")
     return "right: each link has its own dense step to beat."
 
 
 def my_links(answer, variant: Variant) -> str:
-    times = my_times(variant)
+    speedup = my_times(variant)
     try:
         found = set(answer)
-    except TypeError:  # what is in it cannot be in a set, or it is one thing
+    except TypeError:  # the answer is a single value, or its items are unhashable
         found = {"?"}
-    expect(found <= set(LINKS), f"a set of links is asked for, out of {', '.join(LINKS)}.")
+    expect(found <= set(LINKS), f"expected a set of links out of {', '.join(LINKS)}.")
     expect(
-        found == fast_enough(times),
-        f"these are not the links on which DGC at 0.1 % is at least {times} times as fast as dense. How is the dense "
-        "step of the same link found?",
+        found == fast_enough(speedup),
+        f"these are not the links on which DGC at 0.1 % is at least {speedup} times as fast as dense. How do you find "
+        "the dense step of the same link?",
     )
     return "right."
 
 
 def my_times(variant: Variant) -> float:
-    """The gain that the student asks for.
+    """Return the speedup that the student's task asks for.
 
     Example:
         >>> my_times(Variant(0))
@@ -212,7 +213,7 @@ def my_times(variant: Variant) -> float:
 
 
 def fast_enough(times: float) -> set[str]:
-    """The measured links on which DGC at 0.1 %, values and places in 8 bytes, is at least so many times as fast."""
+    """Return the measured links where DGC at 0.1 % reaches a speedup over dense."""
     from dgc_lab.scaling import measured_links
 
     table = measured_links()
@@ -221,7 +222,7 @@ def fast_enough(times: float) -> set[str]:
 
 
 def random_log(rng, elements: int, sends: int) -> list[tuple[int, int]]:
-    """(step, element) of each send, by steps; no element twice in a step."""
+    """Return random (step, element) sends, with no element twice in a step."""
     log, step = [], 0
     while len(log) < sends:
         chosen = np.flatnonzero(rng.random(elements) < np.linspace(0.05, 0.5, elements))
@@ -231,7 +232,7 @@ def random_log(rng, elements: int, sends: int) -> list[tuple[int, int]]:
 
 
 def counted_ages(log) -> np.ndarray:
-    """The age of each send of a log, int (sends,)."""
+    """Return the age of each send in a log, int (sends,)."""
     last, found = {}, []
     for step, element in log:
         found.append(step - last.get(element, -1) - 1)
@@ -239,21 +240,19 @@ def counted_ages(log) -> np.ndarray:
     return np.array(found)
 
 
-def _seconds(answer, cases):
-    """A hop takes 1 s to begin, and a link passes 1000 bytes a second: then seconds are easy to count."""
-    for workers, size, right, words in cases:
-        found = asked_number(answer, workers, size, 1000.0, 1.0, about=f"for {words},")
-        expect(
-            np.isclose(found, right),
-            f"{words}. With 1 s a hop and 1000 bytes a second it does not take {found:.4g} s.",
-        )
+def _check_seconds(answer, cases):
+    """Check times at 1 s per hop and 1000 bytes per second, which are easy to count."""
+    for workers, size, right, hint in cases:
+        about = f"for {workers} workers and {size} bytes at 1 s per hop and 1000 bytes per second"
+        found = asked_number(answer, workers, size, 1000.0, 1.0, about=about)
+        expect(np.isclose(found, right), f"{about}, the exchange does not take {found:.4g} s: {hint}.")
 
 
 def _deviation(ratio, sample):
     return math.sqrt((1 - ratio) / (ratio * sample))
 
 
-def _my_gbit(variant):
+def _break_even_gbit(variant):
     workers, elements, ratio, selection = my_training(variant)
     spared = 2 * (workers - 1) / workers * 4 * elements - (workers - 1) * ratio * elements * 8
     return spared / selection / GBIT

@@ -1,7 +1,7 @@
-"""Numbers of one's own: from a student's variant number follow all numbers of the exercises.
+"""Individual numbers for each student, derived from a variant number.
 
-The notebook holds the variant number; `dgc_lab.course.roster` makes it from the course's secret and the student. The
-same number gives the same exercise everywhere.
+The notebook holds the variant number, which `dgc_lab_grading.course.roster` derives from the course's secret and the
+student. The same number gives the same exercise everywhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Variant:
-    """One student's numbers.
+    """Source of one student's numbers.
 
     Attributes:
-        number: the variant number, 0 for the exercise that everybody has.
-        attempt: how many draws came before this one, see `first`.
+        number: the variant number; 0 is the exercise that everybody gets by default.
+        attempt: the number of draws that were rejected before this one; see `first`.
 
     Example:
         >>> one, other = Variant(1), Variant(2)
@@ -34,29 +34,29 @@ class Variant:
     attempt: int = 0
 
     def seed(self, name: str) -> int:
-        """A seed for a thing of this name, below 2**32."""
-        told = f"{self.number}/{name}" + (f"/{self.attempt}" if self.attempt else "")
-        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big")
+        """Return a seed below 2**32 that depends on ``name``."""
+        key = f"{self.number}/{name}" + (f"/{self.attempt}" if self.attempt else "")
+        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
 
-    def first(self, draw: Callable[[Variant], object], suits: Callable[[object], bool]):
-        """The first of its draws that suits: one in which a wrong way does not lead to the right number.
+    def first(self, draw: Callable[[Variant], object], is_suitable: Callable[[object], bool]):
+        """Return the first suitable draw, in which a wrong method gives a wrong number.
 
         Example:
             >>> Variant(3).first(lambda variant: variant.whole("dice", 1, 6), lambda eyes: eyes == 6)
             6
         """
         drawn = (draw(replace(self, attempt=attempt)) for attempt in itertools.count())
-        return next(filter(suits, drawn))
+        return next(filter(is_suitable, drawn))
 
     def whole(self, name: str, least: int, most: int) -> int:
-        """A whole number from least to most."""
+        """Return a whole number from ``least`` to ``most``, both included."""
         return least + self.seed(name) % (most - least + 1)
 
     def choice(self, name: str, options: Sequence):
-        """One of the options."""
+        """Return one of the options."""
         return options[self.seed(name) % len(options)]
 
     def gradient(self, name: str, elements: int) -> np.ndarray:
-        """float32 (elements,), normally distributed, of a few powers of ten, like a layer's gradient."""
+        """Return float32 (elements,) over a few powers of ten, like a layer's gradient."""
         rng = np.random.default_rng(self.seed(name))
         return (rng.normal(size=elements) * 10 ** rng.uniform(-3, 0, size=elements)).astype(np.float32)

@@ -27,7 +27,6 @@ PACKAGES = {
     "psutil": ("5.9", True),
     "tqdm": ("4.66", True),
     "ipython": ("7.34", True),
-    "ipyparallel": ("8.8", True),
     "cloudpickle": ("3.0", True),
     "simpy": ("4.1", True),
     "lazy-loader": ("0.4", True),

@@ -285,6 +285,7 @@ def profiler_agrees_with_the_session():
     assert after.count("AddN") < 15, "the optimiser is on again"
 
 
+@pytest.mark.nightly
 def test_profiler_agrees_with_the_session():
     """In a process of its own: the allocator that the profiler sees is oneDNN's, off by itself on older processors."""
     environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1"}

@@ -19,7 +19,7 @@ from browser import (
 from controls import change_all_by_keyboard, change_all_by_mouse, widget_with
 
 LESSON = "01_gradient_aggregation.ipynb"
-pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 PICTURE = "img[alt^='Relative error']"
 
 
@@ -111,7 +111,7 @@ def test_what_the_lesson_shows_is_accessible(page):
     assert not axe_complaints(page)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     wait_for(page, "sequential: relative error")

@@ -11,7 +11,6 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,7 +23,6 @@ from dgc_lab.cluster import (
     calls,
     magic,
     private_network,
-    process_group,
     stop_requested,
 )
 from dgc_lab.cluster.calls import explain
@@ -254,6 +252,7 @@ def test_annotations_in_a_cell_are_what_they_are_in_the_notebook(two_ranks, caps
     assert capsys.readouterr().out == "[rank 0] {'x': <class 'int'>}\n"
 
 
+@pytest.mark.nightly
 def test_what_a_notebook_shows_of_a_failed_cell_says_that_all_were_killed(two_ranks, monkeypatch):
     monkeypatch.setattr(two_ranks, "grace", 1)
     cell = "import horovod.tensorflow as hvd\nif hvd.rank() == 0: lost\nhvd.allreduce(__import__('numpy').ones(1))"
@@ -346,6 +345,7 @@ def test_items_before_an_error_arrive(two_ranks):
         next(items)
 
 
+@pytest.mark.nightly
 def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
     with pytest.raises(RankFailed, match=r"TypeError.*cannot pickle"):
         two_ranks.run(threading.Lock)
@@ -363,6 +363,7 @@ def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
         list(two_ranks.stream(place))
 
 
+@pytest.mark.nightly
 def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypatch):
     def flood():
         yield b""
@@ -373,7 +374,7 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
 
     monkeypatch.setattr(two_ranks, "grace", 1)
     monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 4)
-    monkeypatch.setattr(process_group, "MESSAGES_PER_POLL", 20)  # and each poll receives twice
+    monkeypatch.setattr(calls, "MESSAGES_PER_POLL", 20)  # and each poll receives twice
     for number, _ in enumerate(two_ranks.stream(flood)):
         # Some forty can still come of what the connection holds: longer than the grace, shorter than all patience.
         time.sleep(2.5 if number == 0 else 0.15 if number <= 40 else 0.04)
@@ -383,6 +384,7 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
     assert two_ranks.ready
 
 
+@pytest.mark.nightly
 def test_ranks_that_yield_without_end_are_put_down_for_all_that(two_ranks, monkeypatch):
     def read_slowly():
         for _ in two_ranks.stream(stubborn):
@@ -408,6 +410,7 @@ def test_ranks_that_do_not_stop_are_put_down(two_ranks, monkeypatch):
 # Death
 
 
+@pytest.mark.nightly
 def test_death_of_an_idle_rank(two_ranks):
     os.kill(pids(two_ranks)[1], signal.SIGKILL)
     until(lambda: not two_ranks.ready)
@@ -417,6 +420,7 @@ def test_death_of_an_idle_rank(two_ranks):
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+@pytest.mark.nightly_except("1")
 @pytest.mark.alone
 @pytest.mark.parametrize("victim", [0, 1])
 def test_death_of_a_rank_in_a_call(two_ranks, victim):
@@ -432,12 +436,14 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+@pytest.mark.nightly
 def test_a_function_that_ends_the_process(two_ranks):
     with pytest.raises(RankDied, match=r"ranks? .*died"):
         two_ranks.run(lambda: os._exit(3))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+@pytest.mark.nightly
 def test_death_of_the_process_that_the_ranks_were_forked_from(two_ranks):
     found = pids(two_ranks)
     host = psutil.Process(found[0]).parent()
@@ -450,6 +456,7 @@ def test_death_of_the_process_that_the_ranks_were_forked_from(two_ranks):
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
+@pytest.mark.nightly
 def test_a_program_that_an_import_runs_is_not_taken_for_a_rank(horovod, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         'import subprocess, sys\nif "dgc_lab.cluster.host" in sys.orig_argv:\n    subprocess.run(["sleep", "1"])\n'
@@ -556,6 +563,7 @@ def test_the_hosts_own_name_leads_to_the_ranks(two_ranks):
     assert two_ranks.run(lambda: socket.gethostbyname(socket.gethostname())) == ["127.0.0.1"] * 2
 
 
+@pytest.mark.nightly
 def test_without_a_private_network_the_ranks_run_and_a_warning_tells(horovod, monkeypatch):
     monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden here")
     with warnings.catch_warnings(record=True) as caught:
@@ -569,6 +577,7 @@ def test_without_a_private_network_the_ranks_run_and_a_warning_tells(horovod, mo
     assert caught[0].filename == __file__
 
 
+@pytest.mark.nightly
 def test_an_error_in_the_block_stops_the_ranks(horovod):
     with pytest.raises(ZeroDivisionError), HorovodRanks(1, progress=None) as ranks:  # noqa: PT012
         (pid,) = pids(ranks)
@@ -581,6 +590,7 @@ def test_an_error_in_the_block_stops_the_ranks(horovod):
     assert not ranks.ready
 
 
+@pytest.mark.nightly
 def test_ranks_that_are_forgotten_end(two_ranks):
     ranks = HorovodRanks(1, progress=None).start()
     assert ranks.start() is ranks
@@ -603,8 +613,6 @@ def test_ranks_that_are_forgotten_end(two_ranks):
         ({"size": True}, "size must be a whole number from 1 to 4096, got True"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"grace": -1}, "grace must be at least 0, got -1"),
-        ({"cluster": 1, "client": 2}, "cluster and client must not both be given"),
-        ({"address": "10.0.0.1"}, "address and interface must be given together, got '10.0.0.1' and None"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -686,120 +694,13 @@ def test_places_agree_with_horovods_own_plan(horovod):
             assert rank[f"HOROVOD_{name.upper()}"] == str(getattr(slot, name)), name
 
 
-# The user's own engines
-
-
-@pytest.fixture(scope="module")
-def own_cluster(horovod, tmp_path_factory):
-    """A cluster as a user starts it, with ipyparallel alone."""
-    import ipyparallel
-
-    folder = tmp_path_factory.mktemp("own")
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(folder), log_level=40)
-    try:  # its controller is there before its engines, which may not come
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            cluster.start_cluster_sync()
-            client = cluster.connect_client_sync(timeout=60)
-            client.wait_for_engines(2, timeout=180)
-        yield client
-        client.close()
-    finally:
-        cluster.stop_cluster_sync()
-
-
-def test_engines_that_run_already_join_and_are_left_running(own_cluster):
-    for _ in range(2):
-        with HorovodRanks(2, client=own_cluster, progress=None) as ranks:
-            assert ranks.run(total) == [3.0, 3.0]
-            for step in ranks.stream(train_until_stopped):
-                if step == 10:
-                    break
-            found = pids(ranks)
-        assert all(there(pid) for pid in found)
-    assert len(own_cluster.ids) == 2
-    with pytest.raises(LabError, match="client must have at least 3 engines, got 2"):
-        HorovodRanks(3, client=own_cluster, progress=None).start()
-
-
-def test_what_engines_had_yielded_when_they_ended_comes_to_a_slow_reader(own_cluster, monkeypatch):
-    def paced():
-        for number in range(60):
-            time.sleep(0.05)
-            yield number
-
-    monkeypatch.setattr(calls, "SECONDS_FOR_LAST_ITEMS", 2)
-    with HorovodRanks(2, client=own_cluster, progress=None) as ranks:
-        read = []
-        for number in ranks.stream(paced):
-            time.sleep(0.1 if read else 5)
-            read.append(number)
-    assert read == list(range(60))
-
-
-def test_ranks_elsewhere_need_an_address(own_cluster):
-    names = "import _socket; name = _socket.gethostname; _socket.gethostname = lambda: 'elsewhere'"
-    own_cluster[:].execute(names, block=True)
-    try:
-        with pytest.raises(LabError, match=r"ranks on elsewhere cannot reach 127.0.0.1: pass address= and interface="):
-            HorovodRanks(2, client=own_cluster, progress=None).start()
-        with HorovodRanks(2, client=own_cluster, address="127.0.0.1", interface="lo", progress=None) as ranks:
-            assert ranks.run(total) == [3.0, 3.0]
-    finally:
-        own_cluster[:].execute("_socket.gethostname = name", block=True)
-
-
-def test_a_cluster_of_the_users_is_started_and_stopped(horovod, tmp_path):
-    import ipyparallel
-
-    cluster = ipyparallel.Cluster(n=2, profile_dir=str(tmp_path), log_level=40)
-    with HorovodRanks(2, cluster=cluster, progress=None) as ranks:
-        assert ranks.run(total) == [3.0, 3.0]
-        found = pids(ranks)
-    until(lambda: not any(there(pid) for pid in found))
-    assert not Path(cluster.cluster_file).exists()
-
-
-def test_a_cluster_of_the_users_that_cannot_be_reached_is_stopped_and_start_tries_again(horovod, tmp_path, monkeypatch):
-    import ipyparallel
-
-    def unreachable(**_):
-        connect().close()
-        raise TimeoutError("no answer from the controller")
-
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
-    connect = cluster.connect_client_sync
-    ranks = HorovodRanks(1, cluster=cluster, progress=None)
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster, "connect_client_sync", unreachable)
-        with pytest.raises(TimeoutError):
-            ranks.start()
-    assert not Path(cluster.cluster_file).exists()
-    with ranks:
-        assert ranks.run(total) == [1.0]
-    assert not Path(cluster.cluster_file).exists()
-
-
-def test_engines_that_yield_without_end_are_put_down_for_a_slow_reader_too(horovod, tmp_path):
-    import ipyparallel
-
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=40)
-
-    def read_slowly():
-        for number, _ in enumerate(ranks.stream(stubborn)):
-            ranks.request_stop()
-            assert number < 2_000, "nobody looks"
-            time.sleep(0.05)
-
-    with HorovodRanks(1, cluster=cluster, grace=0.1, progress=None) as ranks:
-        with pytest.raises(RankFailed, match=r"did not stop within 0.1 s and were killed"):
-            read_slowly()
-        assert not ranks.ready
+# Kills and interrupts
 
 
 BREEDS = "import subprocess, sys\nwhile True: subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
 
 
+@pytest.mark.nightly
 def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
     """horovodrun's helpers start the ranks' shells, each in a session of its own, maybe at the moment of the kill."""
     seconds, left = f"600.{os.getpid()}", []
@@ -815,6 +716,7 @@ def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
     assert not left
 
 
+@pytest.mark.nightly
 def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
     """Between the handler's coming and the note of the handler of before, a SIGINT put all ranks down."""
     usual, install, done = signal.getsignal(signal.SIGINT), signal.signal, []

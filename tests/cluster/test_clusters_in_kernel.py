@@ -49,6 +49,7 @@ def with_ranks(warm_kernel):
     return warm_kernel
 
 
+@pytest.mark.nightly
 def test_px_and_the_cell_run_twice_and_exit(kernel):
     printed = kernel.ok(START)
     assert "2 ranks ready after" in printed.split("\r")[-1]
@@ -68,6 +69,7 @@ def test_px_and_the_cell_run_twice_and_exit(kernel):
     until(lambda: kernel.left() == ([], []))
 
 
+@pytest.mark.nightly
 def test_px_after_stop_says_what_is_wrong(with_ranks):
     with_ranks.ok("ranks.stop(); ranks.stop()")
     assert with_ranks.left() == ([], [])
@@ -148,6 +150,7 @@ def test_interrupt_of_a_call_stops_the_ranks_and_they_stay_usable(with_ranks):
     assert eval(with_ranks.ok("print(ranks.run(os.getpid))")) == pids, "the same processes as before"
 
 
+@pytest.mark.nightly
 def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(with_ranks):
     pids = eval(with_ranks.ok("ranks.grace = 1\nprint(ranks.run(os.getpid))"))
     # In the stream, not between two items: a generator that is forgotten cannot raise.
@@ -159,6 +162,7 @@ def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(with_ranks):
     assert with_ranks.ok("ranks.grace = 20\nprint(ranks.restart().run(lambda: 1))").endswith("[1, 1]\n")
 
 
+@pytest.mark.nightly
 def test_interrupt_of_a_start_leaves_nothing(kernel):
     begin = START.replace("grace=20)", "grace=20, progress=lambda text: print(text, flush=True))")
     for stage, seconds in (("importing", 0), ("importing", 1.5), ("starting ranks", 0), ("ranks join", 0)):

@@ -279,6 +279,7 @@ def test_a_second_call_is_told_that_the_servers_are_busy(servers):
     assert servers.run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch):
     monkeypatch.setattr(servers, "grace", 100)
     items = servers.stream(lambda: ("x" * 100_000 for _ in count_until_stopped()))
@@ -293,6 +294,7 @@ def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch)
     assert servers.start().run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 def test_stop_from_another_thread_ends_a_call(servers, monkeypatch, tmp_path):
     monkeypatch.setattr(servers, "grace", 1)
     thread = when(tmp_path / "begun", servers.stop)
@@ -338,6 +340,7 @@ def test_a_second_interrupt_puts_all_down(servers):
         servers.run(squares, 1)
 
 
+@pytest.mark.nightly
 def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
     monkeypatch.setattr(servers, "grace", 1)
     items = servers.stream(stubborn)
@@ -348,6 +351,7 @@ def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, monkeypatch):
     """The next call took the outcome of one that nobody knew of, and so did each after it."""
     usual = ProcessGroup.call
@@ -438,6 +442,7 @@ def test_a_result_that_cannot_be_read_here_puts_all_down(servers):
         servers.run(squares, 1)
 
 
+@pytest.mark.nightly
 def test_an_error_on_one_mirrored_worker_names_it(workers):
     def fail_on_one():
         if roles.own_number() == 1:
@@ -454,6 +459,7 @@ def test_an_error_on_one_mirrored_worker_names_it(workers):
 # Death
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
 def test_death_of_an_idle_process(servers, name):
     servers.kill(name)
@@ -466,6 +472,7 @@ def test_death_of_an_idle_process(servers, name):
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly_except("keep_variable_busy-parameter server 0")
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
 @pytest.mark.parametrize("function", [keep_variable_busy, count_until_stopped])
@@ -482,11 +489,13 @@ def test_death_of_a_process_in_a_call(servers, name, function):
     assert servers.restart().run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 def test_a_function_that_ends_the_coordinator(servers):
     with pytest.raises(ProcessDied, match="coordinator died"):
         servers.run(lambda: os._exit(3))
 
 
+@pytest.mark.nightly
 def test_a_crash_is_told_with_its_cause(servers):
     with pytest.raises(ProcessDied, match=r"^coordinator died \(Segmentation fault\); the others"):
         servers.run(lambda: os.kill(os.getpid(), signal.SIGSEGV))
@@ -494,6 +503,7 @@ def test_a_crash_is_told_with_its_cause(servers):
         servers.run(squares, 1)
 
 
+@pytest.mark.nightly
 def test_death_of_the_host(servers):
     items = servers.stream(count_until_stopped)
     next(items)
@@ -508,6 +518,7 @@ def test_death_of_the_host(servers):
         servers.restart_worker(0)
 
 
+@pytest.mark.nightly
 @comes_back
 def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
     servers.restart()
@@ -518,6 +529,7 @@ def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
     assert servers.run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 @comes_back
 def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
     stopped, killing = host(), threading.Thread(target=servers.kill, args=["worker 1"])
@@ -574,6 +586,7 @@ def hold_port_of_worker_1(held=[]):  # noqa: B006
     return None
 
 
+@pytest.mark.nightly
 @comes_back
 def test_a_worker_that_did_not_come_back_is_a_dead_one(servers):
     """A process without a server was taken for a worker, and training waited for it without end."""
@@ -604,6 +617,7 @@ def test_the_coordinator_survives_a_worker(servers):
     assert servers.run(os.getpid) == pid
 
 
+@pytest.mark.nightly
 @comes_back
 def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
     for seen, item in enumerate(servers.stream(keep_workers_busy)):
@@ -617,6 +631,7 @@ def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
     assert servers.run(both_work)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_death_of_a_mirrored_worker_in_a_collective(workers):
     found = workers.run(os.getpid)
@@ -684,6 +699,7 @@ def test_a_start_that_takes_too_long_leaves_nothing(timeout, tmp_path, monkeypat
     assert not servers.ready
 
 
+@pytest.mark.nightly
 def test_an_interrupt_of_a_start_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, blocks = set(family()), contextlib.ExitStack()
@@ -727,6 +743,7 @@ def test_without_a_private_network_consent_is_asked_for(open_network):
     assert set(family()) <= before
 
 
+@pytest.mark.nightly
 def test_with_consent_there_is_one_warning_and_the_servers_run(open_network):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -751,6 +768,7 @@ def test_the_addresses_of_the_servers_and_the_users_proxy(monkeypatch):
         assert servers.run(squares, 3) == [0, 1, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # it looks at what the whole machine listens on
 @pytest.mark.skipif(
     private_network.unavailable_reason() is not None,
@@ -773,6 +791,7 @@ def test_no_port_of_a_cluster_can_be_reached_from_outside(servers, neighbour):
 # Nothing left
 
 
+@pytest.mark.nightly
 def test_an_error_in_the_block_stops_the_servers():
     before = set(family())
     with pytest.raises(ZeroDivisionError), ParameterServers(1, 1, progress=None) as servers:  # noqa: PT012
@@ -783,6 +802,7 @@ def test_an_error_in_the_block_stops_the_servers():
     servers.stop()
 
 
+@pytest.mark.nightly
 def test_servers_that_are_forgotten_end_and_two_clusters_run_side_by_side(servers):
     before = set(family())
     other = ParameterServers(1, 1, progress=None).start()
@@ -827,6 +847,7 @@ def begin(program, tmp_path):
     return process, started
 
 
+@pytest.mark.nightly
 def test_a_program_that_ends_without_stop_leaves_nothing(tmp_path):
     process, started = begin("items = servers.stream(forever); next(items); sys.stdin.read()", tmp_path)
     _, printed = process.communicate("", timeout=60)

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 # Two: the second start finds what the first has left. Twenty: what each leaves a little of adds up.
-times = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.long)])
+times = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
 
 
 @times

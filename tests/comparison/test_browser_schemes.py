@@ -31,7 +31,7 @@ def halved(gradient, state, context):
 
 lab = SchemeLab(mine=Scheme(halved), workers=2)
 lab"""
-pytestmark = [pytest.mark.usefixtures("screenshot_of_a_failure")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
 def test_the_widget_appears_with_ones_own_scheme(page):

@@ -2,15 +2,12 @@
 
 import functools
 import re
-import shutil
 
 import numpy as np
 import pytest
 
-from dgc_lab.__main__ import main
-from dgc_lab.common import results_file
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
-from dgc_lab.comparison.table import RATES, SCHEMES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
+from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
 from dgc_lab.comparison.widget import PRESETS
 from dgc_lab.compression import AllGather, AllReduceMean, Scheme, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.distributed import SimulatedWorkers
@@ -110,6 +107,7 @@ def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
     assert len(read_rows(tmp_path / "rows.jsonl", {})) == 3
 
 
+@pytest.mark.nightly
 def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkeypatch):
     asked, stream = [], two_ranks.stream
     monkeypatch.setattr(two_ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
@@ -190,16 +188,6 @@ def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path, monkeypatch
     [line] = scheme_table(rows).to_dict("records")
     assert (line["scheme"], line["seeds"]) == ("dense", 3)
     assert line["least"] <= line["accuracy"] <= line["greatest"]
-
-
-def test_the_table_command_makes_the_stored_rows(tmp_path, capsys):
-    """It goes on with them, so that it adds none while its settings are those that they were made with."""
-    stored, out = results_file("schemes.jsonl"), tmp_path / "rows.jsonl"
-    shutil.copy(stored, out)
-    assert main(["table", "schemes", "--out", str(out)]) == 0
-    assert out.read_bytes() == stored.read_bytes()
-    told = re.findall(r"^ *(\S+) +[\d.]+ +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(told) == sorted(SCHEMES["digits"])
 
 
 def test_rates_of_the_search():

@@ -265,6 +265,7 @@ def test_momentum_around_a_scheme_is_momentum_sgd():
     np.testing.assert_allclose(updates[2], plain[2] + 0.5 * (plain[1] + 0.5 * plain[0]), rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_error_feedback_lets_signs_learn_where_they_fail_alone():
     """As in arXiv:1901.09847, section 3 (Counterexample 1): signs forget what a rare gradient weighs."""
     weights = {}

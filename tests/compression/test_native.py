@@ -46,7 +46,7 @@ TOGETHER = (
     *("nesterov + clipped + float16", "no momentum correction + weight decay", "some uncompressed + first"),
     *("no factor masking + run lengths + exact", "no momentum + vectors too + hierarchical", "warm-up + global + sum"),
 )
-BY_THEMSELVES = [pytest.param(name, marks=pytest.mark.long) for name in SWITCHES if name not in TOGETHER]
+BY_THEMSELVES = [pytest.param(name, marks=pytest.mark.nightly) for name in SWITCHES if name not in TOGETHER]
 
 SCHEMES = {
     "masking": masking(0.02),
@@ -131,6 +131,7 @@ class Pair:
         assert_same_bits(self.everything(0), self.everything(1))
 
 
+@pytest.mark.nightly_except("defaults", "nesterov + clipped + float16", "no momentum + vectors too + hierarchical")
 @pytest.mark.parametrize("names", [*TOGETHER, *BY_THEMSELVES])
 def test_200_steps_give_the_same_bits(names):
     options = {"ratio": 0.02, "dense_below": 0}
@@ -144,7 +145,7 @@ def test_200_steps_give_the_same_bits(names):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in SELECTING else pytest.param(name, marks=pytest.mark.long) for name in SCHEMES]
+    "name", [name if name in SELECTING else pytest.param(name, marks=pytest.mark.nightly) for name in SCHEMES]
 )
 def test_40_steps_of_other_schemes_give_the_same_bits(name):
     options = DGCConfig(dense_below=0, values="float16" if name == "masking" else "float32", weight_decay=1e-3)
@@ -191,13 +192,14 @@ def test_eager_calls_and_steps_give_the_same_bits():
     pair.assert_same()
 
 
+@pytest.mark.nightly_except("nan-True")
 @pytest.mark.parametrize(
     ("bad", "traced"),
     [
         (float("nan"), True),
         (float("inf"), False),
-        pytest.param(float("nan"), False, marks=pytest.mark.long),
-        pytest.param(float("inf"), True, marks=pytest.mark.long),
+        pytest.param(float("nan"), False, marks=pytest.mark.nightly),
+        pytest.param(float("inf"), True, marks=pytest.mark.nightly),
     ],
 )
 def test_non_finite_gradient_changes_nothing_on_any_worker(bad, traced):
@@ -259,7 +261,7 @@ def test_values_read_before_a_step_do_not_change():
         np.testing.assert_array_equal(tensor, value)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.long)])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float64", marks=pytest.mark.nightly)])
 def test_weights_of_other_types_get_the_same_bits(dtype):
     pair = Pair(DGCConfig(ratio=0.02, dense_below=0), dtype=dtype)
     pair.steps(0, [0.02] * 10)
@@ -317,6 +319,7 @@ def test_step_by_hand(native_on, parts):
     assert [part.numpy().tolist() for part in new] == [[3.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
 
 
+@pytest.mark.nightly
 def test_library_is_compiled_once_into_a_private_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path / "cache"))
     built = native.build()
@@ -343,6 +346,7 @@ def test_folder_that_others_can_write_to_is_rejected(tmp_path, monkeypatch, spoi
         native.build()
 
 
+@pytest.mark.nightly
 def test_without_compiler_tensorflow_runs_and_one_line_says_so(tmp_path):
     code = """
 import tensorflow as tf

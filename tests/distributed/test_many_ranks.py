@@ -15,6 +15,8 @@ from dgc_lab.compression.compressor import Compressor
 from dgc_lab.distributed.communicators import HorovodWorkers, SimulatedWorkers
 from dgc_lab.distributed.hierarchical import HierarchicalCommunicator
 
+pytestmark = pytest.mark.nightly
+
 RANKS, STEPS = 8, 4
 
 

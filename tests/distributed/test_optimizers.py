@@ -435,6 +435,7 @@ def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
     assert int(models[1].optimizer.iterations) == 4
 
 
+@pytest.mark.nightly_except("Adam", "SGD")
 @pytest.mark.parametrize("name", ["Adadelta", "Adafactor", "Adam", "AdamW", "Adamax", "Lamb", "Nadam", "SGD"])
 def test_accumulated_gradients_are_keras_with_every_optimizer(name):
     """Those that count their updates count them, and not the batches; a schedule counts the batches, as in Keras."""

@@ -127,6 +127,7 @@ def test_a_rank_that_was_killed_leaves_word_of_how_to_go_on(private):
         launcher.horovodrun(2, "python", "-c", killed)
 
 
+@pytest.mark.nightly
 def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
     fails = "import os, sys; sys.exit('error: no disk' if os.environ['HOROVOD_RANK'] == '1' else 0)"
     with pytest.raises(LabError, match=r"ended with 1 on 2 ranks") as caught:
@@ -161,11 +162,13 @@ sys.exit(1)
 """
 
 
+@pytest.mark.nightly
 def test_ranks_have_time_to_save_when_another_has_failed(private, tmp_path):
     with pytest.raises(LabError, match=r"\[0\]<stderr>:error: another rank has ended, all is kept"):
         launcher.horovodrun(2, "python", "-c", SLOW_TO_END, str(tmp_path / "ready"))
 
 
+@pytest.mark.nightly
 def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
     """Those of its processes lie in the machine's shared memory, and their tracker is killed with the rest."""
     wait = f"import time, pathlib; pathlib.Path({str(tmp_path / 'there')!r}).touch(); time.sleep(600)"
@@ -191,12 +194,14 @@ print("killed")
 """
 
 
+@pytest.mark.nightly
 def test_pythons_tracker_of_semaphores_may_be_killed(private):
     said = launcher.horovodrun(1, "python", "-c", KILL_ITS_TRACKER)
     assert [line for line in said if "killed" in line]
     assert not [line for line in said if "Traceback" in line or "KeyError" in line], said
 
 
+@pytest.mark.nightly
 def test_what_takes_too_long_is_put_down(private):
     mark = f"mark_{os.getpid()}_{time.monotonic_ns()}"  # in the command lines of the ranks
     with pytest.raises(LabError, match=r"took longer than 25 s on 2 ranks"):

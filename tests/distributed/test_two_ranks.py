@@ -77,6 +77,7 @@ def assert_bits(one, other):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.nightly_except("dgc", "warm-up", "run lengths")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks, name):
     first, second = two_ranks.run(train_here, CONFIGS[name])
@@ -87,6 +88,7 @@ def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks,
         assert np.any(found != 0)
 
 
+@pytest.mark.nightly
 def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_path, monkeypatch):
     """From a folder, and by a path that the ranks read as the notebook does; other data than its own are refused."""
     settings = DistributedConfig(dataset="mnist", steps=2, batch=4, evaluations=1)
@@ -189,6 +191,7 @@ def train_digits(settings, ratio, folder=None, interrupt=False):
     return losses, [weight.numpy() for weight in trainer.weights]
 
 
+@pytest.mark.nightly_except("0.02")
 @pytest.mark.parametrize("ratio", [1.0, 0.02])
 def test_two_ranks_train_like_two_simulated_workers(two_ranks, ratio):
     settings = DistributedConfig(steps=12, evaluations=1, clip_norm=2.0)
@@ -308,6 +311,7 @@ def fit(config, optimizer="sgd", epochs=2, horovods=False, folder=None):
     return trained, history.history, int(communicator.calls), 0 if horovods else own.bytes_sent
 
 
+@pytest.mark.nightly_except("config1")
 @pytest.mark.parametrize(
     "config", [None, DGCConfig(ratio=0.01), DGCConfig(ratio=0.01, values="float16", nesterov=True)]
 )
@@ -323,6 +327,7 @@ def test_fit_communicates(two_ranks, config, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["by_0.keras"], "rank 0 alone writes"
 
 
+@pytest.mark.nightly
 def test_compressed_fit_sends_less(two_ranks):
     dense, sparse = (two_ranks.run(fit, config, epochs=1)[0][3] for config in (None, DGCConfig(ratio=0.01)))
     assert sparse < dense / 5
@@ -545,6 +550,7 @@ def train_v1(order, config, mode, embedding=False):
     return [weight.numpy() for weight in weights], own.compressor.bytes_sent.numpy().sum()
 
 
+@pytest.mark.nightly_except("dgc-eager", "float16-session", "warm-up-function")
 @pytest.mark.parametrize("mode", ["eager", "function", "session"])
 @pytest.mark.parametrize("name", ["dgc", "eq. 5", "nesterov", "float16", "warm-up", "masking", "vectors"])
 def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mode):
@@ -636,7 +642,7 @@ def test_nan_inside_horovod_is_told_on_all(two_ranks):
     assert all("gradient of kernel" in problem.message for problem in failure.value.problems.values())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_every_combination_of_switches_trains():
     switches = ("accumulate", "momentum_correction", "factor_masking", "nesterov", "dense_vectors")
     for choice in itertools.product([False, True], repeat=len(switches)):

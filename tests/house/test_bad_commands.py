@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from dgc_lab import __main__ as lab
-from dgc_lab.course import __main__ as course
+from dgc_lab_grading import __main__ as course
 
 WORDS, NUMBERS = ("ten", "", "ключ ☃", "1.5.2"), ("nan", "-1", "1e999", "9" * 30)
 # What an option cannot be, by its name, else by its type.
@@ -19,19 +19,17 @@ BAD = {
     "out": ("/", "/dev/full", "/dev/null/x"),
     "checkpoint": ("/dev/null", "/dev/null/x"),
     "ratios": (*WORDS, *NUMBERS, "0.1 0.1"),
-    "numbers": (*WORDS, *NUMBERS, "0"),
-    **dict.fromkeys(("dataset", "rule", "scope", "scheme", "warm_up", "values", "indices", "method", "which"), WORDS),
+    **dict.fromkeys(("dataset", "rule", "scope", "scheme", "warm_up", "values", "indices"), WORDS),
     **dict.fromkeys(("source", "roster", "secret", "folder", "submissions"), ("/dev/null/x", "/dev/null", "ключ ☃")),
     **dict.fromkeys(("moodle", "canvas", "brightspace", "blackboard", "to"), ("/dev/null/x",)),
     **dict.fromkeys(("assignment", "task", "student"), ("ключ ☃", "", "../..")),
 }
 # What makes a command whole; a training that begins all the same is a small one.
 WHOLE = {
-    **{"sweep": ["--steps", "1"], "train": ["--steps", "1"], "table": ["single-node"]},
+    **{"sweep": ["--steps", "1"], "train": ["--steps", "1"]},
     **{"new": ["04_masking"], "grade": ["04_masking", "/nowhere"], "publish": ["/dev/null/x"]},
     "override": ["jane", "04_masking", "marks-a", "1"],
 }
-TABLES = {"numbers": "workers", "method": "two-node"}  # whose an option is
 RIGHT = {("new", "source", "ключ ☃")}  # a folder that is made
 
 
@@ -49,8 +47,6 @@ def line_of(parser, command, action, value):
     """The words after the program's name; a word that has a place of its own takes the place of the right one."""
     words = [*WHOLE.get(command, [])]
     if action.option_strings:
-        if command == "table":
-            words = [TABLES.get(action.dest, words[0])]
         if action.dest == "roster":
             words = [*words, "--secret", "secret"]
         return [command, *words, f"{action.option_strings[-1]}={value}"]

@@ -68,8 +68,6 @@ NOT_HERE = {  # and why
 }
 NO_ANNOTATION = {  # arguments, and why
     "aggregation.profiler_trace.arguments": "the function's own",
-    "cluster.HorovodRanks.client": "ipyparallel's",
-    "cluster.HorovodRanks.cluster": "ipyparallel's",
     "distributed.on_first_rank.callbacks": "any objects",
 }
 CALLED = {"path": "DGC_LAB_DATA|path", "text": "text|scheme|ratios|parameters", "records": "records|runs"}

@@ -17,7 +17,8 @@ from conftest import LESSONS_ALONE, LONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "dgc_lab"
-FILES = sorted(LIBRARY.rglob("*.py"))
+GRADING = ROOT / "dgc_lab_grading"
+FILES = sorted([*LIBRARY.rglob("*.py"), *GRADING.rglob("*.py")])
 ROOMS = sorted(file.parent.name for file in LIBRARY.glob("*/__init__.py"))
 
 FOUNDATION = ("compression", "workloads", "ui", "install")
@@ -31,9 +32,8 @@ MAY_IMPORT = {  # beside common, which all may, and itself
     "parameter_server": {"cluster", "workloads", "ui", "install"},
     "training": {"compression", "distributed", "cluster", "workloads", "ui"},
     "comparison": {"compression", "distributed", "cluster", "training", "scaling", "workloads", "ui"},
-    "scaling": set(ROOMS) - {"cluster", "parameter_server", "comparison", "course", "marking", "gradebook"},
-    "marking": {"cluster", "exercises"},
-    "gradebook": {"course", "marking", "ui"},
+    "scaling": set(ROOMS) - {"cluster", "parameter_server", "comparison"},
+    "exercises": set(ROOMS),  # they look over what any lesson makes
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # the files that may import ui
 MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_ROOM = 6, 300, 3600  # compression is two former rooms
@@ -49,12 +49,14 @@ def module_of(file):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+OURS = {LIBRARY.name, GRADING.name}
 MODULES = {module_of(file): ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 
 
 def room_of(module):
-    """The room, or the file at the root, that a module belongs to; "" for the package itself."""
-    return ".".join(module.split(".")[1:2])
+    """The subpackage, or the file at the root, that a module belongs to: "" for the library itself, or "grading"."""
+    package, *rest = module.split(".")
+    return "grading" if package == GRADING.name else ".".join(rest[:1])
 
 
 def exports(room):
@@ -78,11 +80,11 @@ def imports_of(module):
     package = module if module in OPENINGS else module.rpartition(".")[0]
     for node in ast.walk(MODULES[module]):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] == "dgc_lab")
+            yield from (name.name for name in node.names if name.name.split(".")[0] in OURS)
         elif isinstance(node, ast.ImportFrom):
             start = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level]) if node.level else ""
             source = ".".join(filter(None, [start, node.module]))
-            if source.split(".")[0] == "dgc_lab":
+            if source.split(".")[0] in OURS:
                 yield from (home_of(source, name.name) for name in node.names)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module":
             yield from (
@@ -118,32 +120,25 @@ def test_a_room_imports_only_what_it_may(room):
     assert wrong == set()
 
 
-@pytest.mark.parametrize(
-    ("room", "users"), [("course", {"gradebook"}), ("marking", {"course", "gradebook"}), ("gradebook", {"course"})]
-)
-def test_nobody_else_imports_what_grades(room, users):
-    wrong = [m for m, every in IMPORTS.items() if room_of(m) not in {room, *users} and room in map(room_of, every)]
-    assert wrong == []
+def test_the_library_knows_nothing_of_its_grader():
+    assert [m for m, every in IMPORTS.items() if room_of(m) != "grading" and "grading" in map(room_of, every)] == []
 
 
-def test_what_comes_after_grading_stands_above_it():
-    """Of the room `course` its command line alone knows `gradebook`, which knows the rest of the room."""
-    users = {m for m, every in IMPORTS.items() if room_of(m) == "course" and "gradebook" in map(room_of, every)}
-    assert users == {"dgc_lab.course.__main__"}
+@pytest.mark.parametrize(("part", "above"), [("marking", ("course", "gradebook")), ("course", ("gradebook",))])
+def test_the_grader_is_built_in_layers(part, above):
+    """One hand-in is marked without knowing of a class, and a class is graded without knowing of a gradebook."""
+    below = {m: every for m, every in IMPORTS.items() if m.startswith(f"{GRADING.name}.{part}")}
+    others = tuple(f"{GRADING.name}.{each}" for each in above)
+    assert [f"{m} imports {name}" for m, every in below.items() for name in every if name.startswith(others)] == []
 
 
 def test_only_pictures_import_what_they_share():
-    plain = [
-        m
-        for m in MODULES
-        if room_of(m) not in ("ui", "course", "marking") and not PICTURES.fullmatch(m.rpartition(".")[2])
-    ]
+    plain = [m for m in MODULES if room_of(m) not in ("ui", "grading") and not PICTURES.fullmatch(m.rpartition(".")[2])]
     assert [f"{m} imports {name}" for m in plain for name in IMPORTS[m] if room_of(name) == "ui"] == []
 
 
 def test_every_room_has_a_rule():
-    """Exercises look over what any lesson makes, and the instructors' room calls all that grades."""
-    assert set(ROOMS) - set(MAY_IMPORT) == {"exercises", "course"}
+    assert set(ROOMS) == set(MAY_IMPORT) - {"common"}
 
 
 def test_files_import_each_other_in_no_circle():
@@ -175,7 +170,7 @@ def test_no_room_is_too_large():
 @whole
 def test_tests_have_the_same_rooms():
     rooms = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
-    assert rooms - set(ROOMS) == {"house", "lessons", "tools"}
+    assert rooms - set(ROOMS) == {"grading", "house", "lessons", "tools"}
     assert set(ROOMS) - rooms == set()
 
 
@@ -220,9 +215,9 @@ def test_rooms_open_without_tensorflow():
 
 
 # A name of two parts between quotes is a collective's.
-DOTTED = re.compile(r"""(?<![\w/."'])dgc_lab(?:\.\w+)+|(?<=["'])dgc_lab\.\w+(?:\.\w+)+""")
+DOTTED = re.compile(r"""(?<![\w/."'])dgc_lab(?:_grading)?(?:\.\w+)+|(?<=["'])dgc_lab(?:_grading)?\.\w+(?:\.\w+)+""")
 IMPORT = re.compile(r"from (dgc_lab[\w.]*) import (\w[\w, ]*)")
-PATH = re.compile(r"(?<![\w/.])(?:dgc_lab|tests|tools|benchmarks)/[\w/]+\.\w+")
+PATH = re.compile(r"(?<![\w/.])(?:dgc_lab|dgc_lab_grading|tests|tools|benchmarks)/[\w/]+\.\w+")
 KEYS = {"dgc_lab.variant"}  # in a cell's metadata
 MEASURED = ROOT / "benchmarks" / "README.md"  # names processes as they were called when they were measured
 WRITTEN = {".py", ".md", ".yml", ".toml", ".txt", ""}  # notebooks are made of their text

@@ -50,6 +50,7 @@ def tell():
 threading.Thread(target=tell, daemon=True).start()
 """
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.alone,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
@@ -144,7 +145,7 @@ def running():
             )
             what = [EXERCISE, place / "handed_in", "--folder", place / "grading", "--minutes", 30]
             more = ["--cell-seconds", 900, "--source", ROOT / "notebooks" / "exercises" / "source"]
-            graded = start([PYTHON, "-m", "dgc_lab.course", "grade", *map(str, [*what, *more])], "grade")
+            graded = start([PYTHON, "-m", "dgc_lab_grading", "grade", *map(str, [*what, *more])], "grade")
 
             def fenced():
                 assert graded.poll() is None, (place / "grade.log").read_text()
@@ -156,7 +157,7 @@ def running():
 
 def ids_of(name):
     """The places for answers in an exercise."""
-    from dgc_lab.course import sources
+    from dgc_lab_grading.course import sources
     from instructor import EXERCISES
 
     found = sources.notebook(EXERCISES / "source", name).cells

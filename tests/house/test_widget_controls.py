@@ -15,6 +15,8 @@ from test_bad_input import devices, in_its_own_process
 from dgc_lab.ui.live_panel import LivePanel
 from widgets import press, said
 
+pytestmark = pytest.mark.nightly
+
 TYPED = {
     ipywidgets.IntText: [-1, 0, 2**31, 2**62, 2**70],
     ipywidgets.FloatText: [-1.0, 0.0, 1e30, math.inf, math.nan],

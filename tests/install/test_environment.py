@@ -73,6 +73,7 @@ def test_doctor_names_the_remedy(monkeypatch):
     assert re.search(r"^- +horovod", text, re.MULTILINE)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib", "lazy-loader"])
 def test_doctor_speaks_where_a_package_is_missing(missing):
     """The package cannot be imported, and TensorFlow with it where it needs it."""
@@ -109,6 +110,7 @@ def test_lower_bounds_are_met_by_colab():
         assert not doctor.older(colab[name], least), requirement
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
 def test_two_ranks_add_up():
     build_horovod.verify()
@@ -124,6 +126,7 @@ def test_a_rank_that_fails_is_named(monkeypatch):
         build_horovod.verify(timeout=1)
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # it looks at what the whole machine listens on
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
 def test_ranks_and_rendezvous_listen_on_loopback_alone(tmp_path, monkeypatch):
@@ -187,6 +190,7 @@ def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
         horovod_source.receive_first(tmp_path)
 
 
+@pytest.mark.nightly
 def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(horovod, monkeypatch):
     """A link may be lost for some seconds as they start; Horovod alone gives up after 1.5 s."""
     from horovod.runner.http import http_server

@@ -150,6 +150,7 @@ def without_horovod(folder):
     return python
 
 
+@pytest.mark.nightly
 def test_the_real_wheel_is_installed_and_two_ranks_add_up(horovod, release, tmp_path, monkeypatch):
     """The wheel that this environment's Horovod came from, in an environment without, and nothing is compiled."""
     [real] = list(build_horovod.wheel_folder().glob("horovod-*.whl")) or pytest.skip("the cache has no wheel of it")

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from browser import BROWSER, all_outputs, free_port, kernel_says, opened, run_all, screenshot
-from dgc_lab.gradebook.publish import publish
+from dgc_lab_grading.gradebook.publish import publish
 
 ROOT = Path(__file__).resolve().parents[2]
 HUB = ROOT / ".venv-hub"
@@ -186,6 +186,7 @@ def giving_up(barrier):
         raise
 
 
+@pytest.mark.nightly
 def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(link):
     address, homes = link
     together, ranks = threading.Barrier(len(USERS), timeout=900), {}

@@ -32,6 +32,7 @@ def lesson_file():
     return LESSONS
 
 
+@pytest.mark.nightly
 def test_every_lesson_as_it_is_stored(page):
     for file in LESSONS:
         page.evaluate(

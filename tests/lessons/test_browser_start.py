@@ -69,7 +69,7 @@ def test_what_the_page_shows_is_accessible(page):
     assert not axe_complaints(page)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]

@@ -62,6 +62,7 @@ def server(request, tmp_path_factory):
     process.wait(120)
 
 
+@pytest.mark.nightly_except("notebooks-00_start_here")
 @pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE][: len(PAIRS)])
 def test_what_is_saved_in_one_half_is_in_the_other(server, notebook, text):
     folder, ask = server

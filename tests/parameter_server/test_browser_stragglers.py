@@ -29,7 +29,7 @@ from dgc_lab.parameter_server.widget import StragglerLab
 
 lab = StragglerLab(gradients=240)
 lab"""
-pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
 def test_the_widget_appears(page):

@@ -114,6 +114,7 @@ def test_a_worker_that_comes_back_takes_part_again(three, task):
     assert {record.worker for record in records} == {0, 1, 2}
 
 
+@pytest.mark.nightly
 def test_backup_workers_stand_in_for_one_that_dies(three, task):
     events = train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 2"])
     records, end = check_whole(events, 240)
@@ -128,6 +129,7 @@ def test_more_dead_workers_than_backups_are_an_error(three, task):
         train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 0", "worker 2"])
 
 
+@pytest.mark.nightly_except("synchronous")
 @pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "bounded staleness"])
 def test_training_that_waits_for_all_says_who_died(three, task, mode):
@@ -145,6 +147,7 @@ def test_training_that_waits_for_all_says_who_died(three, task, mode):
     assert {record.worker for record in records} == {0, 1, 2}, "the same cluster, and the new worker in it"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["synchronous", "bounded staleness", "asynchronous", "backup workers"])
 def test_a_worker_that_is_back_at_once_was_dead_all_the_same(three, task, mode):
     """Killed and started anew in less time than lies between two looks; synchronous training then hung for ever."""
@@ -190,6 +193,7 @@ def test_a_stop_that_comes_before_the_first_batch_hands_out_none(three, task):
 # A parameter server dies
 
 
+@pytest.mark.nightly_except("asynchronous")
 @pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(three, task, mode, tmp_path):
@@ -238,7 +242,7 @@ def train_in_parts(servers, task, settings, file, parts):
     return records, events
 
 
-@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.long), 0.9])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.nightly), 0.9])
 def test_synchronous_training_in_parts_equals_training_in_one(three, task, tmp_path, momentum):
     chosen = settings("synchronous", momentum=momentum, learning_rate=0.01, stragglers=SLOW)
     _, whole = check_whole(list(three.stream(train, task, chosen)), 240)
@@ -250,6 +254,7 @@ def test_synchronous_training_in_parts_equals_training_in_one(three, task, tmp_p
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["asynchronous", "bounded staleness", "backup workers"])
 def test_other_training_in_parts_takes_every_batch_once(three, task, tmp_path, mode):
     file = tmp_path / "checkpoint.npz"
@@ -272,6 +277,7 @@ def test_a_damaged_checkpoint_is_named(task, tmp_path):
         restore(file, task, settings("synchronous"), 3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mode):
     """The gradients that were under way when the stop came are in the weights, so they have to be in the records."""

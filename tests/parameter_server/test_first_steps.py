@@ -11,6 +11,8 @@ from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.parameter_server.training_loop import train
 from dgc_lab.workloads import digits_cnn
 
+pytestmark = pytest.mark.nightly
+
 # Comes before TensorFlow's own constructor, which `EagerClusterFunctionLibraryRuntime::Run` calls when it holds a
 # pointer into its vector of functions, and no lock. No program without a race minds that a thread pauses there.
 PAUSE = """

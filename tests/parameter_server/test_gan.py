@@ -242,6 +242,7 @@ def test_points_of_another_shape_are_refused():
         ring_points(0)
 
 
+@pytest.mark.nightly
 def test_the_score_of_many_points_needs_little_memory():
     """All distances at once would take 8 bytes for each pair: 3.2 GB here."""
     code = (

@@ -101,6 +101,7 @@ def test_a_slow_worker_in_asynchronous_training(lab):
     assert "1 asynchronous, 10x: " in lab.image.value
 
 
+@pytest.mark.nightly
 def test_the_other_modes_and_runs_beside_each_other(lab):
     for mode in MODES:
         lab.mode.value = mode
@@ -171,6 +172,7 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     assert [row["run"] for row in lab.rows] == ["1, stopped", "2"]
 
 
+@pytest.mark.nightly
 def test_the_next_run_has_all_that_died_again(lab):
     train_to_the_end(lab)
     before = lab.servers
@@ -349,6 +351,7 @@ def test_a_frame_shows_the_same_as_the_whole_figure():
     assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_run_again_leaves_one_set_of_servers():
     """The first widget is forgotten then, and nobody can close it."""
     task = Classifier(digits_cnn, load("digits"))
@@ -364,6 +367,7 @@ def test_a_cell_that_is_run_again_leaves_one_set_of_servers():
     second.close()
 
 
+@pytest.mark.nightly
 def test_a_gan_trains_to_a_row():
     lab = StragglerLab(RingGAN(hidden=8), workers=1, batch=8, gradients=8)
     train_to_the_end(lab)

@@ -3,7 +3,11 @@
 import os
 import signal
 
+import pytest
+
 from kernels import until
+
+pytestmark = pytest.mark.nightly
 
 START = """
 from dgc_lab.cluster import ParameterServers

@@ -123,6 +123,7 @@ def test_a_checkpoint_lies_where_the_notebook_says(servers, tmp_path, monkeypatc
     assert sorted(file.name for file in tmp_path.iterdir()) == ["at_home.npz", "here.npz"]
 
 
+@pytest.mark.nightly
 def test_mirrored_workers_make_the_same_updates(servers):
     with MultiWorkerMirrored(2, progress=None) as workers:
         records, scores, end = trained(workers, function=train_mirrored)
@@ -157,6 +158,7 @@ def test_the_records_make_the_same_training_again(servers, mode):
         assert record.update == DROPPED or record.loss == pytest.approx(losses[record.batch], abs=1e-2)
 
 
+@pytest.mark.nightly
 def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():
     with ParameterServers(1, progress=None) as servers:
         ends = [trained(servers, mode) for mode in MODES[:3]]
@@ -208,6 +210,7 @@ def test_bounded_staleness_keeps_the_workers_together(servers, bound):
     assert max(record.staleness for record in records) <= 2 * bound + 1
 
 
+@pytest.mark.nightly
 @alone
 def test_backup_workers_drop_what_comes_late(servers):
     records, _, end = trained(servers, "backup workers", stragglers=(Straggler(1, delay=0.05),))
@@ -217,6 +220,7 @@ def test_backup_workers_drop_what_comes_late(servers):
     assert {record.worker for record in records if record.update == DROPPED} == {1}
 
 
+@pytest.mark.nightly
 @alone
 def test_each_batch_of_a_heavy_tail_waits_what_its_number_draws(servers):
     """Which batches the slow worker gets depends on the machine, and so do the median and the longest of its waits."""
@@ -256,6 +260,7 @@ def test_the_rate_is_divided_by_the_staleness_and_no_batch_is_taken_twice(server
     assert submitted == [2, 2], "and does not count"
 
 
+@pytest.mark.nightly
 def test_a_gan_trains_both_ways(servers):
     task = RingGAN()
     change = {"gradients": 400, "batch": 64, "learning_rate": 0.2, "momentum": 0.0, "score_every": 400}
@@ -264,6 +269,7 @@ def test_a_gan_trains_both_ways(servers):
         assert scores[-1].values["energy distance"] < 0.5 * scores[0].values["energy distance"]
 
 
+@pytest.mark.nightly_except("asynchronous")
 @alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_simulation_equals_measurement(servers, mode):
@@ -323,6 +329,7 @@ def test_a_model_that_cannot_be_put_on_servers(servers):
         list(servers.stream(train, Classifier(with_state, load("digits")), SETTINGS))
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_of_another_training(servers, tmp_path):
     file = tmp_path / "state.npz"
     assert trained(servers)[2].gradients == 60

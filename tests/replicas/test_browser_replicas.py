@@ -18,7 +18,7 @@ from browser import (
 from controls import change_all_by_keyboard, change_all_by_mouse, fill, widget_with
 
 LESSON = "02_variable_aggregation.ipynb"
-pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
 def widget(page):
@@ -101,7 +101,7 @@ def test_running_the_cell_again_gives_a_working_widget(page):
     wait_for(page, r"A read outside the replicas gives 2\.5")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     wait_for(page, "A read outside the replicas gives 10")

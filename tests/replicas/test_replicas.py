@@ -56,6 +56,7 @@ def strategy(replicas):
     return mirrored(replicas)
 
 
+@pytest.mark.nightly_except("mirrored_variable", "training_loop")
 @pytest.mark.parametrize("file", ["figures", "mirrored_variable", "training_loop", "widget"])
 @on_replicas
 def test_examples(file):
@@ -199,6 +200,7 @@ def test_fewer_devices_than_there_are_is_no_new_start():
     assert len(tf.config.list_logical_devices("CPU")) == DEVICES
 
 
+@pytest.mark.nightly
 def test_too_late_says_what_to_do():
     code = """
 import tensorflow as tf

@@ -18,7 +18,7 @@ times = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
 explorer = ScaleExplorer(times, Link(1.0, latency=1e-3, efficiency=0.9, per_byte=1e-9))
 explorer"""
 PICTURE = "img[alt^='Speed-up, bytes and break-even']"
-pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
 def widget(page):
@@ -73,7 +73,7 @@ def test_what_it_shows_is_accessible(page):
     assert not axe_complaints(page)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")

@@ -153,6 +153,7 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces, tm
     assert networks(mark["WHOSE"]) == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.alone  # a step that takes longer has more of Horovod's asking for news in its bytes
 def test_two_real_ranks_over_a_slow_link(namespaces, horovod):
     """Bytes by the link's own counter, and a limit that really limits."""

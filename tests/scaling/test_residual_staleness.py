@@ -1,13 +1,11 @@
 """Ages of residual elements, against schedules worked out by hand, and the table of runs that uses them."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.__main__ import main
 from dgc_lab.compression import native
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
@@ -237,33 +235,6 @@ def test_number_of_workers_does_not_matter_at_ratio_1():
     rows = [e.row for e in train_runs([Run(1, 1.0), Run(2, 1.0)], steps=10) if isinstance(e, RowEnded)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-3)
     assert rows[0]["accuracy"] == pytest.approx(rows[1]["accuracy"], abs=0.01)
-
-
-def test_the_table_command(tmp_path, capsys):
-    command = ["table", "workers", "--steps", "2"]
-    assert main([*command, "--numbers", "1,2", "--ratios", "0.1", "--out", str(tmp_path / "rows.jsonl")]) == 0
-    lines = re.findall(r"^ +([12]) .*(none|by workers)", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(lines) == sorted([("1", "none"), ("1", "by workers")] * 2 + [("2", "none"), ("2", "by workers")])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--numbers", "few"], "--numbers must be whole numbers such as 1,4,16, got 'few'"),
-        (["--numbers", "3"], "workers must be one of 1, 2, 4"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
-        (["--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
-        (["--data", "x"], "--data is for MNIST; the workers table has digits, got 'x'"),
-    ],
-)
-def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
-    assert main(["table", "workers", *options]) == 1
-    assert f"error: {message}" in capsys.readouterr().err
-
-
-def test_an_option_of_three_tables_names_them_all(capsys):
-    assert main(["table", "schemes", "--steps", "5"]) == 1
-    assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
 
 
 def test_gradients_of_rows_are_compressed_as_one_dense_tensor():

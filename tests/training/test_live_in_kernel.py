@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.nightly
+
 
 def test_run_shows_a_live_picture_in_the_cells_output(kernel):
     kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")

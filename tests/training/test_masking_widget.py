@@ -58,6 +58,7 @@ def test_run_button_trains_and_shows_curves_row_and_end(lab):
     assert not lab.run_button.disabled
 
 
+@pytest.mark.nightly
 def test_run_that_is_pressed_as_soon_as_it_can_be_is_not_lost(lab):
     """The browser shows the button a moment before the thread that trained has ended."""
     lab.stop_button.observe(lambda change: change["new"] and time.sleep(0.2), "disabled")
@@ -117,6 +118,7 @@ def test_stop_acts_within_a_second_keeps_rows_and_run_goes_on(lab):
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
 
 
+@pytest.mark.nightly
 def test_pictures_change_while_it_trains_and_not_more_than_four_times_a_second(lab):
     lab.steps.value = LONG
     times = []
@@ -157,6 +159,7 @@ def test_same_settings_again_say_so_and_clear_makes_them_anew(lab):
     assert lab.rows[0]["accuracy"] == first["accuracy"]
 
 
+@pytest.mark.nightly_except("ratios--at least one number")
 @pytest.mark.parametrize(
     ("control", "value", "message"),
     [
@@ -181,6 +184,7 @@ def test_wrong_values_are_said_in_the_widget_and_change_nothing(lab, control, va
         lab.run()
 
 
+@pytest.mark.nightly
 def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
     press(lab, "run")
     assert lab.wait(60)
@@ -207,6 +211,7 @@ def test_missing_mnist_is_said_in_the_widget(lab, monkeypatch):
     assert "DGC_LAB_DATA is &#x27;/nowhere&#x27;" in lab.message.value
 
 
+@pytest.mark.nightly
 def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monkeypatch):
     monkeypatch.setenv("DGC_LAB_DATA", str(small_mnist[0]))
     lab.dataset.value, lab.ratios.value, lab.steps.value = "mnist", "0.001", 2
@@ -217,6 +222,7 @@ def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monk
     assert "20 000 steps" in lab.table.value, "it says what config the published figure belongs to"
 
 
+@pytest.mark.nightly
 def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
@@ -253,6 +259,7 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", ["_draw", "_show_table", "_say"])
 def test_a_failure_while_ending_leaves_the_buttons_working(lab, monkeypatch, part):
     usual = getattr(lab, part)
@@ -301,6 +308,7 @@ def test_trainer_is_kept_while_settings_stay(lab):
     assert trainer.traces == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["display", "thread", "buttons"])
 def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monkeypatch):
     """Before the training has begun, when there is no thread to be had, and as the buttons come back."""

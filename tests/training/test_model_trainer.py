@@ -373,7 +373,7 @@ def final(events):
     return [event for event in events if isinstance(event, Evaluation)][-1]
 
 
-@pytest.mark.long  # lesson 7 trains it for more steps
+@pytest.mark.nightly  # lesson 7 trains it for more steps
 def test_resnet20_learns_digits_at_one_percent(digits):
     batches = batches_of(digits.x_train, digits.y_train, 32)
     config = DGCConfig(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
@@ -383,7 +383,7 @@ def test_resnet20_learns_digits_at_one_percent(digits):
     assert events[-2].bytes_sent < events[-2].dense_bytes / 20
 
 
-@pytest.mark.long  # lesson 7 trains a larger one
+@pytest.mark.nightly  # lesson 7 trains a larger one
 def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
     trainer = ModelTrainer(
         small_bert(len(words.vocabulary), width=32, layers=1, heads=2),

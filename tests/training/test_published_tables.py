@@ -53,6 +53,7 @@ def on_digits(settings):
     return dataclasses.replace(settings, dataset="digits", batch=32)
 
 
+@pytest.mark.nightly
 def test_where_all_is_sent_the_threshold_makes_no_difference(digits):
     """So a threshold per tensor has no row of its own there: it would be the first tensor's, to the bit."""
     one = [Trainer(on_digits(published.single_node_settings(20, scope)), digits) for scope in ("first", "tensor")]

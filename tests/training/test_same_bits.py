@@ -46,7 +46,7 @@ SWITCHES = {
     "no momentum": {"momentum": 0.0},
 }
 OFTEN = ("defaults", "nesterov", "paper's warm-up", "exact")  # on ranks, too: test_two_ranks.py has most of the others
-ON_RANKS = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in SWITCHES]
+ON_RANKS = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.nightly) for name in SWITCHES]
 
 
 def made_on() -> dict:
@@ -111,6 +111,10 @@ def by_default() -> str:
     return train({}, SimulatedWorkers(2))["sha256"]
 
 
+@pytest.mark.nightly_except(
+    *("defaults", "nesterov", "no accumulation", "no momentum correction", "no factor masking", "clipped"),
+    *("paper's warm-up", "float16", "run lengths", "hierarchical"),
+)
 @pytest.mark.parametrize("name", SWITCHES)
 def test_two_simulated_workers_end_with_the_same_weights(name):
     """And a switch that makes other weights does so on any machine."""
@@ -119,6 +123,7 @@ def test_two_simulated_workers_end_with_the_same_weights(name):
     assert (found["sha256"] == by_default()) == (recorded[name]["sha256"] == recorded["defaults"]["sha256"])
 
 
+@pytest.mark.nightly_except("defaults")
 @pytest.mark.parametrize("name", ON_RANKS)
 def test_two_ranks_end_with_the_same_weights(two_ranks, name):
     first, second = two_ranks.run(train_on_rank, SWITCHES[name])

@@ -56,6 +56,7 @@ def hash_on_rank(settings, seed=0):
     return weights_hash(settings, HorovodWorkers(), seed)
 
 
+@pytest.mark.nightly_except("complete DGC", "chance in what is sent")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_simulated_workers_repeat_a_run(name):
     first, again = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3))
@@ -82,6 +83,7 @@ def test_with_another_seed_dropout_is_another(small_mnist):
     assert first != hash_after_a_run(trainers[1])
 
 
+@pytest.mark.nightly
 def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
     names = list(SETTINGS)[::2]
     first = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
@@ -104,7 +106,7 @@ def test_a_sweeps_rows_repeat(tmp_path, digits):
     assert {"accuracy", "loss", "kept"} <= set(first[0])
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_another_process_makes_the_same_bits(threads):
     """Addresses and the hashes of texts differ from process to process, and are no part of it."""
 

@@ -257,6 +257,7 @@ def test_configuration_covers_every_setting(digits):
     assert set(configuration(SHORT, digits)) == names | {"model", "data"}
 
 
+@pytest.mark.nightly
 def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path):
     out = tmp_path / "rows.jsonl"
     options = ["--dataset", "digits", "--ratios", "1,0.1,0.01,0.001,0", "--steps", "300", "--out", str(out)]
@@ -284,9 +285,6 @@ def check_one_line(printed, message):
         (["sweep", "--dataset", "cifar"], "dataset must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"),
         (["sweep", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
         (["sweep", "--dataset", "mnist", "--data", "/nowhere"], "no MNIST file /nowhere"),
-        (["table", "single-node", "--data", "/nowhere"], "no MNIST file /nowhere"),
-        (["table", "two-node", "--method", "all", "--steps", "5"], "steps must be a multiple of 2"),
-        (["table", "two-node", "--method", "both"], "masking, masking_per_tensor, dgc, got 'both'"),
         (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),
     ],
 )
@@ -295,6 +293,7 @@ def test_errors_in_a_terminal_are_one_line(arguments, message, capsys):
     check_one_line(capsys.readouterr().err, message)
 
 
+@pytest.mark.nightly
 def test_an_error_ends_the_command_itself_with_one_line_and_status_1():
     done = cli("sweep", "--ratios", "1,3")
     assert done.returncode == 1
@@ -312,6 +311,7 @@ def test_ctrl_c_before_the_first_step_is_a_line_too(tmp_path):
     assert done.stderr == "Stopped. The same command goes on from what it has kept.\n"
 
 
+@pytest.mark.nightly_except("Ctrl-C")
 @pytest.mark.parametrize(
     ("number", "started"),
     [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
@@ -367,18 +367,6 @@ def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, c
     assert printed.out.splitlines()[1].split()[0] == "1.0"
     assert "1 of 2 rows finished" in printed.err
     assert [row["ratio"] for row in read_rows(out, {})] == [1]
-
-
-def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, capsys):
-    out = tmp_path / "rows.jsonl"
-    assert main(["table", "single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out)]) == 0
-    rows = read_rows(out, {})
-    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
-    config = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
-    assert all(row.items() >= config.items() for row in rows)
-    printed = capsys.readouterr().out
-    assert "published accuracy" in printed
-    assert "0.4099" in printed
 
 
 def test_ranks_that_ctrl_c_had_to_kill_are_told_of_and_rows_are_printed(capsys):

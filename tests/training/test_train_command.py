@@ -98,6 +98,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
     assert len(reached) == 1
 
 
+@pytest.mark.nightly
 def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):
     if private_network.unavailable_reason():
         pytest.skip(private_network.unavailable_reason())

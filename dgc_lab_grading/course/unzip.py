@@ -1,0 +1,108 @@
+"""Extract untrusted zips: nothing leaves the target folder, and sizes are limited while reading."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import time
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+try:
+    from lzma import LZMAError
+except ImportError:  # Python was built without lzma; zipfile then raises this error
+    LZMAError = RuntimeError
+
+MOST_BYTES = 20 * 2**20  # of a file
+MOST_FILES = 10_000
+MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # unpacked, of a student's zip and of a class's
+LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    LZMAError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    ValueError,
+    IndexError,
+)
+
+
+def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> tuple[list[str], dict[Path, str]]:
+    """Extract a zip below ``target``; return remarks on the zip, and the reason for each missing file.
+
+    Missing files are given by their paths in ``target``. A full disk is not the zip's fault, and raises an OSError.
+    """
+    remarks, lost, spent = [], {}, 0
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+            if len(entries) > MOST_FILES:
+                return [f"{archive.name} contains more than {MOST_FILES:,} files"], {}
+            for entry in entries:
+                name = PurePosixPath(entry.filename.replace("\\", "/"))
+                is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
+                if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
+                    remarks.append(f"{archive.name} contains a path outside its folder; left out: {str(name)[:80]}")
+                elif LEAVE_OUT.search(str(name)):
+                    continue
+                elif spent >= most:
+                    lost[target / name] = f"{archive.name} is too large when unpacked; the rest was left out"
+                else:
+                    size, words = _unpack_one(opened, entry, target / name, most - spent)
+                    spent += size
+                    lost |= {target / name: f"{archive.name}: {name.name[:80]} {words}"} if words else {}
+    except UNREADABLE as error:
+        if is_full(error):
+            raise
+        remarks.append(f"{archive.name} cannot be unpacked: {error}")
+    return remarks, lost
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error means that a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _unpack_one(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int) -> tuple[int, str]:
+    """Extract one file with its modification time; return its size in bytes, and an error or an empty string."""
+    limit, limited = min(MOST_OF_ONE if path.suffix.lower() == ".zip" else MOST_BYTES, left), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened.open(entry) as source, path.open("wb") as copy:
+            limited = _Limited(source, limit + 1)
+            shutil.copyfileobj(limited, copy)
+        with contextlib.suppress(ValueError, OverflowError):  # used later to choose the newer of two files
+            written = time.mktime((*entry.date_time, 0, 0, -1))
+            os.utime(path, (written, written))
+    except UNREADABLE as error:
+        with contextlib.suppress(OSError):  # its name may be the error
+            path.unlink()
+        if is_full(error):
+            raise
+        taken = limit + 1 - limited.left if limited else 0  # bytes read before the error
+        return taken, f"cannot be unpacked: {error}"
+    size = path.stat().st_size
+    if size <= limit:
+        return size, ""
+    path.unlink()
+    return size, f"is too large when unpacked, more than {limit / 2**20:.0f} MB"
+
+
+class _Limited:
+    """Stream that ends after a number of bytes."""
+
+    def __init__(self, stream, left: int):
+        self.stream, self.left = stream, left
+
+    def read(self, size: int = 65_536) -> bytes:
+        """Read like a file."""
+        found = self.stream.read(min(size, self.left))
+        self.left -= len(found)
+        return found

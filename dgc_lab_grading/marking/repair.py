@@ -1,0 +1,197 @@
+"""Put a student's answers back into the exercise, whatever happened to the notebook around them.
+
+The students' version determines the cells and the content of all but the answers. The answers, and the student's own
+cells at their places, come from the submission. So deleting, copying or editing a test neither costs nor gains points.
+Cells are identified by nbgrader's id or, if it is lost (some editors drop it), by their first line, or by the name that
+an answer defines.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from dgc_lab.common import LabError
+
+MOST_CELLS = 1000
+KINDS = ("code", "markdown", "raw")
+ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
+DEFINES = re.compile(r"^(?:def|class)\s+(\w+)|^(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+REACHES = re.compile(
+    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|dgc_lab\s+import[^\n]*\b(exercises|course)\b"
+    r"|import\s+dgc_lab\s+as\b|setattr\s*\(\s*dgc_lab\b|__globals__|\bimport[^\n]*\b(inspect|importlib)\b"
+    r"|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
+)
+SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
+
+
+def is_variant(cell) -> bool:
+    """Whether this cell holds the student's number."""
+    own = cell.metadata.get("dgc_lab")
+    return isinstance(own, dict) and bool(own.get("variant"))
+
+
+def first_line(cell) -> str:
+    """Return the first line of a cell, which identifies it if its metadata are lost."""
+    return cell.source.strip().split("\n")[0].strip()
+
+
+def read(path):
+    """Return the cells of a submitted file; LabError, worded for the report, if it is no notebook."""
+    import nbformat
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        raise LabError("the file is not a notebook: it is not text") from None
+    if not text.strip():
+        raise LabError("the file is empty")
+    try:
+        found = nbformat.reads(text, as_version=4)
+        cells = [cell for cell in found.cells if isinstance(cell.source, str) and cell.get("cell_type") in KINDS]
+    except Exception as error:  # nbformat passes on errors of its parser: KeyError, AttributeError, ...
+        raise LabError(
+            f"the file is not a notebook: {str(error).splitlines()[0][:150] if str(error) else error!r}"
+        ) from None
+    if len(cells) > MOST_CELLS:
+        raise LabError(f"the notebook has more than {MOST_CELLS} cells")
+    return cells
+
+
+def repair(cells, release, name: str):
+    """Return the exercise with a student's answers, and remarks; ``release`` already has the student's number."""
+    known, lines = _index(release)
+    names, lost = _names(cells, release, known, lines)
+    answers: dict[str, list] = {}
+    extras: dict[str | None, list] = {}
+    given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
+    seen, place = [], None
+    for cell, name_of_cell in zip(cells, names, strict=True):
+        if name_of_cell is None:
+            if not _is_given(cell, release):
+                extras.setdefault(place, []).append(_own(cell))
+            same = [name for name, source in given.items() if source == cell.source.strip()]
+            seen, place = [*seen, *same], same[0] if same else place
+            continue
+        seen.append(name_of_cell)
+        place = name_of_cell
+        if known[name_of_cell]:
+            answers.setdefault(name_of_cell, []).append(cell)
+    if not answers:
+        raise LabError(f"this notebook has no answer of {name}: is it from another exercise?")
+    return _assembled(release, answers, extras, seen, lost, known)
+
+
+def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
+    """Return the id of each cell, None for cells outside the exercise; and how many had lost theirs."""
+    names = []
+    for cell in cells:
+        grading = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
+        names.append(grading.get("grade_id") if isinstance(grading, dict) else None)
+    names = [name if isinstance(name, str) and name in known else None for name in names]
+    had = sum(name is not None for name in names)
+    lines = {line: name for line, name in lines.items() if name not in names}
+    for place, cell in enumerate(cells):
+        if names[place] is None and cell.source.strip():
+            names[place] = lines.get(first_line(cell))
+    defined = {}
+    for cell in release.cells:
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if known.get(grade_id) and grade_id not in names:
+            defined.update(dict.fromkeys(_defined(cell)[:1], grade_id))
+    for place, cell in enumerate(cells):
+        if names[place] is None:
+            names[place] = next((defined[name] for name in _defined(cell) if name in defined), None)
+    return names, sum(name is not None for name in names) - had
+
+
+def _defined(cell) -> list[str]:
+    """Return the names that a code cell defines at its top level."""
+    if cell.cell_type != "code":
+        return []
+    return [function or value for function, value in DEFINES.findall(cell.source)]
+
+
+def _assembled(release, answers, extras, seen, lost, known):
+    sources = [cell.source for cells in answers.values() for cell in cells]
+    sources += [cell.source for cells in extras.values() for cell in cells if cell.cell_type == "code"]
+    sets_variant = any(SETS_VARIANT.search(source) for source in sources)
+    variant_cell = next(cell for cell in release.cells if is_variant(cell))
+    result = copy.deepcopy(release)
+    result.cells = [*extras.get(None, [])]
+    for cell in copy.deepcopy(release.cells):
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if known.get(grade_id):
+            _put(cell, answers.get(grade_id, []))
+        elif grade_id and sets_variant:
+            result.cells.append(_own(variant_cell))
+        result.cells += [cell, *extras.get(grade_id, [])] if grade_id else [cell]
+    for number, cell in enumerate(result.cells):
+        cell["id"] = f"cell-{number}"
+    remarks = []
+    missing = [grade_id for grade_id in known if grade_id not in seen]
+    twice = sorted({grade_id for grade_id in seen if seen.count(grade_id) > 1})
+    if sets_variant:
+        remarks.append("the student's code sets VARIANT; the tests run with the correct one")
+    if any(REACHES.search(source) for source in sources):
+        remarks.append("the student's code accesses checks or the kernel: read it before you trust the marks")
+    if lost:
+        remarks.append(f"metadata lost: {lost} cells were identified by their first lines or names")
+    if missing:
+        remarks.append(f"cells deleted by the student and restored: {', '.join(missing)}")
+    if twice:
+        remarks.append(f"cells that occur more than once, all of which were run: {', '.join(twice)}")
+    return result, remarks
+
+
+def _index(release):
+    """Map each id to whether it is an answer, and first lines of answers and tests to their ids."""
+    known, lines = {}, {}
+    for cell in release.cells:
+        grading = cell.metadata.get("nbgrader")
+        if grading:
+            known[grading["grade_id"]] = bool(grading["solution"])
+            if grading["solution"] or grading.get("grade"):
+                lines[first_line(cell)] = grading["grade_id"]
+    return known, lines
+
+
+def _is_given(cell, release) -> bool:
+    """Whether a cell without an id belongs to the exercise: text, the setup, the variant."""
+    if is_variant(cell) or re.fullmatch(r"VARIANT\s*=\s*\d+", cell.source.strip()):
+        return True
+    return any(cell.source.strip() == given.source.strip() for given in release.cells)
+
+
+def _own(cell):
+    """Copy a student's own cell, without metadata for nbgrader and without outputs."""
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    own = new_code_cell() if cell.cell_type == "code" else new_markdown_cell()
+    return _put(own, [cell])
+
+
+def _put(target, cells):
+    """Merge cells into one: their text and, in Markdown, the pictures pasted into it.
+
+    nbconvert fails on text that refers to a missing picture, so such references are changed.
+    """
+    target.source = "\n\n".join(cell.source for cell in cells)
+    if target.cell_type == "markdown":
+        images = {name: data for cell in cells for name, data in _pictures(cell).items()}
+        target.source = ATTACHED.sub(lambda name: name[0] if name[1] in images else f"missing:{name[1]}", target.source)
+        if images:
+            target.attachments = images
+    return target
+
+
+def _pictures(cell) -> dict[str, dict[str, str]]:
+    """Return the pictures attached to a cell."""
+    attached = cell.get("attachments")
+    found = {}
+    for name, data in attached.items() if isinstance(attached, dict) else ():
+        if isinstance(data, dict):
+            found[name] = {
+                kind: text for kind, text in data.items() if kind.startswith("image/") and isinstance(text, str)
+            }
+    return {name: data for name, data in found.items() if data}

@@ -1,0 +1,32 @@
+"""Run the quick tests with the oldest and the newest version of every dependency on each Python: ``nox`` (needs uv).
+
+One of them: ``nox -s "versions-3.11(end='oldest')"``.
+"""
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+QUICK = (
+    "dgc_lab",
+    "tests/compression/test_boundaries.py",
+    "tests/compression/test_everywhere.py",
+    "tests/compression/test_one_gradients_way.py",
+    "tests/compression/test_state.py",
+    "tests/workloads",
+    "tests/aggregation/test_aggregation.py",
+    "tests/exercises",
+    "tests/replicas/test_replicas.py",
+    "tests/training/test_steps_at_once.py",
+)
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.parametrize("end", ["oldest", "newest"])
+def versions(session, end):
+    """Only wheels: where the oldest scipy has none for a Python, the oldest that has one is taken."""
+    resolution = {"oldest": "lowest-direct", "newest": "highest"}[end]
+    wheels = ("--only-binary", ":all:", "--resolution", resolution)
+    session.install(*wheels, "--requirement", "pyproject.toml", "--extra", "lab", "--extra", "dev")
+    session.install("--no-deps", "--editable", ".")
+    session.run("python", "-m", "dgc_lab", "build-native")
+    session.run("python", "-m", "pytest", "-m", "not alone and not nightly", *QUICK, *session.posargs)

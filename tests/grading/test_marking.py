@@ -1,0 +1,312 @@
+"""How one submission is run, in parts: resource limits, the sandbox, and the repair of notebooks."""
+
+import copy
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from dgc_lab.cluster.private_network import first_way
+from dgc_lab_grading.marking import cgroup, repair, sandbox, supervision
+from kernels import until
+
+TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
+IDLE = "import time; time.sleep(60)"
+# The last of these forks are made while the others are being killed.
+FORKS_ON = f"""import os, random, time
+for number in range(7):
+    if number == 6:
+        random.seed(os.getpid())
+        time.sleep(0.6 * random.random())
+    os.fork()
+{IDLE}"""
+
+
+def alive(mark):
+    """Return all processes of the machine with a mark in their command line."""
+    return [p for p in psutil.process_iter(["cmdline"]) if str(mark) in " ".join(p.info["cmdline"] or ())]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('done')", None),
+        ("raise SystemExit(3)", "exit code 3"),
+        (IDLE, "longer than 1 s"),
+        (f"open('big', 'wb').write(bytes(2**21)); {IDLE}", "more than 1 MB of files"),
+        (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
+        (FORKS_ON, "more than 64 processes"),
+        # four processes that each stay below their limit, and together exceed the limit of all
+        (f"import os; os.fork(); os.fork(); x = b'1' * 800_000_000; {IDLE}", "of memory"),
+        # files in memory that no process has mapped
+        pytest.param(
+            f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}",
+            "of memory",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypatch, code, words):
+    monkeypatch.chdir(tmp_path)
+    limits = dataclasses.replace(TIGHT, seconds=1) if code == IDLE else TIGHT
+    marked = f"{code}  # {tmp_path}"
+    output, reason = supervision.run([sys.executable, "-c", marked], limits, tmp_path, tmp_path / "log")
+    assert (reason is None) == (words is None)
+    assert words is None or words in reason
+    assert words or output == "done\n"
+    assert alive(tmp_path) == []
+
+
+@pytest.mark.parametrize("module", ["sandbox", "worker"])
+def test_a_process_without_its_parent_does_nothing(tmp_path, module):
+    """Linux reports a parent's end only after it was asked to."""
+    folder = {"home": str(tmp_path / "home"), "memory": 2**30, "disk": 2**20, "entrance": []}
+    if module == "sandbox":
+        arguments = [json.dumps(folder | {"readable": []}), "touch", str(tmp_path / "home")]
+    else:
+        task = {"folder": "", "assignment": "", "student": "", "number": 0}
+        arguments = [json.dumps(task | folder | dict.fromkeys(("seconds", "test_seconds", "cell_seconds"), 1))]
+    quick = """if True:
+        import os, subprocess, sys
+        command = [sys.executable, "-m", sys.argv[1], str(os.getpid()), *sys.argv[2:]]
+        print(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid, flush=True)
+        os._exit(0)
+    """
+    command = [sys.executable, "-c", quick, f"dgc_lab_grading.marking.{module}", *arguments]
+    pid = int(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    until(lambda: not psutil.pid_exists(pid), 60)
+    assert not (tmp_path / "home").exists()
+
+
+def test_output_larger_than_a_pipe_arrives_complete(tmp_path):
+    code = "print('x' * 1_000_000)"
+    output, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    assert (len(output), reason) == (1_000_001, None)
+
+
+@pytest.mark.nightly
+def test_unmapped_memory_counts_without_a_control_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "parents", list)
+    code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"
+    _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    assert "of memory" in reason
+
+
+def test_a_submissions_process_skips_unneeded_imports():
+    code = "import dgc_lab_grading.marking.worker, nbformat, sys; nbformat.validator; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "jsonschema" in done.stdout.split()
+    assert "lark" not in done.stdout.split()
+
+
+def test_control_groups_of_versions_1_and_2_are_found(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("8:pids:/\n4:memory:/a/b\n0::/user\n")
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "memory/a/b", tmp_path / "pids"]
+    (tmp_path / "cgroup.controllers").touch()
+    assert cgroup.parents(tmp_path, own) == [tmp_path / "user" / ".."], "a group with processes hands no limits on"
+    own.write_text("0::/\n")
+    assert cgroup.parents(tmp_path, own) == [tmp_path]
+    (tmp_path / "memory.max").touch()
+    assert cgroup.settings(tmp_path, 10, 5) == {"memory.max": 10}
+
+
+def test_daemons_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "parents", list)  # a control group would also kill it
+    code = f"import os; os.setsid() if os.fork() == 0 else os._exit(0); os.fork() and os._exit(0); {IDLE}  # {tmp_path}"
+    limits = dataclasses.replace(TIGHT, seconds=1)
+    supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    assert alive(tmp_path) == []
+
+
+LOOK = """
+import json, os, resource, socket, sys, dgc_lab
+found = {}
+def tried(name, do):
+    try:
+        found[name] = do()
+    except OSError as error:
+        found[name] = type(error).__name__
+def write(path):
+    with open(path, "w") as file:
+        file.write("x")
+    return "written"
+tried("home", lambda: sum(len(files) for _, _, files in os.walk(sys.argv[1])))
+tried("mine", lambda: open(sys.argv[1] + "/mine").read())
+tried("places", lambda: sorted(os.listdir("/etc")))
+tried("accounts", lambda: open("/etc/passwd").read())
+tried("hosts", lambda: open("/etc/hosts").read())
+tried("shadow", lambda: open("/etc/shadow").read())
+tried("settings", lambda: write("/proc/sys/kernel/core_pattern"))
+tried("own process", lambda: write("/proc/self/oom_score_adj"))
+tried("programs", lambda: write("/usr/written"))
+tried("machine", lambda: write("/sys/devices/system/written"))
+tried("groups", lambda: os.listdir("/sys/fs"))
+tried("temporary", lambda: write("/tmp/written"))
+tried("shared memory", lambda: write("/dev/shm/written"))
+tried("network", lambda: socket.create_connection(("192.0.2.1", 80), 5))
+tried("devices", lambda: sorted(os.listdir("/dev")))
+tried("other processes", lambda: [each for each in os.listdir("/proc") if each.isdecimal()])
+tried("secrets", lambda: os.path.exists(sys.argv[2]))
+tried("user", lambda: [os.getuid(), os.geteuid(), os.getgroups()])
+rights = ("CapEff", "CapBnd", "NoNewP")
+tried("rights", lambda: [line.split() for line in open("/proc/self/status") if line[:6] in rights])
+tried("limits", lambda: resource.getrlimit(resource.RLIMIT_NPROC)[1])
+tried("folder", os.getcwd)
+print(json.dumps(found))
+sys.stdout.flush()
+open("x", "wb").write(bytes(2**23))
+"""
+
+
+@pytest.fixture(params=["root's", "anybody's"])
+def in_the_sandbox(request, tmp_path):
+    """Return a command's findings in the sandbox, why it ended, its log and its plan."""
+    entrance, missing = first_way(sandbox.WAYS_OF_ROOT if request.param == "root's" else sandbox.WAYS)
+    if missing:
+        pytest.skip(f"this machine allows no such sandbox: {missing}")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mine").write_text("mine")
+    (home / "mine").chmod(0o600)
+    (tmp_path / "secret").write_text("the course's")
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance)
+    look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
+    command = [sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *look]
+    before = os.umask(0o077)  # as set by the instructors' commands
+    try:
+        output, reason = supervision.run(command, supervision.Limits(seconds=60), home, tmp_path / "log")
+    finally:
+        os.umask(before)
+    assert output, (tmp_path / "log").read_text()
+    return json.loads(output), reason, (tmp_path / "log").read_text(), plan
+
+
+def test_behind_the_fence_there_is_python_and_nothing_else(in_the_sandbox, tmp_path):
+    """What the instructors' guide states about the sandbox."""
+    found, reason, said, plan = in_the_sandbox
+    assert (found["home"], found["mine"]) == (1, "mine"), "its own folder, without the sandbox's root in it"
+    assert (found["folder"], found["temporary"], found["shared memory"]) == ("/tmp", "written", "written")
+    for place in ("settings", "own process", "programs", "machine"):
+        assert found[place] in ("OSError", "PermissionError"), place
+    assert set(found["places"]) <= {*sandbox.SETTINGS, "passwd", "group", "hosts"}
+    assert [line.split(":")[0] for line in found["accounts"].splitlines()] == ["root", "nobody"]
+    assert (found["hosts"], found["shadow"], found["groups"]) == (
+        sandbox.HOSTS,
+        "FileNotFoundError",
+        "FileNotFoundError",
+    )
+    assert found["network"] == "OSError"
+    assert found["devices"] == sorted([*sandbox.DEVICES, "shm"])
+    assert len(found["other processes"]) == 2
+    assert not found["secrets"]
+    assert [int(value, 16) for _, value in found["rights"]] == [0, 0, 1]
+    if sandbox.runs_as_root(plan):
+        assert found["user"] == [sandbox.NOBODY, sandbox.NOBODY, []]
+    else:
+        assert found["limits"] == sandbox.MOST_THREADS
+    assert reason
+    assert any(words in said for words in ("File too large", "No space left"))
+    assert not [place for place in ("/tmp/written", "/dev/shm/written") if Path(place).exists()]
+
+
+def test_the_checkout_and_the_working_folder_are_unreadable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    folders = [Path(folder) for folder in sandbox.python_folders()]
+    root = Path(sandbox.__file__).resolve().parents[2]
+    assert not {tmp_path, root, root / "notebooks"} & set(folders)
+    assert Path(nbformat.__file__).parents[1] in folders
+
+
+def test_pictures_are_kept_and_missing_ones_do_no_harm():
+    answer = nbformat.v4.new_markdown_cell(
+        "*Your answer*", metadata={"nbgrader": {"grade_id": "mine", "solution": True}}
+    )
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0"), answer])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    handed = nbformat.v4.new_markdown_cell("![](attachment:a.png) ![](attachment:b.png)", metadata=answer.metadata)
+    handed.attachments = {"a.png": {"image/png": "aGk=", "text/html": "aGk="}, "c.html": {"text/html": "aGk="}, "d": 1}
+    own = nbformat.v4.new_markdown_cell("![](attachment:a.png)")
+    repaired, _ = repair.repair([handed, own], release, "07")
+    assert [cell.source for cell in repaired.cells[1:]] == [
+        "![](attachment:a.png) ![](missing:b.png)",
+        "![](missing:a.png)",
+    ]
+    assert repaired.cells[1].attachments == {"a.png": {"image/png": "aGk="}}
+    nbformat.validate(repaired)
+
+
+def test_answers_are_identified_without_metadata():
+    """By their first line, or else by the name that they define, whatever metadata an editor adds."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+    for grade_id, source in {
+        "one": "def one(x):\n    ...",
+        "two": "two = None\n...",
+        "three": "three = None\n...",
+    }.items():
+        grading = {"grade_id": grade_id, "solution": True}
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": grading}))
+    older = nbformat.v3.new_notebook(worksheets=[nbformat.v3.new_worksheet()])
+    sources = "import math\n\n\ndef one(x):\n    return math.pi", "two = 7", "helper = 1", "three == 3"
+    older.worksheets[0].cells = [nbformat.v3.new_code_cell(source) for source in sources]
+    older.worksheets[0].cells[0].metadata = {"id": "a1B2", "colab": {"base_uri": "x"}, "nbgrader": ["none"]}
+    repaired, remarks = repair.repair(nbformat.convert(older, 4).cells, release, "04")
+    assert [cell.source for cell in repaired.cells[1:]] == [*sources, ""], "a deleted answer is restored empty"
+    assert [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in repaired.cells[1:3]] == ["one", "two"]
+    assert remarks == [
+        "metadata lost: 2 cells were identified by their first lines or names",
+        "cells deleted by the student and restored: three",
+    ]
+
+
+def test_malformed_metadata_does_no_harm(tmp_path):
+    cells = [nbformat.v4.new_code_cell("VARIANT = 0", metadata={"dgc_lab": odd}) for odd in ("x", None, [])]
+    written = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("last = 1")])
+    del written.cells[-1]["cell_type"]
+    (tmp_path / "x.ipynb").write_text(json.dumps(written))
+    read = repair.read(tmp_path / "x.ipynb")
+    assert [repair.is_variant(cell) for cell in read] == [False] * 3
+
+
+def released(*answers):
+    """Return a released exercise with setup, answers and their tests."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("VARIANT = 0")])
+    release.cells[0].metadata["dgc_lab"] = {"variant": True}
+
+    def add(grade_id, source, **kind):
+        kind = {"grade_id": grade_id, "solution": False, "grade": False} | kind
+        release.cells.append(nbformat.v4.new_code_cell(source, metadata={"nbgrader": kind}))
+
+    add("setup", "import numpy as np\n\nimport dgc_lab")
+    for name in answers:
+        add(name, f"def {name}(x):\n    ...", solution=True)
+        add(f"marks-{name}", f"passed = dgc_lab.check({name!r}, {name})", grade=True)
+    return release
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_own_cells_are_not_mistaken_for_given_ones(lost):
+    """Own cells may begin like the setup, like an answer that has its id, or like a test."""
+    release = released("one", "two")
+    handed = copy.deepcopy(release)
+    own = ["import numpy as np\nhelper = np.pi", "import numpy as np"]
+    own += [] if lost else ["def one(x):\n    return helper", "passed = dgc_lab.check('one', one)\nmine = 1"]
+    handed.cells[2:2] = [nbformat.v4.new_code_cell(source) for source in own]
+    for cell in handed.cells if lost else ():
+        cell.metadata = {}
+    repaired, _ = repair.repair(handed.cells, release, "04")
+    sources = [cell.source for cell in repaired.cells]
+    assert [source for source in sources if source in own] == own
+    assert sources.count(release.cells[1].source) == 1
+    assert sources.index(release.cells[1].source) < sources.index(own[0]), "the setup comes first"
+    assert [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells if "nbgrader" in cell.metadata] == [
+        *("setup", "one", "marks-one", "two", "marks-two")
+    ]

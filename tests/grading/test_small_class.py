@@ -1,0 +1,127 @@
+"""A small class from release to marks and feedback, with a hostile submission and a grading that is killed."""
+
+import csv
+import html
+import json
+import re
+import socket
+import types
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from hand_ins import FIRST, cunning, grade_and_kill, hostile, variant_of
+
+from dgc_lab_grading.course import grading, sources
+from dgc_lab_grading.marking import sandbox
+from instructor import EXERCISES, answered, needs_instructor, write
+
+pytestmark = needs_instructor
+SCORES = {"Ann": 18, "Bo-Wrong": 14, "cunning": 0, "hostile": 17}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory, course):
+    """An exercise released to a roster, and graded: the first run is killed, the second completes it."""
+    place = tmp_path_factory.mktemp("class")
+    (place / "roster.csv").write_text("student\nAnn\nBo Wrong\ncunning\nhostile\nPia\nAbsent Al\n")
+    names = ("--secret", place / "secret", "--roster", place / "roster.csv")
+    course("release", FIRST, *names, "--to", place / "variants")
+    variants = {path.parent.name: variant_of(nbformat.read(path, 4)) for path in place.glob("variants/*/*.ipynb")}
+    wrong = {"top-k-mask": "def top_k_mask(gradient, k):\n    return gradient > 0", "split": "x ="}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        submissions = {
+            "final version": answered(FIRST, variant=variants["Ann"]),
+            "Bo Wrong": answered(FIRST, wrong, variant=variants["Bo-Wrong"]),
+            "cunning": sources.with_variant(cunning(place), variants["cunning"]),
+            "hostile": hostile(place, port, variants["hostile"], endless=False),
+        }
+        for name, notebook in submissions.items():
+            write(notebook, place / "in" / f"{name}.ipynb")
+        (place / "in" / "Pia.ipynb").write_bytes(b"%PDF-1.7 \xff\xfe")
+        grade = (FIRST, place / "in", *names, "--folder", place / "grading")
+        killed, alive = grade_and_kill(*grade)
+        before = rows(place)
+        said = course("grade", *grade, expected=1)
+        listener.settimeout(0)
+        try:
+            reached = bool(listener.accept())
+        except BlockingIOError:
+            reached = False
+    return types.SimpleNamespace(
+        place=place, variants=variants, said=said, killed=killed, alive=alive, before=before, reached=reached
+    )
+
+
+def rows(place):
+    return json.loads((place / "grading" / "report.json").read_text())[FIRST]
+
+
+def test_each_student_gets_the_marks_due(graded):
+    assert len({0, *graded.variants.values()}) == 1 + 6
+    found = {student: row for student, row in rows(graded.place).items() if row["status"] == "graded"}
+    assert {student: row["score"] for student, row in found.items()} == SCORES, found
+    assert {row["most"] for row in found.values()} == {18}
+    assert "handed in as final-version" in found["Ann"]["remarks"]
+
+
+def test_a_file_that_is_no_notebook_is_named(graded):
+    row = rows(graded.place)["Pia"]
+    assert row["status"] == "not graded"
+    assert "not a notebook" in " ".join(row["remarks"])
+    assert "4 graded, 1 not graded: Pia" in graded.said
+
+
+def test_killed_grading_leaves_nothing_and_resumes(graded):
+    assert not graded.alive
+    done = [name for name, row in graded.before.items() if row["status"] == "graded"]
+    assert 1 <= len(done) < len(SCORES)
+    now = rows(graded.place)
+    assert all(now[name] == graded.before[name] for name in graded.before)
+    printed = re.findall(r"\] ([\w-]+): ([\d.]+) of 18", graded.killed)  # the report may be one row ahead
+    assert printed
+    assert all(graded.before[name]["score"] == float(score) for name, score in printed)
+    assert not list(Path("/tmp").glob(f"{grading.home_prefix(graded.place.resolve() / 'grading')}*"))
+
+
+@pytest.mark.skipif(sandbox.fence_missing() is not None, reason="this machine allows no sandbox")
+def test_a_submission_stays_in_its_sandbox(graded):
+    assert {path.name for path in graded.place.iterdir()} == {"in", "grading", "roster.csv", "secret", "variants"}
+    assert not graded.reached
+    running = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert not any(f"{graded.place.stat().st_ino}12345" in command for command in running)
+    notebook = (graded.place / "grading" / "autograded" / "hostile" / FIRST / f"{FIRST}.ipynb").read_text()
+    for error in ("FileNotFoundError", "ConnectionRefusedError", "MemoryError"):
+        assert error in notebook
+    assert "jupytext_version" not in notebook  # it is in the source that the student tried to print
+
+
+def test_feedback_has_points_and_no_hidden_test(graded, course):
+    folder = graded.place / "grading"
+    assert "5 pages" in course("feedback", "--folder", folder)
+    pages = {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{FIRST}/*.html")}
+    assert "14 of 18 points" in pages["Bo-Wrong"]
+    assert "not a notebook" in pages["Pia"]
+    assert "<script>alert(1)" not in pages["cunning"]
+    assert "<td>kept</td>" in pages["cunning"]
+    source = sources.text_half(EXERCISES / "source", FIRST).read_text()
+    blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
+    shown = re.sub(blocks, "", source)
+    tests = {line.strip() for block in re.findall(blocks, source) for line in block.splitlines()}
+    tests = {line for line in tests if len(line) > 15 and line not in shown}
+    assert len(tests) > 10
+    for page in pages.values():
+        text = html.unescape(re.sub(r"<[^>]*>", "", page))
+        assert not [line for line in tests if line in text]
+
+
+def test_the_table_of_marks_has_the_whole_roster(graded, course):
+    target = graded.place / "grading" / "marks.csv"
+    course("marks", "--folder", graded.place / "grading", "--to", target, "--roster", graded.place / "roster.csv")
+    with target.open(encoding="utf-8-sig") as file:
+        marks = {row["student"]: row[FIRST] for row in csv.DictReader(file)}
+    assert marks == {
+        **{"Ann": "18.0", "Bo Wrong": "14.0", "cunning": "0.0", "hostile": "17.0", "Pia": "0.0", "Absent Al": ""}
+    }

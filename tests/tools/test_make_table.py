@@ -1,0 +1,75 @@
+"""``tools/make_table.py`` reproduces the tables of the lessons, and continues from the stored rows."""
+
+import re
+import shutil
+
+import pytest
+
+from dgc_lab.common import results_file
+from dgc_lab.comparison.table import SCHEMES
+from dgc_lab.training import published_tables as published
+from dgc_lab.training.sweeps import read_rows
+from make_table import main
+
+
+@pytest.mark.nightly
+def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    assert main(["single-node", "--steps", "1", "--data", str(small_mnist[0]), "--out", str(out)]) == 0
+    rows = read_rows(out, {})
+    assert [row["ratio"] for row in rows] == list(published.SINGLE_NODE)
+    config = {"batch": 100, "learning_rate": 0.001, "momentum": 0.9, "scope": "first", "model": "mnist_cnn"}
+    assert all(row.items() >= config.items() for row in rows)
+    printed = capsys.readouterr().out
+    assert "published accuracy" in printed
+    assert "0.4099" in printed
+
+
+def test_the_table_command_makes_the_stored_rows(tmp_path, capsys):
+    """It goes on with them, so that it adds none while its settings are those that they were made with."""
+    stored, out = results_file("schemes.jsonl"), tmp_path / "rows.jsonl"
+    shutil.copy(stored, out)
+    assert main(["schemes", "--out", str(out)]) == 0
+    assert out.read_bytes() == stored.read_bytes()
+    told = re.findall(r"^ *(\S+) +[\d.]+ +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(told) == sorted(SCHEMES["digits"])
+
+
+def test_the_table_command(tmp_path, capsys):
+    command = ["workers", "--steps", "2"]
+    assert main([*command, "--numbers", "1,2", "--ratios", "0.1", "--out", str(tmp_path / "rows.jsonl")]) == 0
+    lines = re.findall(r"^ +([12]) .*(none|by workers)", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(lines) == sorted([("1", "none"), ("1", "by workers")] * 2 + [("2", "none"), ("2", "by workers")])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--numbers", "few"], "--numbers must be whole numbers such as 1,4,16, got 'few'"),
+        (["--numbers", "3"], "workers must be one of 1, 2, 4"),
+        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
+        (["--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
+        (["--data", "x"], "--data is for MNIST; the workers table has digits, got 'x'"),
+    ],
+)
+def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
+    assert main(["workers", *options]) == 1
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_an_option_of_three_tables_names_them_all(capsys):
+    assert main(["schemes", "--steps", "5"]) == 1
+    assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["single-node", "--data", "/nowhere"], "no MNIST file /nowhere"),
+        (["two-node", "--method", "all", "--steps", "5"], "steps must be a multiple of 2"),
+        (["two-node", "--method", "both"], "masking, masking_per_tensor, dgc, got 'both'"),
+    ],
+)
+def test_wrong_values_are_named_before_any_training(options, message, capsys):
+    assert main(options) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""Reproduce a table of the lessons: ``python tools/make_table.py single-node --out rows.jsonl``; ``--help`` lists all.
+
+Finished rows are kept in the file, and the same command continues from them. The published tables take hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+
+from dgc_lab.__main__ import add_data, add_files, status_of, treat_sigterm_as_ctrl_c
+from dgc_lab.terminal import run_rows, show
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make a table and return the exit status of `dgc_lab.__main__.main`."""
+    options = parser().parse_args(arguments)
+    return status_of(lambda: TABLES[options.which](options))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all options; each table refuses those that belong to another one."""
+    table = argparse.ArgumentParser(prog="python tools/make_table.py", description="Reproduce a table of the lessons.")
+    which = "masking on one worker; masking and DGC on two ranks; DGC on 1 to 32 simulated workers; schemes on digits"
+    table.add_argument("which", choices=TABLES, help=f"{which}; schemes on MNIST with two ranks")
+    steps = "updates per row: of all workers together (20 000, as published); in the workers table, of each (200)"
+    table.add_argument("--steps", type=int, help=steps)
+    table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
+    table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
+    table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
+    table.add_argument("--numbers", help="workers: numbers of workers, such as 1,4,16; by default 1 to 32")
+    table.add_argument("--seed", type=int, default=0)
+    add_data(table)
+    add_files(table)
+    return table
+
+
+def single_node(options: argparse.Namespace) -> int:
+    """Train the published rows of masking on one worker."""
+    from dgc_lab.training.published_tables import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
+    from dgc_lab.training.sweeps import parse_ratios
+
+    refuse(options, method="two-node", numbers="workers")
+    scope = "first" if options.scope is None else options.scope
+    steps = PUBLISHED_STEPS if options.steps is None else options.steps
+    settings = single_node_settings(steps, scope, options.seed)
+    ratios = list(SINGLE_NODE) if options.ratios is None else parse_ratios(options.ratios)
+    print(f"MNIST, {steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {scope!r}.")
+    return run_rows(settings, ratios, options, beside_published)
+
+
+def two_node(options: argparse.Namespace) -> int:
+    """Train the published rows of masking on two ranks, and complete DGC for comparison."""
+    from dgc_lab.cluster import HorovodRanks
+    from dgc_lab.training.distributed_trainer import TrainerOnRanks
+    from dgc_lab.training.published_tables import (
+        METHODS,
+        PUBLISHED_STEPS,
+        TWO_NODE,
+        beside_published,
+        two_node_settings,
+    )
+    from dgc_lab.training.sweeps import parse_ratios
+    from dgc_lab.workloads.data import load
+
+    refuse(options, scope="single-node", numbers="workers")
+    methods = METHODS if options.method in (None, "all") else [options.method]
+    steps = PUBLISHED_STEPS if options.steps is None else options.steps
+    every = [two_node_settings(method, steps, seed=options.seed) for method in methods]
+    ratios = list(TWO_NODE) if options.ratios is None else parse_ratios(options.ratios)
+    data, worst = load("mnist", options.data), 0
+    with HorovodRanks(2) as ranks:
+        for method, settings in zip(methods, every, strict=True):
+            print(f"MNIST, 2 ranks, {settings.steps} steps each (published: {PUBLISHED_STEPS // 2}), {method}.")
+            trainer = TrainerOnRanks(settings, ranks, data, options.data)
+            status = run_rows(settings, ratios, options, lambda rows: beside_published(rows, TWO_NODE), trainer)
+            worst = max(worst, status)
+            if status == 130:
+                break
+    return worst
+
+
+def workers(options: argparse.Namespace) -> int:
+    """Train complete DGC on 1 to 32 simulated workers that share the same examples: the rows of lesson 6."""
+    from dgc_lab.scaling.worker_sweep import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
+    from dgc_lab.training.sweeps import parse_ratios
+
+    refuse(options, scope="single-node", method="two-node")
+    if options.data is not None:
+        raise ValueError(f"--data is for MNIST; the workers table has digits, got {options.data!r}")
+    numbers = WORKERS if options.numbers is None else parse_numbers(options.numbers)
+    ratios = RATIOS if options.ratios is None else parse_ratios(options.ratios)
+    steps = STEPS if options.steps is None else options.steps
+    runs = table_runs(numbers, ratios, seeds=(options.seed,))
+    print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step in all.")
+    names = [f"{run.workers} workers, ratio {run.ratio:g}, clipping {run.clipping}" for run in runs]
+    return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
+
+
+def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
+    """Train the schemes of lesson 8: digits on four simulated workers, or MNIST on two ranks."""
+    from dgc_lab.comparison.table import SEARCH_SEED, SEEDS, STEPS, row_names, scheme_table, table_events, trainers
+    from dgc_lab.workloads.data import load
+
+    others = "single-node, two-node or workers"
+    refuse(options, scope="single-node", method="two-node", numbers="workers", ratios=others, steps=others)
+    if options.seed:
+        raise ValueError(f"--seed must not be set here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
+    data = load(dataset, options.data)
+    with trainers(dataset, data, options.data) as trainer_of:
+        events = table_events(dataset, trainer_of, data, options.out)
+        return show(events, row_names(dataset), STEPS[dataset], options.out, scheme_table)
+
+
+TABLES = {
+    "single-node": single_node,
+    "two-node": two_node,
+    "workers": workers,
+    "schemes": schemes,
+    "schemes-mnist": functools.partial(schemes, dataset="mnist"),
+}
+
+
+def refuse(options: argparse.Namespace, **other_tables: str) -> None:
+    """Raise a ValueError if an option of another table is set."""
+    for name, table in other_tables.items():
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} is for the {table} table, got {getattr(options, name)!r}")
+
+
+def parse_numbers(text: str) -> list[int]:
+    """Return the whole numbers in a text, separated by commas or spaces.
+
+    Raises:
+        ValueError: the text is empty or has a word that is not a whole number.
+
+    Example:
+        >>> parse_numbers("1, 4,16")
+        [1, 4, 16]
+    """
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise ValueError(f"--numbers must be whole numbers such as 1,4,16, got {text!r}")
+    return [int(word) for word in words]
+
+
+if __name__ == "__main__":
+    treat_sigterm_as_ctrl_c()
+    sys.exit(main())
