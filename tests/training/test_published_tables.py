@@ -82,6 +82,7 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     )
     (wheel,) = tmp_path.glob("dgc_lab-*.whl")
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
+    assert {path.name.partition("-")[0] for path in (tmp_path / "site").iterdir()} == {"dgc_lab"}, "no grader"
     code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)

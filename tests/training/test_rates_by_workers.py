@@ -15,6 +15,7 @@ def test_two_workers_are_one_with_batches_twice_as_large():
     assert two > 0.2, "20 updates teach it something"
 
 
+@pytest.mark.nightly
 def test_a_run_does_not_depend_on_those_before_it():
     runs = {"two": (2, 0.05), "one": (1, 0.05), "two, higher": (2, 0.1)}
     together = accuracy_by_rate(runs, examples=320, seeds=(0, 1))

@@ -22,6 +22,7 @@ from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
 from dgc_lab.install.launch_env import cores
 from dgc_lab.training import DistributedConfig, DistributedStep, DistributedTrainer, MaskingConfig, RowEnded, sweep
 
+pytestmark = pytest.mark.alone  # with neighbours each operation has one thread, and other last bits
 RECORDED = json.loads(Path(__file__).with_name("same_bits.json").read_text(encoding="utf-8"))
 SWITCHES = {
     "defaults": {},

@@ -106,7 +106,8 @@ def test_a_sweeps_rows_repeat(tmp_path, digits):
     assert {"accuracy", "loss", "kept"} <= set(first[0])
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.nightly
+@pytest.mark.parametrize("threads", [1, 2])
 def test_another_process_makes_the_same_bits(threads):
     """Addresses and the hashes of texts differ from process to process, and are no part of it."""
 

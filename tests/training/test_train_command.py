@@ -123,6 +123,7 @@ def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_p
     assert "Traceback" not in said, said
 
 
+@pytest.mark.nightly
 def test_under_horovodrun_all_ranks_train(tmp_path):
     if horovod_state()[0] is None:
         pytest.skip("Horovod is not built")
