@@ -1,10 +1,10 @@
-"""A real Jupyter in a real Chromium, for tests that use a lesson as a student does.
+"""Fixtures that run Jupyter in Chromium, for tests that use a lesson like a student would.
 
-A test module names its lesson in ``LESSON`` and takes the fixtures from here (`tests/conftest.py` hands them on;
-`colab/conftest.py` has the classic notebook front end instead of JupyterLab). One that needs another notebook than a
-lesson writes its ``CELL``, or defines a ``lesson_file`` of its own.
-Needs Chromium or Chrome; in continuous integration its absence is an error, elsewhere such tests are left out.
-Screenshots go to ``artefacts/``.
+A test module names its lesson in ``LESSON`` and uses these fixtures through `tests/conftest.py`
+(`colab/conftest.py` provides the classic notebook front end instead of JupyterLab). Modules that need a notebook other
+than a lesson define ``CELL`` or their own ``lesson_file``.
+Needs Chromium or Chrome: without a browser these tests fail in continuous integration and are skipped elsewhere.
+Screenshots are saved to ``artefacts/``.
 """
 
 import contextlib
@@ -28,44 +28,44 @@ ROOT = Path(__file__).resolve().parent.parent
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-# Whoever has it can run code as this user. Servers learn it from their environment: commands can be read by all.
+# The token allows running code as this user. Servers get it from the environment, because all users can read commands.
 TOKEN = secrets.token_urlsafe()
-# The badges' pictures come from outside and stay away where there is no network.
-# What axe-core is asked about: the outputs and the texts of a notebook. The rest of the page is JupyterLab's own.
+# axe-core checks only a notebook's outputs and texts; the rest of the page belongs to JupyterLab.
 OURS = (".jp-OutputArea-output", ".jp-RenderedMarkdown")
-# Rules of axe-core, and the elements of JupyterLab and ipywidgets that break them whatever we give them to show.
+# axe-core rules that JupyterLab and ipywidgets elements violate regardless of our content.
 NOT_OURS = {
-    # The frame of a table scrolls when the table is too wide; browsers let the arrow keys scroll it all the same.
+    # Wide tables scroll in their frame; arrow keys work anyway.
     "scrollable-region-focusable": ".jp-OutputArea-output",
-    # ipywidgets ties no name to the handle of a slider; its label stands beside it.
+    # ipywidgets gives slider handles no accessible name; the label is next to the slider.
     "aria-input-field-name": ".widget-slider .noUi-handle",
 }
+# Badge images are remote and fail to load without a network.
 BADGES = ("https://colab.research.google.com/assets/colab-badge.svg", "https://mybinder.org/badge_logo.svg")
 
 
 @pytest.fixture(scope="module")
 def lesson_file(request, tmp_path_factory):
-    """Where the notebook lies that the tests use a copy of: the lesson, or one with the module's ``CELL`` alone."""
+    """Path of the notebook under test: the lesson, or a notebook with only the module's ``CELL``."""
     if not hasattr(request.module, "CELL"):
         return ROOT / "notebooks" / request.module.LESSON
     return one_cell_notebook(tmp_path_factory.mktemp("notebook"), request.module.LESSON, request.module.CELL)
 
 
 def one_cell_notebook(folder, name, source):
-    """Write a notebook with one cell, for a widget whose lesson trains for minutes; gives its path."""
+    """Write a one-cell notebook, for widgets whose lesson trains for minutes; return its path."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
     nbformat.write(notebook, folder / name)
     return folder / name
 
 
-# Below those that Linux gives away by chance, and of each of pytest-xdist's workers its own: a server takes its port
-# seconds after it was chosen.
+# Below Linux's ephemeral ports, with a range per pytest-xdist worker: a server only binds its port seconds after it was
+# chosen.
 PORTS = itertools.count(20_000 + 2_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) + os.getpid() % 1_000)
 
 
 def free_port():
-    """A port of the loopback interface that nothing listens on, and nobody else is given."""
+    """Return an unused loopback port that no other caller gets."""
     for port in PORTS:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
@@ -74,7 +74,7 @@ def free_port():
 
 @contextlib.contextmanager
 def served(folder, port, *command):
-    """A Jupyter server that ``command`` starts on the loopback interface, up; gives its address."""
+    """Start a Jupyter server with ``command``, wait until it is ready, and yield its address."""
     if BROWSER is None and not os.environ.get("CI"):
         pytest.skip("no Chromium or Chrome on this machine")
     log = (folder / "server.log").open("w")
@@ -102,7 +102,7 @@ def served(folder, port, *command):
 
 @contextlib.contextmanager
 def opened(address):
-    """A page of a new browser; messages of the browser's console are kept in ``page.complaints``."""
+    """Open an address in a new browser; console errors are collected in ``page.complaints``."""
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
@@ -110,7 +110,7 @@ def opened(address):
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(120_000)
         page.set_default_navigation_timeout(180_000)
-        expect.set_options(timeout=30_000)  # much that is expected comes from the kernel, on a machine with other work
+        expect.set_options(timeout=30_000)  # kernel responses can be slow on a busy machine
         page.complaints = []
         page.on(
             "console",
@@ -124,9 +124,9 @@ def opened(address):
 
 @contextlib.contextmanager
 def jupyterlab_on(files, folder, settings):
-    """JupyterLab on copies of some notebooks in ``folder``, loopback only, with a token; gives its address.
+    """Start JupyterLab on copies of notebooks in ``folder``, on loopback with a token; yield its address.
 
-    ``settings`` are what a student would choose in JupyterLab's own settings, by extension and plugin.
+    ``settings`` are JupyterLab user settings by extension and plugin.
     """
     port = free_port()
     for file in files:
@@ -137,14 +137,14 @@ def jupyterlab_on(files, folder, settings):
         path.write_text(json.dumps(chosen))
     options = [f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
     options += ["--LabApp.expose_app_in_browser=True"]
-    options += ["--KernelManager.transport_encryption=auto"]  # as `make lab` has it
+    options += ["--KernelManager.transport_encryption=auto"]  # same as in `make lab`
     with served(folder, port, "jupyterlab", *options) as address:
         yield address
 
 
 @contextlib.contextmanager
 def opened_notebook(address, name):
-    """A notebook of JupyterLab's in a page of a new browser, its kernel ready."""
+    """Open a notebook in a new browser and wait for its kernel."""
     with opened(f"{address}/lab/tree/{name}?token={TOKEN}") as page:
         page.locator(".jp-Notebook").wait_for(timeout=180_000)
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=180_000)
@@ -155,7 +155,7 @@ def opened_notebook(address, name):
 def jupyterlab(request, lesson_file, tmp_path_factory):
     """JupyterLab on a copy of the module's ``LESSON``, with its ``SETTINGS``; yields its address.
 
-    Where ``lesson_file`` is a list of files, it has copies of them all.
+    If ``lesson_file`` is a list, all its files are copied.
     """
     files = lesson_file if isinstance(lesson_file, list) else [lesson_file]
     with jupyterlab_on(files, tmp_path_factory.mktemp("lab"), getattr(request.module, "SETTINGS", {})) as address:
@@ -171,7 +171,7 @@ def page(request, jupyterlab):
 
 @pytest.fixture
 def screenshot_of_a_failure(request, page):
-    """A picture of the page when the test fails; a module uses it for all its tests."""
+    """Take a screenshot if the test fails; modules use this fixture for all their tests."""
     failed = request.session.testsfailed
     yield
     if request.session.testsfailed > failed:
@@ -179,14 +179,14 @@ def screenshot_of_a_failure(request, page):
 
 
 def screenshot(page, name):
-    """The window as the student sees it, in ``artefacts/NAME.png``."""
+    """Save a screenshot of the window to ``artefacts/NAME.png``."""
     folder = ROOT / "artefacts"
     folder.mkdir(exist_ok=True)
     page.screenshot(path=folder / f"{name}.png")
 
 
 def run_all(page, restart=False):
-    """Menu Run > Run All Cells, then wait until all cells have run."""
+    """Choose Run > Run All Cells and wait until all cells have run."""
     page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
     name = "Restart Kernel and Run All Cells" if restart else "Run All Cells"
     page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{name}")).first.click()
@@ -195,16 +195,16 @@ def run_all(page, restart=False):
     wait_until_run(page)
 
 
-# Where a run has begun, what has not run yet has no number. The prompts alone do not tell: a cell far outside the
-# window need not be in the page.
+# During a run, cells that have not run have no execution count. Prompts are not reliable: cells outside the window may
+# be missing from the page.
 CELLS_LEFT = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells].filter(
     cell => cell.type === "code" && cell.sharedModel.source.length && cell.executionCount === null).length"""
 
 
 def wait_until_run(page):
-    """Wait until all cells that were told to run have done so, as long as one ends in every five minutes."""
-    # Done when no cell has waited or run for two seconds; between cells the kernel is idle for a moment, on a slow
-    # machine for several. Where it stays so, an error has ended the run.
+    """Wait until all queued cells have run; fails if none finishes within five minutes."""
+    # Finished when no cell has been queued or running for two seconds. The kernel is briefly idle between cells, longer
+    # on slow machines; if it stays idle with cells left, an error ended the run.
     idle = page.get_by_text("Python 3 (ipykernel) | Idle")
     left, calm = None, 0
     while calm < (150 if left else 10):
@@ -219,7 +219,7 @@ def wait_until_run(page):
 
 
 def run_cell(page, words):
-    """Run the first code cell with these words again, as Control and Enter do, and give it back."""
+    """Rerun the first code cell containing these words with Control+Enter and return it."""
     cell = page.locator(".jp-CodeCell", has_text=words).first
     cell.locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
@@ -227,13 +227,13 @@ def run_cell(page, words):
 
 
 def all_outputs(page):
-    """A list of (kind, output) of all code cells, those outside the window included, as JupyterLab holds them."""
+    """List (kind, output) for all code cells, including those outside the window."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
     return [(output["output_type"], output) for cell in cells for output in cell.get("outputs", [])]
 
 
 def errors_of_all_cells(page):
-    """What the errors of a lesson say; its cells have run once, in their order, in the kernel that is there now."""
+    """List a lesson's error messages; checks that all cells ran once, in order, in this kernel."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells")
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     counts = [cell["execution_count"] for cell in code]
@@ -243,12 +243,12 @@ def errors_of_all_cells(page):
 
 
 def control(page, label):
-    """A control by the label that the student reads."""
+    """Locate a control by its visible label."""
     return page.get_by_label(label, exact=True).first
 
 
 def kernel_says(page, expression):
-    """What a Python expression comes to in the lesson's kernel: its ``repr``. The notebook does not notice."""
+    """Return the ``repr`` of an expression evaluated in the lesson's kernel, outside the notebook."""
     said = page.evaluate(
         """async expression => {
             const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
@@ -262,7 +262,7 @@ def kernel_says(page, expression):
 
 
 def end_animations(page):
-    """Bring what is still changing its looks to its end, but for what never ends."""
+    """Finish all finite animations."""
     page.evaluate(
         """() => document.getAnimations()
             .filter(change => Number.isFinite(change.effect.getComputedTiming().endTime))
@@ -271,10 +271,10 @@ def end_animations(page):
 
 
 def axe_complaints(page, but=None, of=OURS):
-    """What axe-core finds serious or critical in the outputs and texts that are in the page, one text each.
+    """List serious and critical axe-core violations in the outputs and texts on the page.
 
-    ``but`` has further exceptions beside ``NOT_OURS``: by rule, the selector of elements that may break it. ``of`` are
-    the selectors of what is looked at. Colours that are still changing are brought to their end first.
+    ``but`` adds exceptions to ``NOT_OURS``: {rule: selector of exempt elements}. ``of`` lists the selectors to check.
+    Animations are finished first.
     """
     from axe_playwright_python.base import AXE_SCRIPT
 

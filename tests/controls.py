@@ -1,6 +1,6 @@
-"""Every control of a widget, used as a student uses it: by mouse, then by Tab and the keys alone.
+"""Operate every control of a widget like a student would: by mouse, then by keyboard only.
 
-What the kernel then says of the control is what counts, not what the page shows.
+The tests compare the control's value in the kernel, not on the page.
 """
 
 import ast
@@ -9,7 +9,7 @@ import time
 
 from browser import control, end_animations, kernel_says
 
-# By label, the value of every control in a widget, however deep it lies.
+# Values of all nested controls of a widget, by label.
 VALUES = """(lambda walk, top: repr(walk(walk, top)))(
     lambda walk, w: {k: v for child in getattr(w, "children", ()) for k, v in walk(walk, child).items()}
     or ({w.description: w.value} if getattr(w, "description", "") and hasattr(w, "value") else {}), %s)"""
@@ -17,7 +17,7 @@ CHANGED = "input:not([readonly]), select, .noUi-handle"
 TAB_STOPS = f"{CHANGED}, button, [contenteditable=true]"
 LABEL = """element => [...element.closest(".widget-inline-hbox").querySelectorAll(".widget-label, .widget-label-basic")]
     .at(-1).innerText.trim()"""
-# What of an element's looks, and of those around and upon it, can show that it has the focus.
+# The styles of an element and its parent that can indicate focus.
 LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
     const look = getComputedStyle(e), outline = look.outlineStyle == "none" ? "" : look.outline;
     return [outline, look.boxShadow, look.borderColor, look.borderWidth, look.backgroundColor];
@@ -25,35 +25,35 @@ LOOKS = """element => JSON.stringify([element, element.parentElement].map(e => {
 
 
 def widget_with(page, part):
-    """The first widget that holds this part (a selector), in the window."""
+    """Locate the first widget that contains a selector and scroll it into view."""
     found = page.locator(f".widget-vbox:has({part})").first
-    found.wait_for(timeout=180_000)  # a lesson that runs from its top needs a while to come to it
+    found.wait_for(timeout=180_000)  # a lesson run from the top takes a while to reach it
     found.scroll_into_view_if_needed()
     return found
 
 
 def widget(page):
-    """The first widget that trains."""
+    """Locate the first widget with a Run button."""
     return widget_with(page, "button:has-text('Run')")
 
 
 def rows(page):
-    """The rows of its table."""
+    """Locate the rows of the widget's table."""
     return widget(page).locator("table tbody tr")
 
 
 def press(page, name):
-    """Press one of its buttons."""
+    """Press a button of the widget."""
     widget(page).get_by_role("button", name=name).click()
 
 
 def wait_for_message(page, words, seconds=120):
-    """Until it shows a text in which this pattern is found."""
+    """Wait until the widget shows text matching a pattern."""
     widget(page).get_by_text(re.compile(words)).first.wait_for(timeout=1000 * seconds)
 
 
 def wait_for_pictures(page, number):
-    """Until it has shown so many pictures."""
+    """Wait until the widget has shown ``number`` different figures."""
     seen, end = set(), time.monotonic() + 60
     while len(seen) < number:
         assert time.monotonic() < end, "the picture does not move"
@@ -62,20 +62,20 @@ def wait_for_pictures(page, number):
 
 
 def fill(page, values):
-    """Write into fields, by label, and leave each by Tab."""
+    """Fill in fields by label, leaving each with Tab."""
     for label, value in values.items():
         control(page, label).fill(value)
         control(page, label).press("Tab")
 
 
 def kernel_values(page, name):
-    """What the kernel says of the controls of its widget ``name``: values by label."""
+    """Return the values of widget ``name``'s controls in the kernel, by label."""
     said = ast.literal_eval(kernel_says(page, VALUES % name))
     return ast.literal_eval(said)
 
 
 def change_all_by_mouse(page, widget, name):
-    """Change every control that can be seen by mouse; the kernel's ``name`` must have another value each time."""
+    """Change every visible control by mouse and check that its value in widget ``name`` changes."""
     for element in widget.locator(CHANGED).all():
         if element.is_visible() and element.is_enabled():
             label, before = element.evaluate(LABEL), kernel_values(page, name)
@@ -84,17 +84,17 @@ def change_all_by_mouse(page, widget, name):
 
 
 def change_all_by_keyboard(page, widget, name):
-    """Go through a widget by Tab: every stop shows that it has the focus, and its keys change the kernel's ``name``."""
+    """Tab through a widget: every stop must show focus, and its keys must change widget ``name``."""
     assert widget.locator("label[title=null]:visible").count() == 0, "a tooltip that says null"
     page.mouse.move(0, 0)
     stops = [stop for stop in widget.locator(TAB_STOPS).all() if stop.is_visible() and stop.is_enabled()]
     page.evaluate("() => document.activeElement.blur()")
-    page.wait_for_timeout(300)  # the looks of what had the focus take their time to go
+    page.wait_for_timeout(300)  # the previous focus style fades out slowly
     end_animations(page)
     looks = [stop.evaluate(LOOKS) for stop in stops]
     stops[0].focus()
     page.keyboard.press("Tab")
-    page.keyboard.press("Shift+Tab")  # now it was reached by key, and Chromium shows it
+    page.keyboard.press("Shift+Tab")  # Chromium shows focus only for keyboard navigation
     for stop, unfocused in zip(stops, looks, strict=True):
         handle = stop.element_handle()
         page.wait_for_function("stop => stop === document.activeElement", arg=handle, timeout=30_000)
@@ -109,7 +109,7 @@ def change_all_by_keyboard(page, widget, name):
 
 
 def wait_for_another(page, name, label, before):
-    """Until the kernel's control of that label has another value than before."""
+    """Wait until the labelled control's value in the kernel has changed."""
     end = time.monotonic() + 60
     while (now := kernel_values(page, name))[label] == before[label]:
         assert time.monotonic() < end, f"{label} is still {now[label]!r} in the kernel"
@@ -117,7 +117,7 @@ def wait_for_another(page, name, label, before):
 
 
 def by_mouse(page, element):
-    """A slider is pressed at its other side, a number's arrow is pressed, a text is marked and written anew."""
+    """Click a slider's other half, a number's arrow, a list option, or a checkbox, or retype a text."""
     element.scroll_into_view_if_needed()
     kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
     if kind == "DIV":
@@ -142,7 +142,7 @@ def by_mouse(page, element):
 
 
 def by_keys(page, element):
-    """An arrow for sliders and numbers, Space and an arrow for lists, Space for a tick, letters for a text."""
+    """Use arrows for sliders and numbers, Space and arrows for lists, Space for checkboxes, typing for text."""
     kind = element.evaluate("e => e.tagName == 'INPUT' ? e.type : e.tagName")
     if kind == "checkbox":
         page.keyboard.press("Space")
@@ -150,7 +150,7 @@ def by_keys(page, element):
         page.keyboard.press("Control+A")
         page.keyboard.type("0.5, 0.05")
     elif kind == "SELECT":
-        # JupyterLab takes the arrows for its cells while a list is closed; an open list gets them.
+        # While a list is closed, JupyterLab uses the arrow keys to move between cells.
         for key in ("Space", "ArrowUp" if element.evaluate("e => e.selectedIndex") else "ArrowDown", "Enter"):
             page.keyboard.press(key)
     elif kind == "DIV":

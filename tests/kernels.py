@@ -1,6 +1,6 @@
-"""A real Jupyter kernel, for tests of what a cell, an interrupt or the kernel's end does to what it has started.
+"""A Jupyter kernel, for tests of how cells, interrupts, and shutdown affect the processes it started.
 
-`tests/conftest.py` hands the fixture on.
+`tests/conftest.py` exports the fixture.
 """
 
 import os
@@ -14,7 +14,7 @@ from dgc_lab.cluster.processes import is_running
 
 
 class Kernel:
-    """A kernel and a client, and the processes that the kernel has started."""
+    """A kernel, its client, and the processes the kernel has started."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -26,7 +26,7 @@ class Kernel:
         self.seen, self.traceback = {}, ""
 
     def run(self, code, on_text=None):
-        """Run a cell; returns what it printed, and (class, message) of its error or None."""
+        """Run a cell; return its output, and (class, message) of its error or None."""
         printed, errors = [], []
 
         def hook(message):
@@ -40,7 +40,7 @@ class Kernel:
                 errors.append((message["content"]["ename"], message["content"]["evalue"]))
                 self.traceback = "\n".join(message["content"]["traceback"])
 
-        # Without stop_on_error=False, ipykernel drops cells that come right after one that failed.
+        # Without stop_on_error=False, ipykernel drops cells queued right after a failed one.
         self.client.execute_interactive(code, output_hook=hook, timeout=300, stop_on_error=False)
         self.note_family()
         return "".join(printed), errors[0] if errors else None
@@ -51,7 +51,7 @@ class Kernel:
         return printed
 
     def interrupt_at(self, word, seconds=0):
-        """Hook that interrupts the kernel, once, when a text is printed; Jupyter signals the whole process group."""
+        """Return a hook that interrupts the kernel's process group once, when a text is printed."""
         done = []
 
         def hook(text):
@@ -67,7 +67,7 @@ class Kernel:
             self.seen[child.pid] = child
 
     def left(self):
-        """Processes of this kernel that still run, and files of theirs."""
+        """Return the kernel's processes that still run, and their remaining files."""
         running = [child for child in self.seen.values() if is_running(child)]
         return running, sorted(os.listdir(self.folder))
 
@@ -79,7 +79,7 @@ class Kernel:
 
 
 def there(pid):
-    """Whether a process runs; a dead one that its parent or the system has not taken away yet does not."""
+    """Return whether a process is running; zombies do not count."""
     try:
         return is_running(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Who tries to get in from outside: a network beside this machine's, and another user here; and what they try."""
+"""Access attempts from outside: from a neighbouring network and from another local user."""
 
 import contextlib
 import http.client
@@ -14,17 +14,17 @@ import psutil
 import pytest
 
 NOBODY = 65534
-SECONDS, SECONDS_TO_GREET = 3, 30  # for an answer to come; for the first words of who is busy
+SECONDS, SECONDS_TO_GREET = 3, 30  # for a response; for a busy server's greeting
 PRIVATE = ("/api/kernels", "/api/sessions", "/api/contents", "/api/terminals", "/lab", "/tree", "/")
 
 
 def listening():
-    """Ports that something listens on in the network of the process that calls this."""
+    """Return the listening ports in the calling process's network namespace."""
     return {entry.laddr.port for entry in psutil.net_connections("tcp") if entry.status == psutil.CONN_LISTEN}
 
 
 def answering(places):
-    """Which of these (address, port) take a connection, tried from the process that calls this."""
+    """Return the (address, port) pairs that accept a connection from the calling process."""
     import socket
 
     found = []
@@ -39,7 +39,7 @@ def answering(places):
 
 @pytest.fixture
 def neighbour():
-    """Another network beside this machine's, joined to it by a cable; gives a function that runs Python there."""
+    """A network namespace connected to this machine; yields a function that runs `answering` there."""
     if os.geteuid() != 0:
         pytest.skip("only root may make a network namespace with a cable to this one")
     if shutil.which("ip") is None:
@@ -82,7 +82,7 @@ def neighbour():
 
 
 def as_nobody(function, *arguments):
-    """What a function returns in a fork of this process that belongs to another user; its class, where it raises."""
+    """Run a function in a fork as another user; return its result or the name of its exception."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -103,13 +103,13 @@ def as_nobody(function, *arguments):
 
 
 def assert_nobody_reaches(ports, neighbour):
-    """No port of those answers at any address of this machine: to this user, to another one, to the network beside."""
+    """Assert that no local address accepts connections to these ports, from any user or network."""
     elsewhere, cable = neighbour
     family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     ports = set(ports) - {
         entry.laddr.port
         for entry in psutil.net_connections("tcp")
-        if entry.status == psutil.CONN_LISTEN and entry.pid not in family  # the same number, in the machine's network
+        if entry.status == psutil.CONN_LISTEN and entry.pid not in family  # same number, other process
     }
     own = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
            if entry.family in (socket.AF_INET, socket.AF_INET6)]  # fmt: skip
@@ -119,12 +119,12 @@ def assert_nobody_reaches(ports, neighbour):
     assert as_nobody(answering, here) == []
 
     def from_there(address):
-        """A link-local address names the interface that leads to it, here another one than there."""
+        """Replace the interface in a link-local address by the neighbour's own."""
         bare = address.partition("%")[0]
         return f"{bare}%{cable}" if ipaddress.ip_address(bare).is_link_local else address
 
     seen_there = sorted({from_there(address) for address in own} | {"10.213.77.2", "fd6d:9c1::2"})
-    # The cable is no illusion: what does listen at this machine's end of it answers there.
+    # Control: the neighbour can reach servers that listen at this machine's end of the link.
     with (
         socket.create_server(("10.213.77.1", 0)) as four,
         socket.create_server(("fd6d:9c1::1", 0), family=socket.AF_INET6) as six,
@@ -135,11 +135,11 @@ def assert_nobody_reaches(ports, neighbour):
     assert elsewhere([(address, port) for address in seen_there for port in sorted(ports)]) == []
 
 
-# What whoever is in may try, at all that some processes listen on or leave ------------------------------------------
+# Probes of the ports, sockets, and files of processes ---------------------------------------------------------------
 
 
 def listening_ports(family):
-    """Ports by the address on which some processes listen, in whichever network: TCP, and UDP that is open to all."""
+    """Map the listening TCP and unconnected UDP ports of processes to their addresses, in any network."""
     found = {}
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,7 +150,7 @@ def listening_ports(family):
 
 
 def ports_in_all_networks(family):
-    """The ports that some processes listen on, and anything in those networks of theirs that are not this one's."""
+    """Return the processes' listening ports, and all listening ports in their separate networks."""
     found, own = set(listening_ports(family)), os.readlink("/proc/self/ns/net")
     for process in family:
         with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def ports_in_all_networks(family):
 
 
 def answer_of(port):
-    """What somebody without any key is told at a port of this machine; None where nothing is."""
+    """Return what a local port reveals without a key, or None."""
     try:
         with socket.create_connection(("127.0.0.1", port), SECONDS_TO_GREET) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -173,18 +173,18 @@ def answer_of(port):
             except TimeoutError:
                 return "takes a connection, and waits"
             except OSError:
-                greeting = b""  # it hangs up
+                greeting = b""  # the server closes the connection
     except OSError:
         return None
     if greeting.startswith(b"HTTP/"):
         return page_of(port)
-    if greeting[:1] in (b"", b"\xff"):  # ZeroMQ hangs up, or says its first word; whom it lets in is told something
+    if greeting[:1] in (b"", b"\xff"):  # ZeroMQ closes the connection or sends its greeting
         return words_of(port)
     return f"takes a connection, and says {greeting!r}"
 
 
 def page_of(port):
-    """The first private page that a web server shows to somebody without a token."""
+    """Return the first private page that a web server shows without a token, or None."""
     for path in PRIVATE:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", path)
@@ -196,7 +196,7 @@ def page_of(port):
 
 
 def words_of(port):
-    """What a kernel says to somebody who has no key of it: what it prints, or an answer to a question."""
+    """Return what a kernel reveals without its key: printed output or a reply, else None."""
     import zmq
     from jupyter_client.session import Session
 
@@ -206,7 +206,7 @@ def words_of(port):
         for each in (hears, asks):
             each.connect(f"tcp://127.0.0.1:{port}")
         question = Session(key=b"")
-        with contextlib.suppress(zmq.Again):  # it takes no questions
+        with contextlib.suppress(zmq.Again):  # the socket accepts no requests
             asks.send_multipart(question.serialize(question.msg("kernel_info_request")), zmq.DONTWAIT)
         for each, words in ((hears, "hears"), (asks, "is answered")):
             if each.poll(1000 * SECONDS):
@@ -215,12 +215,12 @@ def words_of(port):
 
 
 def without_key(ports):
-    """What nobody, as a user of this machine, is told at these ports."""
+    """Map ports to what they reveal to the user nobody."""
     return {port: said for port in sorted(ports) if (said := as_nobody(answer_of, port)) is not None}
 
 
 def sockets_with_names(family):
-    """Unix sockets that wait for somebody: paths, and names that are no paths, which all users see."""
+    """Return the processes' listening Unix sockets: paths and abstract names."""
     found = set()
     pids = {process.pid for process in family}
     for entry in psutil.net_connections("unix"):
@@ -230,7 +230,7 @@ def sockets_with_names(family):
 
 
 def entered(names):
-    """Which of these unix sockets take a connection."""
+    """Return the Unix sockets that accept a connection."""
     found = []
     for name in names:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
@@ -241,7 +241,7 @@ def entered(names):
 
 
 def open_files(places):
-    """Which files below these places can be read or written, and in which folders something can be made."""
+    """List accessible files and writable folders below these paths."""
     found = []
     for place in places:
         for folder, _, names in os.walk(place):

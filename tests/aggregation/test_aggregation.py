@@ -1,4 +1,4 @@
-"""Lesson 1's modules: sums and their errors, the graphs that make them, what they cost, links, tied training."""
+"""Lesson 1's modules: sums, rounding errors, gradient graphs, timings, allreduce topologies, tied training."""
 
 import math
 import os
@@ -33,8 +33,8 @@ UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 @pytest.mark.parametrize("method", aggregation.METHODS)
 @pytest.mark.parametrize("dtype", aggregation.DTYPES)
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64])
-def test_whole_numbers_are_summed_exactly(method, dtype, count):
-    """1 + 2 + ... stays within the 8 bits of a bfloat16 for no method but by exactness: sums of ones up to 64."""
+def test_sums_of_ones_are_exact(method, dtype, count):
+    """Sums of up to 64 ones fit in the 8 significant bits of bfloat16, so every method must be exact."""
     addends = [tf.ones([2, 3], dtype)] * count
     total = aggregation.METHODS[method](addends)
     assert total.dtype == dtype
@@ -50,16 +50,16 @@ def test_whole_numbers_are_summed_exactly(method, dtype, count):
     order=st.sampled_from(aggregation.ORDERS),
     seed=st.integers(0, 1000),
 )
-def test_no_error_is_above_its_bound(method, dtype, count, spread, signs, order, seed):
+def test_errors_stay_within_their_bounds(method, dtype, count, spread, signs, order, seed):
     addends = aggregation.make_addends(count, 8, dtype, spread, signs, order, seed)
     total = np.asarray(aggregation.METHODS[method](addends), np.float64)
     sizes = np.sum([np.abs(np.asarray(addend, np.float64)) for addend in addends], axis=0)
-    underflow = count * 2.0**-24  # half's subnormals: Higham's model leaves them out; Kahan's corrections can be such
+    underflow = count * 2.0**-24  # Higham's model ignores float16 subnormals; Kahan corrections can be such
     distance = np.abs(total - rounding.exact_sum(addends))
     assert np.all(distance <= rounding.error_bound(method, count, dtype) * sizes * (1 + 1e-9) + underflow)
 
 
-def test_bounds_by_closed_form():
+def test_error_bounds_match_closed_form():
     for dtype, unit in UNITS.items():
         assert rounding.error_bound("sequential", 2, dtype) == pytest.approx(unit / (1 - unit))
         assert rounding.error_bound("pairwise", 9, dtype) == pytest.approx(4 * unit / (1 - 4 * unit))
@@ -67,15 +67,15 @@ def test_bounds_by_closed_form():
     assert rounding.error_bound("sequential", 257, "bfloat16") == math.inf
 
 
-def test_a_chain_stops_growing_where_an_addend_is_below_half_a_unit():
-    """2 048 is where float16 ends to tell n from n + 1: the chain of ones stays there, pairs and Kahan go on."""
+def test_sequential_float16_sum_stalls_at_2048():
+    """From 2,048 on, float16 cannot represent n + 1; pairwise and Kahan sums avoid the stall."""
     ones = [tf.ones([], tf.float16)] * 4096
     assert float(aggregation.sequential_sum(ones)) == 2048
     assert float(aggregation.pairwise_sum(ones)) == 4096
     assert float(aggregation.kahan_sum(ones)) == 4096
 
 
-def test_order_decides_for_a_chain():
+def test_sequential_sum_depends_on_order():
     small = [tf.constant(2.0**-25)] * 64
     big = [tf.constant(1.0)]
     assert float(aggregation.sequential_sum(big + small)) == 1
@@ -83,13 +83,13 @@ def test_order_decides_for_a_chain():
     assert float(aggregation.kahan_sum(big + small)) == 1 + 2.0**-19
 
 
-def test_accumulate_n_is_add_n():
+def test_accumulate_n_equals_add_n():
     addends = aggregation.make_addends(100)
     assert np.array_equal(aggregation.accumulate_n_sum(addends), aggregation.add_n_sum(addends))
 
 
 @pytest.mark.parametrize("method", aggregation.METHODS)
-def test_unfit_addends_are_refused(method):
+def test_invalid_addends_are_rejected(method):
     function = aggregation.METHODS[method]
     with pytest.raises(ValueError, match="at least one tensor, got none"):
         function([])
@@ -101,7 +101,7 @@ def test_unfit_addends_are_refused(method):
         function([tf.constant([1])])
 
 
-def test_unknown_names_and_numbers_are_refused():
+def test_invalid_arguments_are_rejected():
     with pytest.raises(ValueError, match=r"method must be one of sequential, .*, got 'tree'"):
         rounding.error_bound("tree", 2, "float32")
     for wrong in (
@@ -120,7 +120,7 @@ def test_unknown_names_and_numbers_are_refused():
             aggregation.make_addends(**wrong)
 
 
-def test_more_addends_than_fit_in_memory_are_refused_before_any_work():
+def test_addends_too_large_for_memory_are_rejected():
     with pytest.raises(
         ValueError, match=r"must fit in memory, got 1000000 addends of 1000000000 elements: they need 3.2e\+07 GB"
     ):
@@ -128,7 +128,7 @@ def test_more_addends_than_fit_in_memory_are_refused_before_any_work():
 
 
 @pytest.mark.parametrize("order", aggregation.ORDERS)
-def test_addends_are_as_asked(order):
+def test_make_addends_follows_its_arguments(order):
     addends = np.stack(aggregation.make_addends(200, 50, spread=4, signs="positive", order=order))
     assert addends.shape == (200, 50)
     assert 0.5e-4 <= addends.min() < 3e-4
@@ -138,26 +138,26 @@ def test_addends_are_as_asked(order):
         order
     ]
     mixed = np.stack(aggregation.make_addends(200, 50, spread=4, signs="mixed", order=order))
-    assert np.array_equal(np.abs(mixed), addends), "the sign changes nothing else"
+    assert np.array_equal(np.abs(mixed), addends), "signs must not change the magnitudes"
     assert 0.45 < np.mean(mixed > 0) < 0.55
     again = np.stack(aggregation.make_addends(200, 50, spread=4, signs="mixed", order=order))
     assert np.array_equal(mixed, again)
 
 
 @pytest.mark.parametrize("size", [1e-320, 1e-200, 1.0, 1e200, 1e308])
-def test_relative_error_of_the_smallest_and_largest_numbers(size):
+def test_relative_error_handles_extreme_magnitudes(size):
     exact = np.array([size, 0.0])
     found = rounding.relative_error(exact + exact / 8, exact)
     assert found == pytest.approx(1 / 8, rel=1e-3)
 
 
 @pytest.mark.parametrize("exact", [math.inf, math.nan])
-def test_an_exact_sum_is_finite(exact):
+def test_nonfinite_exact_sums_are_rejected(exact):
     with pytest.raises(ValueError, match="exact must contain only finite numbers"):
         rounding.relative_error([1.0], [exact])
 
 
-def test_relative_error_by_closed_form():
+def test_relative_error_matches_closed_form():
     assert rounding.relative_error(tf.constant([3.0, 4.0]), [3, 4]) == 0
     assert rounding.relative_error(tf.constant([3.0, 9.0]), [3, 4]) == 1
     assert rounding.relative_error(tf.constant([math.inf, 1.0]), [1, 1]) == math.inf
@@ -167,12 +167,12 @@ def test_relative_error_by_closed_form():
 
 
 @pytest.mark.parametrize("addends", [[1.5e308, 1.5e308], [math.inf, -math.inf]])
-def test_a_sum_that_float64_does_not_hold_is_refused(addends):
+def test_float64_overflow_is_rejected(addends):
     with pytest.raises(ValueError, match=r"addends must have sums that float64 can represent, got .*(overflow|-inf)"):
         rounding.errors([tf.constant([addend], tf.float64) for addend in addends])
 
 
-def test_measure_gives_each_methods_own_error():
+def test_measure_reports_the_error_of_each_method():
     addends = aggregation.make_addends(512, dtype="float16", signs="positive")
     rows = {row["method"]: row for row in rounding.measure(addends)}
     exact = rounding.exact_sum(addends)
@@ -182,7 +182,7 @@ def test_measure_gives_each_methods_own_error():
     assert rows["kahan"]["error"] < rows["pairwise"]["error"] * 1.01 < rows["sequential"]["error"]
 
 
-def test_sums_in_several_orders_by_closed_form():
+def test_order_sensitivity_matches_closed_form():
     addends = [np.array([number, 1.0], np.float32) for number in (2.0**24, 1.0, 1.0)]
     orders = [(0, 1, 2), (1, 2, 0), (0, 2, 1)]
     apart = rounding.apart_by_order(sum, addends, orders)
@@ -194,7 +194,7 @@ def test_sums_in_several_orders_by_closed_form():
     assert rounding.apart_by_order(sum, [np.zeros(2)], [[0]]) == same
 
 
-def test_overflow_counts_as_an_infinite_error():
+def test_overflow_counts_as_infinite_error():
     rows = rounding.measure([tf.constant([40000.0], tf.float16)] * 2)
     assert {row["error"] for row in rows} == {math.inf}
 
@@ -203,49 +203,49 @@ def test_overflow_counts_as_an_infinite_error():
 
 
 @pytest.mark.parametrize("uses", [2, 3, 8, 20])
-def test_nodes_of_each_aggregation_method(uses):
+def test_addn_nodes_of_each_aggregation_method(uses):
     for method in ("ADD_N", "DEFAULT"):
         nodes = gradient_graph.sum_nodes(gradient_graph.gradient_graph(uses, method)[1])
         assert [len(node.inputs) for node in nodes] == [uses]
     for method in ("EXPERIMENTAL_TREE", "EXPERIMENTAL_ACCUMULATE_N"):
         nodes = gradient_graph.sum_nodes(gradient_graph.gradient_graph(uses, method)[1])
         assert [len(node.inputs) for node in nodes] == [2] * (uses - 1)
-        assert gradient_graph.depth(nodes) == uses - 1, "a chain, whatever its name says"
+        assert gradient_graph.depth(nodes) == uses - 1, "a chain, despite the name"
     nodes = gradient_graph.sum_nodes(gradient_graph.tape_graph(uses)[1])
     assert [len(node.inputs) for node in nodes] == [uses]
 
 
 @pytest.mark.parametrize(("uses", "width", "inputs"), [(8, 2048, [8]), (20, 2048, [9, 9, 4]), (8, 4096, [5, 4])])
-def test_a_tape_sums_large_contributions_early(uses, width, inputs):
+def test_tape_sums_large_contributions_early(uses, width, inputs):
     nodes = gradient_graph.sum_nodes(gradient_graph.tape_graph(uses, width)[1])
     assert [len(node.inputs) for node in nodes] == inputs
 
 
-def test_one_use_needs_no_sum():
+def test_a_single_use_needs_no_addn():
     assert gradient_graph.sum_nodes(gradient_graph.gradient_graph(1)[1]) == []
     assert gradient_graph.depth([]) == 0
     assert aggregation_pictures.sum_graphs({"one": []}).alt.endswith("one: no AddN, the gradient is no sum.")
 
 
-def test_a_chain_may_be_longer_than_calls_may_be_deep():
+def test_chains_longer_than_the_recursion_limit_work():
     nodes = gradient_graph.sum_nodes(gradient_graph.gradient_graph(1100, "EXPERIMENTAL_TREE")[1])
     assert len(nodes) == gradient_graph.depth(nodes) == 1099
 
 
-def test_one_worker_sends_nothing_and_has_a_picture():
+def test_a_single_worker_sends_nothing():
     _, messages = links.ring([np.zeros(4, np.float32)])
     assert "ring: 0 links in use" in aggregation_pictures.links({"ring": messages}, 1).alt
 
 
-def test_graph_refuses_bad_arguments():
+def test_gradient_graph_rejects_invalid_arguments():
     with pytest.raises(ValueError, match=r"method must be one of ADD_N, .*, got 'TREE'"):
         gradient_graph.gradient_graph(8, "TREE")
     with pytest.raises(ValueError, match="uses must be a whole number from 1 to 4096, got 0"):
         gradient_graph.gradient_graph(0)
 
 
-def test_methods_agree_on_the_gradient():
-    """All against float64, with as many additions as roundings allow."""
+def test_aggregation_methods_agree_on_the_gradient():
+    """Compares the gradients that all methods compute for the same graph."""
     values = {}
     for method in gradient_graph.AGGREGATION_METHODS:
         graph, gradient = gradient_graph.gradient_graph(30, method, width=16)
@@ -255,39 +255,39 @@ def test_methods_agree_on_the_gradient():
         np.testing.assert_allclose(value, values["ADD_N"], rtol=1e-5, atol=1e-8)
 
 
-def test_session_trace_shows_the_additions_and_what_they_hold():
+def test_session_trace_shows_additions_and_memory():
     uses, width = 16, 128
     part = 4 * width * width
     one = traces.session_trace(uses, "ADD_N", width)
     chain = traces.session_trace(uses, "EXPERIMENTAL_TREE", width)
     assert (one.count("AddN"), chain.count("AddN")) == (1, uses - 1)
-    assert one.peak_bytes >= uses * part, "one AddN needs all contributions at a time"
+    assert one.peak_bytes >= uses * part, "a single AddN holds all contributions at once"
     assert chain.peak_bytes < one.peak_bytes / 2
-    assert one.memory[-1][1] == 0, "everything was given back"
+    assert one.memory[-1][1] == 0, "all memory is released"
     assert all(0 <= operation.start <= operation.end <= one.seconds for operation in one.operations)
 
 
-def test_grappler_turns_the_chain_back_into_large_sums():
+def test_grappler_merges_the_chain_into_large_sums():
     trace = traces.session_trace(16, "EXPERIMENTAL_TREE", 128, grappler=True)
     assert trace.count("AddN") < 15
-    assert trace.peak_bytes >= 15 * 4 * 128 * 128, "the rewritten sum takes all but one contribution at a time"
+    assert trace.peak_bytes >= 15 * 4 * 128 * 128, "the merged sum holds all but one contribution at once"
 
 
 def profiler_agrees_with_the_session():
-    weight, start = tf.eye(512), tf.ones([32, 512])  # 1 MiB: the profiler sees no tensor below 256 KiB on a CPU
+    weight, start = tf.eye(512), tf.ones([32, 512])  # 1 MiB: on a CPU the profiler misses tensors below 256 KiB
     with traces.without_grappler():
         chain = traces.profiler_trace(traces.recurrent_gradient(16, "EXPERIMENTAL_TREE"), weight, start)
         one = traces.profiler_trace(traces.recurrent_gradient(16, "ADD_N"), weight, start)
     assert (one.count("AddN"), chain.count("AddN")) == (1, 15)
     assert one.peak_bytes == pytest.approx(traces.session_trace(16, "ADD_N", 512).peak_bytes, rel=0.2)
-    assert chain.peak_bytes <= 1.1 * one.peak_bytes  # how much less depends on how early its additions get a thread
+    assert chain.peak_bytes <= 1.1 * one.peak_bytes  # the saving depends on how early its additions are scheduled
     after = traces.profiler_trace(traces.recurrent_gradient(16, "EXPERIMENTAL_TREE"), weight, start)
-    assert after.count("AddN") < 15, "the optimiser is on again"
+    assert after.count("AddN") < 15, "Grappler must be enabled again"
 
 
 @pytest.mark.nightly
 def test_profiler_agrees_with_the_session():
-    """In a process of its own: the allocator that the profiler sees is oneDNN's, off by itself on older processors."""
+    """Runs in a subprocess: the profiler only sees oneDNN's allocator, which older processors disable."""
     environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1"}
     program = "import test_aggregation as tests; tests.profiler_agrees_with_the_session()"
     folder = Path(__file__).parent
@@ -295,13 +295,13 @@ def test_profiler_agrees_with_the_session():
     assert done.returncode == 0, done.stderr
 
 
-def test_grappler_is_on_again_after_an_error():
+def test_grappler_is_reenabled_after_an_error():
     with pytest.raises(RuntimeError, match="inside"), traces.without_grappler():
         raise RuntimeError("inside")
     assert not tf.config.optimizer.get_experimental_options()["disable_meta_optimizer"]
 
 
-def test_trace_by_closed_form():
+def test_make_trace_matches_closed_form():
     trace = traces.make_trace([("Mul", 12.0, 15.0), ("AddN", 10.0, 11.0)], [(10.0, 5), (12.0, 7), (13.0, -5)])
     assert [operation.kind for operation in trace.operations] == ["AddN", "Mul"]
     assert (trace.seconds, trace.seconds_in("Mul"), trace.peak_bytes) == (5, 3, 12)
@@ -311,7 +311,7 @@ def test_trace_by_closed_form():
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 13])
-def test_arranged_sums_have_the_depth_they_say(count):
+def test_built_sums_have_the_expected_depth(count):
     depths = {"one AddN": 1, "chain": count - 1, "pairs": math.ceil(math.log2(count))}
     for shape, expected in depths.items():
         with tf.Graph().as_default():
@@ -319,7 +319,7 @@ def test_arranged_sums_have_the_depth_they_say(count):
             assert gradient_graph.depth(gradient_graph.sum_nodes(sum_speed.build_sum(addends, shape))) == expected
 
 
-def test_time_sums_and_crossing():
+def test_time_sums_and_find_their_crossing():
     assert all(seconds > 0 for seconds in sum_speed.time_sums(4, 10, repeats=2).values())
     with pytest.raises(ValueError, match="count x size must be"):
         sum_speed.time_sums(4096, 2**20)
@@ -332,7 +332,7 @@ def test_time_sums_and_crossing():
 
 @pytest.mark.parametrize("topology", links.TOPOLOGIES)
 @given(workers=st.integers(1, 17), size=st.integers(1, 40))
-def test_every_worker_ends_with_the_sum(topology, workers, size):
+def test_every_worker_receives_the_sum(topology, workers, size):
     gradients = [np.full(size, 2.0**worker) + np.arange(size) for worker in range(workers)]
     before = [gradient.copy() for gradient in gradients]
     sums, messages = links.exchange(gradients, topology)
@@ -344,7 +344,7 @@ def test_every_worker_ends_with_the_sum(topology, workers, size):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
-def test_bytes_by_closed_form(workers):
+def test_bytes_sent_match_closed_form(workers):
     size = 4 * 240
     gradients = [np.zeros(240, np.float32)] * workers
     central, tree, ring = (links.summary(links.exchange(gradients, name)[1]) for name in ("central", "tree", "ring"))
@@ -357,7 +357,7 @@ def test_bytes_by_closed_form(workers):
     assert ring["busiest worker"] == 2 * ring["busiest link"]
 
 
-def test_links_refuse_bad_arguments():
+def test_topologies_reject_invalid_arguments():
     with pytest.raises(ValueError, match="topology must be one of central, tree, ring, got 'star'"):
         links.exchange([np.ones(1)], "star")
     with pytest.raises(ValueError, match="1 to 64 workers, got 0"):
@@ -369,21 +369,21 @@ def test_links_refuse_bad_arguments():
 
 
 @pytest.mark.parametrize("name", links.TOPOLOGIES)
-def test_one_workers_sum_is_not_its_gradient_itself(name):
+def test_single_worker_sum_is_a_copy(name):
     gradient = np.ones(2)
     [[total], _] = links.exchange([gradient], name)
     assert total.tolist() == [1, 1]
     assert not np.shares_memory(total, gradient)
 
 
-def test_a_message_of_the_tree_holds_what_its_sender_had_by_then():
-    """No step uses what only a later step brings."""
+def test_messages_are_listed_in_step_order():
+    """No step uses data that arrives in a later step."""
     for topology in links.TOPOLOGIES.values():
         _, messages = topology([np.ones(8)] * 6)
         assert [message.step for message in messages] == sorted(message.step for message in messages)
 
 
-def test_training_is_the_same_each_way_and_learns(digits):
+def test_training_is_identical_for_all_methods_and_learns(digits):
     runs = tied_training.train_each_way(digits, steps=60)
     first = runs["ADD_N"]
     assert first["losses"][-1] < first["losses"][0] / 2
@@ -393,10 +393,10 @@ def test_training_is_the_same_each_way_and_learns(digits):
         tied_training.training_step("TREE", digits)
 
 
-# Pictures ----------------------------------------------------------------------------------------------------------
+# Figures -----------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_say_what_they_show():
+def test_alt_texts_describe_the_figures():
     nodes = {
         name: gradient_graph.sum_nodes(gradient_graph.gradient_graph(4, name)[1])
         for name in ("ADD_N", "EXPERIMENTAL_TREE")
@@ -421,7 +421,7 @@ def test_pictures_say_what_they_show():
     )
 
 
-def test_a_training_step_is_drawn_from_its_table():
+def test_training_step_figure_shows_its_table():
     step = pd.DataFrame({"weight": 2.0, "own gradient": [-2.0, -8.0], "mean": -5.0}, index=["worker 0", "worker 1"])
     picture = aggregation_pictures.training_step(step)
     assert picture.alt == (
@@ -432,28 +432,28 @@ def test_a_training_step_is_drawn_from_its_table():
     assert {"weight", "own gradient", "mean", "worker 1", "-8", "compute", "exchange"} <= shown
 
 
-def test_bars_side_by_side_in_time_get_rows_of_their_own():
+def test_overlapping_operations_get_separate_lanes():
     operations = [traces.Operation("Mul", *times) for times in ((0, 2), (1, 3), (2, 4))]
     assert [lane for lane, _ in aggregation_pictures._lanes(operations)] == [0, 1, 0]
 
 
-def test_two_profilers_at_once_are_told(tmp_path):
+def test_concurrent_profilers_raise_trace_error(tmp_path):
     at_once = pytest.raises(traces.TraceError, match="TensorFlow runs one profiler at a time")
     with tf.profiler.experimental.Profile(str(tmp_path)), at_once:
         traces.profiler_trace(tf.function(tf.add_n), [tf.ones([4])])
 
 
-def test_a_gpu_is_no_place_for_the_profiler(monkeypatch):
-    """Its operations stand elsewhere in the profile; seen on an H200: no operation was found."""
+def test_profiler_rejects_a_visible_gpu(monkeypatch):
+    """GPU operations are stored elsewhere in the profile; on an H200 no operation was found."""
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [f"a {kind}"])
     with pytest.raises(traces.TraceError, match=r"set_visible_devices\(\[\], .GPU.\)"):
         traces.profiler_trace(tf.function(tf.add_n), [tf.ones([4])])
 
 
-def test_what_is_no_tensor_needs_no_waiting():
+def test_wait_for_ignores_values_that_are_not_tensors():
     assert traces.wait_for([tf.ones([2]), 3.0, "words"]) is None
 
 
-def test_a_summary_reads_messages_once():
+def test_summary_accepts_an_iterator():
     made = links.central([np.zeros(10, np.float32)] * 4)[1]
     assert links.summary(iter(made)) == links.summary(list(made))

@@ -1,4 +1,4 @@
-"""Lesson 1's widget in a real JupyterLab in a real Chromium, moved as a student moves it."""
+"""Lesson 1's widget in JupyterLab and Chromium, operated like a student would."""
 
 import re
 import time
@@ -35,13 +35,13 @@ def wait_for(page, words, seconds=60):
     widget(page).locator("[role=status], [role=alert]").get_by_text(re.compile(words)).wait_for(timeout=1000 * seconds)
 
 
-def test_run_all_fills_the_lesson(page):
+def test_run_all_shows_all_outputs(page):
     assert page.get_by_role("heading", name="Gradient aggregation").count() == 1
     run_all(page)
     wait_for(page, "sequential: relative error")
     outputs = all_outputs(page)
     errors = errors_of_all_cells(page)
-    assert len(errors) == 2, "the two calls that the lesson shows to fail, and no other"
+    assert len(errors) == 2, "only the two calls the lesson expects to fail"
     assert "no attribute 'TREE'" in errors[0]
     assert "no attribute '_compute_gradients_sum'" in errors[1]
     pictures = [output["metadata"] for _, output in outputs if "image/png" in output.get("data", {})]
@@ -50,7 +50,7 @@ def test_run_all_fills_the_lesson(page):
     screenshot(page, "lesson1_run_all")
 
 
-def test_each_control_changes_what_is_drawn(page):
+def test_each_control_changes_the_figure(page):
     for label, choice in {"Dtype": "bfloat16", "Signs": "mixed", "Order": "descending", "Method": "kahan"}.items():
         before = picture(page).get_attribute("src")
         control(page, label).select_option(choice)
@@ -61,7 +61,7 @@ def test_each_control_changes_what_is_drawn(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "aggregation_explorer.png")
 
 
-def test_sliders_by_keyboard(page):
+def test_sliders_respond_to_the_keyboard(page):
     handles = widget(page).locator(".noUi-handle")
     assert handles.count() == 2
     for number in range(2):
@@ -75,7 +75,7 @@ def test_sliders_by_keyboard(page):
     assert readouts == ["2048", "0.5"]
 
 
-def test_quick_moves_end_where_the_slider_stands(page):
+def test_rapid_slider_moves_show_the_final_value(page):
     handle = widget(page).locator(".noUi-handle").first
     handle.focus()
     for _ in range(12):
@@ -86,38 +86,38 @@ def test_quick_moves_end_where_the_slider_stands(page):
     wait_for(page, "kahan: relative error")
     end = time.monotonic() + 120
     while kernel_says(page, "(explorer._measured[0][0], explorer._thread)") != "(16, None)":
-        assert time.monotonic() < end, "the last move is not measured"
+        assert time.monotonic() < end, "the last slider position was not measured"
         time.sleep(0.2)
-    seen, calm = picture(page).get_attribute("alt"), 0
-    while calm < 10:
-        assert time.monotonic() < end, "the picture does not come to rest"
+    seen, unchanged = picture(page).get_attribute("alt"), 0
+    while unchanged < 10:
+        assert time.monotonic() < end, "the figure keeps changing"
         time.sleep(0.2)
         now = picture(page).get_attribute("alt")
-        seen, calm = now, calm + 1 if now == seen else 0
-    assert kernel_says(page, "explorer._measured[0][0]") == "16", "the last move is the one that is shown"
+        seen, unchanged = now, unchanged + 1 if now == seen else 0
+    assert kernel_says(page, "explorer._measured[0][0]") == "16", "the figure must show the last slider position"
     rows = dict(re.findall(r"(\w+): error ([\d.e+-]+),", seen))
     table = dict(row.split()[:2] for row in widget(page).locator("tbody tr").all_inner_texts())
     assert {name: float(error) for name, error in rows.items()} == pytest.approx(
         {name: float(error) for name, error in table.items()}, rel=0.1
-    ), "table and picture are of the same values"
+    ), "table and figure must agree"
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "explorer")
     change_all_by_keyboard(page, widget(page), "explorer")
 
 
-def test_what_the_lesson_shows_is_accessible(page):
+def test_the_lesson_is_accessible(page):
     assert not axe_complaints(page)
 
 
 @pytest.mark.nightly
-def test_restart_and_run_all(page):
+def test_restart_and_run_all_works(page):
     run_all(page, restart=True)
     wait_for(page, "sequential: relative error")
     control(page, "Method").select_option("add_n")
     wait_for(page, "add_n: relative error")
 
 
-def test_console_is_silent_about_the_lesson(page):
+def test_console_shows_no_complaints(page):
     assert not [complaint for complaint in page.complaints if complaint[1] not in BADGES]

@@ -1,4 +1,4 @@
-"""Horovod ranks beside the notebook, as real processes with real Horovod."""
+"""Horovod ranks started from a notebook, as real processes with real Horovod."""
 
 import contextlib
 import gc
@@ -32,7 +32,7 @@ from dgc_lab.common import LabError
 from dgc_lab.install.launch_env import cores, rank_variables
 from kernels import there, until
 
-# The functions that run on ranks import what they use, like a function of a notebook that is sent to another process.
+# Functions that run on ranks import their own modules, like notebook functions sent to another process.
 
 
 @dataclass
@@ -60,7 +60,7 @@ def count_to(end):
 
 
 def train_until_stopped():
-    """A training loop: a collective in every step, by which the ranks agree on the step to stop at."""
+    """Training loop in which a collective makes the ranks agree on the step to stop at."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -85,12 +85,12 @@ def pids(ranks):
 
 
 def family(process=None):
-    """All processes that a process has started and that are more than zombies."""
+    """Return all descendants of a process except zombies."""
     children = (process or psutil.Process()).children(recursive=True)
     return [child for child in children if is_running(child)]
 
 
-def test_run_gives_results_in_rank_order(two_ranks):
+def test_run_returns_results_in_rank_order(two_ranks):
     offset = 10
     assert two_ranks.run(place) == [(0, 2), (1, 2)]
     assert two_ranks.run(place, extra=5) == [(5, 2), (6, 2)]
@@ -105,7 +105,7 @@ def test_each_rank_gets_its_share_of_the_cores(two_ranks):
     assert two_ranks.run(lambda: os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]) == ["true"] * 2
 
 
-def test_what_keras_alone_would_import_is_left_to_those_who_want_it(two_ranks):
+def test_ranks_do_not_import_optional_keras_dependencies(two_ranks):
     def loaded():
         return [name in sys.modules for name in ("matplotlib", "sklearn")]
 
@@ -114,7 +114,7 @@ def test_what_keras_alone_would_import_is_left_to_those_who_want_it(two_ranks):
     assert two_ranks.run(loaded) == [[True, True]] * 2
 
 
-def test_what_ranks_print_is_printed_here(two_ranks, capsys):
+def test_rank_output_is_printed_in_the_notebook(two_ranks, capsys):
     two_ranks.run(lambda: print("hello\nworld"))
     assert capsys.readouterr().out.splitlines() == [
         "[rank 0] hello",
@@ -124,7 +124,7 @@ def test_what_ranks_print_is_printed_here(two_ranks, capsys):
     ]
 
 
-def test_the_first_rank_is_heard_at_once_and_the_others_after_it(two_ranks, capsys):
+def test_rank_0_prints_live_and_other_ranks_afterwards(two_ranks, capsys):
     def speak():
         import horovod.tensorflow as hvd
 
@@ -138,12 +138,12 @@ def test_the_first_rank_is_heard_at_once_and_the_others_after_it(two_ranks, caps
     assert ("".join(seen) + capsys.readouterr().out).splitlines() == lines
 
 
-def test_stream_gives_every_item_in_order(two_ranks):
+def test_stream_yields_every_item_in_order(two_ranks):
     assert list(two_ranks.stream(count_to, 5000)) == list(count_to(5000))
     assert list(two_ranks.stream(count_to, 0)) == []
 
 
-def test_items_come_while_the_ranks_run(two_ranks):
+def test_items_arrive_while_the_ranks_run(two_ranks):
     def wait_for_stop():
         yield "first"
         while not stop_requested():
@@ -152,20 +152,20 @@ def test_items_come_while_the_ranks_run(two_ranks):
 
     seen = []
     for item in two_ranks.stream(wait_for_stop):
-        seen.append(item)  # the ranks go on only when this item has arrived
+        seen.append(item)  # the ranks continue only after this stop
         two_ranks.request_stop()
     assert seen == ["first", "last"]
 
 
-def test_leaving_the_loop_stops_the_ranks(two_ranks):
+def test_breaking_out_of_the_loop_stops_the_ranks(two_ranks):
     for step in two_ranks.stream(train_until_stopped):
         if step == 20:
             break
-    assert two_ranks.run(stop_requested) == [False, False], "the next call begins without the old request"
+    assert two_ranks.run(stop_requested) == [False, False], "the old stop request must not affect the next call"
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
-ASKED_AGAIN = """
+REPEATED_STOP = """
 import signal, sys
 from dgc_lab.cluster import rank
 
@@ -182,12 +182,12 @@ print(rank.stop_requested())
 
 
 def test_a_stop_may_be_asked_for_while_one_is_taken():
-    """As a reader asks twice within milliseconds; a lock in the handler would be waited for by who holds it."""
-    done = subprocess.run([sys.executable, "-c", ASKED_AGAIN], capture_output=True, text=True, timeout=60)
+    """A reader may send two stops within milliseconds; a lock in the handler would deadlock."""
+    done = subprocess.run([sys.executable, "-c", REPEATED_STOP], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_request_stop_from_another_thread(two_ranks, tmp_path):
+def test_request_stop_works_from_another_thread(two_ranks, tmp_path):
     def run():
         return sum(1 for _ in train_until_stopped() if (tmp_path / "begun").touch() is None)
 
@@ -196,11 +196,11 @@ def test_request_stop_from_another_thread(two_ranks, tmp_path):
     steps = two_ranks.run(run)
     asking.join()
     assert steps[0] == steps[1] > 0
-    two_ranks.request_stop()  # nothing runs: nothing happens
+    two_ranks.request_stop()  # no effect when idle
     assert two_ranks.run(stop_requested) == [False, False]
 
 
-def test_a_second_call_is_told_that_the_ranks_are_busy(two_ranks):
+def test_concurrent_call_is_rejected_as_busy(two_ranks):
     steps = two_ranks.stream(train_until_stopped)
     next(steps)
     with pytest.raises(LabError, match=r"busy with another call. request_stop\(\)"):
@@ -209,21 +209,21 @@ def test_a_second_call_is_told_that_the_ranks_are_busy(two_ranks):
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
-def test_what_waits_to_be_printed_is_bounded(two_ranks, capsys):
+def test_buffered_output_is_bounded(two_ranks, capsys):
     def chatter():
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
         for number in range(400 * hvd.rank()):
             print(number, "x" * 100_000)
-        hvd.allreduce(tf.zeros([]))  # rank 0's part of the call ends with rank 1's
+        hvd.allreduce(tf.zeros([]))  # rank 0 finishes together with rank 1
 
     two_ranks.run(chatter)
     left_out, *lines = capsys.readouterr().out.splitlines()
     assert left_out == "[rank 1] ... what was printed before is left out ..."
     assert lines[-1][:15] == "[rank 1] 399 xx"
-    # A million characters waited; what rank 1's socket still held when rank 0 ended, some 200 KB, came then.
-    assert 900_000 < sum(map(len, lines)) < 1_400_000, "of 40 MB"
+    # A million characters were buffered; rank 1's socket held some 200 KB more when rank 0 ended.
+    assert 900_000 < sum(map(len, lines)) < 1_400_000, "the output of 40 MB must be truncated"
 
 
 def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
@@ -237,23 +237,23 @@ def test_cells_keep_their_variables_on_each_rank(two_ranks, capsys):
     assert list(caught.value.problems) == [1]
     with pytest.raises(RankFailed, match=r"^rank 1 raised NameError") as caught:
         two_ranks.run_cell("if __import__('os').environ['HOROVOD_RANK'] == '1': lost", [0, 0, 1])
-    assert list(caught.value.problems) == [1], "a number that is given twice counts once"
+    assert list(caught.value.problems) == [1], "duplicate rank numbers must count once"
     with pytest.raises(ValueError, match=r"^ranks must name at least one of 0 to 1, got none$"):
         two_ranks.run_cell("kept", [])
     with pytest.raises(SyntaxError):
         two_ranks.run_cell("1 +")
     two_ranks.run_cell("def whole(n):\n    while n < 9:\n        n += 1\n    return n")
-    two_ranks.run_cell("import tensorflow as tf\nint(tf.function(whole)(tf.constant(0)))", [0])  # AutoGraph reads it
+    two_ranks.run_cell("import tensorflow as tf\nint(tf.function(whole)(tf.constant(0)))", [0])  # uses AutoGraph
     assert capsys.readouterr().out == "[rank 0] 9\n"
 
 
-def test_annotations_in_a_cell_are_what_they_are_in_the_notebook(two_ranks, capsys):
+def test_cell_annotations_are_evaluated_as_in_the_notebook(two_ranks, capsys):
     two_ranks.run_cell("def f(x: int): pass\nf.__annotations__", [0])
     assert capsys.readouterr().out == "[rank 0] {'x': <class 'int'>}\n"
 
 
 @pytest.mark.nightly
-def test_what_a_notebook_shows_of_a_failed_cell_says_that_all_were_killed(two_ranks, monkeypatch):
+def test_failed_cell_output_reports_the_killed_ranks(two_ranks, monkeypatch):
     monkeypatch.setattr(two_ranks, "grace", 1)
     cell = "import horovod.tensorflow as hvd\nif hvd.rank() == 0: lost\nhvd.allreduce(__import__('numpy').ones(1))"
     with pytest.raises(magic.CellFailed) as caught:
@@ -264,7 +264,7 @@ def test_what_a_notebook_shows_of_a_failed_cell_says_that_all_were_killed(two_ra
     assert two_ranks.restart().ready
 
 
-def test_the_magics_do_not_hold_the_ranks():
+def test_magics_do_not_keep_the_ranks_alive():
     cells = []
 
     class Ranks:
@@ -281,10 +281,10 @@ def test_the_magics_do_not_hold_the_ranks():
         magics["px"]("1")
 
 
-# What goes wrong on a rank
+# Errors on ranks
 
 
-def test_the_same_error_on_every_rank_leaves_them_usable(two_ranks):
+def test_same_error_on_every_rank_leaves_the_ranks_usable(two_ranks):
     def check():
         raise ValueError("steps must be at least 1, got 0")
 
@@ -296,7 +296,7 @@ def test_the_same_error_on_every_rank_leaves_them_usable(two_ranks):
     assert pids(two_ranks) == before
 
 
-def test_an_error_on_one_rank_names_it_while_the_other_waits_in_a_collective(two_ranks, monkeypatch):
+def test_failing_rank_is_named_when_others_wait_in_a_collective(two_ranks, monkeypatch):
     def fail_on_one():
         import horovod.tensorflow as hvd
         import tensorflow as tf
@@ -316,7 +316,7 @@ def test_an_error_on_one_rank_names_it_while_the_other_waits_in_a_collective(two
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
-def test_an_error_on_one_rank_alone_leaves_them_usable(two_ranks):
+def test_error_on_one_rank_leaves_the_ranks_usable(two_ranks):
     def fail_on_zero():
         import horovod.tensorflow as hvd
 
@@ -329,12 +329,12 @@ def test_an_error_on_one_rank_alone_leaves_them_usable(two_ranks):
     assert pids(two_ranks) == before
 
 
-def test_no_traceback_is_announced_where_there_is_none():
+def test_error_without_traceback_announces_none():
     gone = RemoteError("ProcessDied", "its connection ended", "")
     assert explain({1: gone}, ["rank 0", "rank 1"]) == "rank 1 raised ProcessDied: its connection ended"
 
 
-def test_items_before_an_error_arrive(two_ranks):
+def test_items_before_an_error_are_delivered(two_ranks):
     def fail_late():
         yield from range(100)
         raise ValueError("late")
@@ -346,7 +346,7 @@ def test_items_before_an_error_arrive(two_ranks):
 
 
 @pytest.mark.nightly
-def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
+def test_unpicklable_values_are_explained(two_ranks, monkeypatch):
     with pytest.raises(RankFailed, match=r"TypeError.*cannot pickle"):
         two_ranks.run(threading.Lock)
 
@@ -355,7 +355,7 @@ def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
             yield threading.Lock()
             time.sleep(0.01)
 
-    monkeypatch.setattr(two_ranks, "grace", 1)  # rank 1, whose items nobody asks for, goes on
+    monkeypatch.setattr(two_ranks, "grace", 1)  # rank 1 keeps running: its items are not read
     with pytest.raises(RankFailed, match=r"TypeError.*cannot pickle"):
         list(two_ranks.stream(locks))
     two_ranks.restart()
@@ -364,19 +364,19 @@ def test_what_cannot_travel_is_explained(two_ranks, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypatch):
+def test_slow_reader_does_not_get_stopping_ranks_killed(two_ranks, monkeypatch):
     def flood():
         yield b""
         time.sleep(0.5)
-        yield from [b""] * 40  # one look finds them all, and reading them takes longer than all patience
+        yield from [b""] * 40  # one poll finds them all, and reading them exceeds every time limit
         while not stop_requested():
             yield bytes(10_000)
 
     monkeypatch.setattr(two_ranks, "grace", 1)
     monkeypatch.setattr(calls, "GRACES_FOR_A_SLOW_READER", 4)
-    monkeypatch.setattr(calls, "MESSAGES_PER_POLL", 20)  # and each poll receives twice
+    monkeypatch.setattr(calls, "MESSAGES_PER_POLL", 20)  # each poll receives two batches
     for number, _ in enumerate(two_ranks.stream(flood)):
-        # Some forty can still come of what the connection holds: longer than the grace, shorter than all patience.
+        # The connection can hold some forty more: longer than the grace, shorter than the limit for slow readers.
         time.sleep(2.5 if number == 0 else 0.15 if number <= 40 else 0.04)
         if number == 2:
             two_ranks.request_stop()
@@ -385,7 +385,7 @@ def test_ranks_that_stop_are_not_put_down_for_a_slow_reader(two_ranks, monkeypat
 
 
 @pytest.mark.nightly
-def test_ranks_that_yield_without_end_are_put_down_for_all_that(two_ranks, monkeypatch):
+def test_ranks_that_never_stop_yielding_are_killed(two_ranks, monkeypatch):
     def read_slowly():
         for _ in two_ranks.stream(stubborn):
             two_ranks.request_stop()
@@ -397,7 +397,7 @@ def test_ranks_that_yield_without_end_are_put_down_for_all_that(two_ranks, monke
     assert two_ranks.restart().ready
 
 
-def test_ranks_that_do_not_stop_are_put_down(two_ranks, monkeypatch):
+def test_ranks_that_ignore_a_stop_are_killed(two_ranks, monkeypatch):
     monkeypatch.setattr(two_ranks, "grace", 1)
     steps = two_ranks.stream(stubborn)
     next(steps)
@@ -411,7 +411,7 @@ def test_ranks_that_do_not_stop_are_put_down(two_ranks, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_death_of_an_idle_rank(two_ranks):
+def test_death_of_an_idle_rank_is_reported(two_ranks):
     os.kill(pids(two_ranks)[1], signal.SIGKILL)
     until(lambda: not two_ranks.ready)
     with pytest.raises(RankDied, match=r"rank 1 died.*restart\(\)") as caught:
@@ -437,18 +437,18 @@ def test_death_of_a_rank_in_a_call(two_ranks, victim):
 
 
 @pytest.mark.nightly
-def test_a_function_that_ends_the_process(two_ranks):
+def test_function_that_exits_the_process_is_reported(two_ranks):
     with pytest.raises(RankDied, match=r"ranks? .*died"):
         two_ranks.run(lambda: os._exit(3))
     assert two_ranks.restart().run(total) == [3.0, 3.0]
 
 
 @pytest.mark.nightly
-def test_death_of_the_process_that_the_ranks_were_forked_from(two_ranks):
+def test_death_of_the_host_process_ends_the_ranks(two_ranks):
     found = pids(two_ranks)
     host = psutil.Process(found[0]).parent()
     assert [psutil.Process(pid).parent() for pid in found] == [host, host]
-    assert host.memory_full_info().uss < 30e6, "the ranks alone hold what was imported"
+    assert host.memory_full_info().uss < 30e6, "only the ranks may hold the imported modules"
     host.kill()
     with pytest.raises(RankDied, match=r"ranks? .*died"):
         two_ranks.run(run_until_stopped)
@@ -457,7 +457,7 @@ def test_death_of_the_process_that_the_ranks_were_forked_from(two_ranks):
 
 
 @pytest.mark.nightly
-def test_a_program_that_an_import_runs_is_not_taken_for_a_rank(horovod, tmp_path, monkeypatch):
+def test_subprocess_of_an_import_is_not_mistaken_for_a_rank(horovod, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         'import subprocess, sys\nif "dgc_lab.cluster.host" in sys.orig_argv:\n    subprocess.run(["sleep", "1"])\n'
     )
@@ -478,7 +478,7 @@ def test_a_program_that_an_import_runs_is_not_taken_for_a_rank(horovod, tmp_path
     assert children
 
 
-def test_death_of_a_rank_at_the_start_is_said_at_once(horovod):
+def test_death_during_startup_is_reported_at_once(horovod):
     before, over = set(family()), threading.Event()
 
     def kill_the_first(text):
@@ -486,7 +486,7 @@ def test_death_of_a_rank_at_the_start_is_said_at_once(horovod):
             threading.Thread(target=kill_when_there, daemon=True).start()
 
     def kill_when_there():
-        while not over.wait(0.02):  # what was there once need not be a rank
+        while not over.wait(0.02):  # a process seen once may not be a rank
             for each in ranks():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -500,15 +500,15 @@ def test_death_of_a_rank_at_the_start_is_said_at_once(horovod):
     with pytest.raises(LabError, match=died):
         HorovodRanks(2, progress=kill_the_first).start()
     over.set()
-    assert time.monotonic() - began < 90, "long before the time limit"
+    assert time.monotonic() - began < 90, "the error must come long before the time limit"
     assert set(family()) <= before
 
 
-# Nothing reachable, nothing left
+# Isolation and cleanup
 
 
 def open_sockets(pids):
-    """Sockets that wait for somebody, of these processes, in the network of the process that calls this."""
+    """Return listening or unconnected sockets of `pids`, in the caller's network namespace."""
     return {
         (entry.pid, entry.laddr.ip)
         for entry in psutil.net_connections("inet")
@@ -516,7 +516,7 @@ def open_sockets(pids):
     }
 
 
-def test_everything_listens_on_loopback_only(two_ranks):
+def test_all_sockets_listen_on_loopback_only(two_ranks):
     def look(members):
         yield open_sockets(members)
         yield from train_until_stopped()
@@ -528,15 +528,15 @@ def test_everything_listens_on_loopback_only(two_ranks):
     here = open_sockets([process.pid for process in [psutil.Process(), *family()]])
     steps.close()
     assert {ip for _, ip in inside | here} <= {"127.0.0.1", "::1"}
-    assert {pid for pid, _ in inside} == {members[0]}, "the rendezvous; Gloo is connected, and listens no more"
-    assert {pid for pid, _ in here} <= set(members), "and nothing else does"
+    assert {pid for pid, _ in inside} == {members[0]}, "only the rendezvous may listen: Gloo is connected"
+    assert {pid for pid, _ in here} <= set(members), "other processes have open sockets"
 
 
 @pytest.mark.skipif(
     private_network.unavailable_reason() is not None,
     reason=f"no private network: {private_network.unavailable_reason()}",
 )
-def test_no_port_of_a_rank_can_be_reached_from_outside_nor_the_rendezvous(two_ranks, neighbour):
+def test_rank_and_rendezvous_ports_are_unreachable_from_outside(two_ranks, neighbour):
     def meeting():
         return int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
@@ -551,20 +551,20 @@ def test_no_port_of_a_rank_can_be_reached_from_outside_nor_the_rendezvous(two_ra
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_does_not_find_the_socket_of_the_ranks(two_ranks):
+def test_other_users_cannot_access_the_ranks_socket(two_ranks):
     folder = two_ranks.run(os.getenv, "DGC_LAB_FOLDER")[0]
     assert "socket" in os.listdir(folder)
     assert outside.as_nobody(os.listdir, folder) == "PermissionError"
     assert outside.as_nobody(lambda: socket.socket(socket.AF_UNIX).connect(f"{folder}/socket")) == "PermissionError"
 
 
-def test_the_hosts_own_name_leads_to_the_ranks(two_ranks):
-    """Gloo looks it up for process sets; outside it may lead to an address that the ranks' network does not have."""
+def test_hostname_resolves_to_loopback_on_the_ranks(two_ranks):
+    """Gloo resolves it for process sets; outside, it may be an address missing in the ranks' network."""
     assert two_ranks.run(lambda: socket.gethostbyname(socket.gethostname())) == ["127.0.0.1"] * 2
 
 
 @pytest.mark.nightly
-def test_without_a_private_network_the_ranks_run_and_a_warning_tells(horovod, monkeypatch):
+def test_missing_private_network_causes_a_warning(horovod, monkeypatch):
     monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden here")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -578,7 +578,7 @@ def test_without_a_private_network_the_ranks_run_and_a_warning_tells(horovod, mo
 
 
 @pytest.mark.nightly
-def test_an_error_in_the_block_stops_the_ranks(horovod):
+def test_error_in_a_with_block_stops_the_ranks(horovod):
     with pytest.raises(ZeroDivisionError), HorovodRanks(1, progress=None) as ranks:  # noqa: PT012
         (pid,) = pids(ranks)
         1 / 0  # noqa: B018
@@ -591,18 +591,18 @@ def test_an_error_in_the_block_stops_the_ranks(horovod):
 
 
 @pytest.mark.nightly
-def test_ranks_that_are_forgotten_end(two_ranks):
+def test_garbage_collected_ranks_end(two_ranks):
     ranks = HorovodRanks(1, progress=None).start()
     assert ranks.start() is ranks
     (pid,) = pids(ranks)
-    assert two_ranks.run(total) == [3.0, 3.0], "two jobs side by side"
+    assert two_ranks.run(total) == [3.0, 3.0], "two jobs must run side by side"
     del ranks
     gc.collect()
     assert not there(pid)
     assert two_ranks.run(total) == [3.0, 3.0]
 
 
-# Before a start
+# Startup
 
 
 @pytest.mark.parametrize(
@@ -615,12 +615,12 @@ def test_ranks_that_are_forgotten_end(two_ranks):
         ({"grace": -1}, "grace must be at least 0, got -1"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         HorovodRanks(**arguments)
 
 
-def test_time_limit_warning_and_progress(horovod):
+def test_startup_reports_progress_warning_and_time_limit(horovod):
     before, said = set(family()), []
     ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=said.append)
     with (
@@ -636,14 +636,14 @@ def test_time_limit_warning_and_progress(horovod):
 
 
 @pytest.mark.parametrize("way", ["start", "restart", "__enter__"])
-def test_a_warning_tells_the_line_that_starts_the_ranks(horovod, way):
+def test_warning_points_to_the_line_that_starts_the_ranks(horovod, way):
     ranks = HorovodRanks(cores() + 1, timeout=0.01, progress=None)
-    with pytest.warns(UserWarning, match="ranks share") as told, pytest.raises(LabError):
+    with pytest.warns(UserWarning, match="ranks share") as caught, pytest.raises(LabError):
         getattr(ranks, way)()
-    assert {one.filename for one in told if "ranks share" in str(one.message)} == {__file__}
+    assert {one.filename for one in caught if "ranks share" in str(one.message)} == {__file__}
 
 
-def test_a_program_that_ends_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
+def test_program_that_exits_without_stop_leaves_nothing(horovod, tmp_path, monkeypatch):
     program = """
 import os
 from dgc_lab.cluster import HorovodRanks
@@ -664,7 +664,7 @@ print(*ranks.run(os.getpid))
         (("0.28.1", "2.0.0"), r"built for TensorFlow 2.0.0, but .* is installed. Run: .* build-horovod --force$"),
     ],
 )
-def test_horovod_is_looked_at_before_anything_starts(monkeypatch, state, message):
+def test_horovod_is_checked_before_anything_starts(monkeypatch, state, message):
     monkeypatch.setattr("dgc_lab.install.build_horovod.horovod_state", lambda: state)
     before = set(family())
     with pytest.raises(LabError, match=message):
@@ -672,7 +672,7 @@ def test_horovod_is_looked_at_before_anything_starts(monkeypatch, state, message
     assert set(family()) <= before
 
 
-def test_places_of_ranks_on_several_hosts():
+def test_rank_numbers_on_several_hosts():
     def numbers(hosts, *names):
         return [tuple(int(rank[f"HOROVOD_{name}"]) for name in names) for rank in rank_variables(hosts)]
 
@@ -684,7 +684,7 @@ def test_places_of_ranks_on_several_hosts():
     assert numbers(["a", "b", "a", "b"], "LOCAL_RANK", "CROSS_RANK") == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_places_agree_with_horovods_own_plan(horovod):
+def test_rank_numbers_match_horovods_assignment(horovod):
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
     plan = get_host_assignments(parse_hosts("a:3,b:2,c:1"), 6)
@@ -697,19 +697,19 @@ def test_places_agree_with_horovods_own_plan(horovod):
 # Kills and interrupts
 
 
-BREEDS = "import subprocess, sys\nwhile True: subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
+FORKS_FOREVER = "import subprocess, sys\nwhile True: subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)"
 
 
 @pytest.mark.nightly
-def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
-    """horovodrun's helpers start the ranks' shells, each in a session of its own, maybe at the moment of the kill."""
+def test_killing_a_forking_process_leaves_no_children():
+    """horovodrun's helpers may start rank shells, each in its own session, during the kill."""
     seconds, left = f"600.{os.getpid()}", []
-    for _ in range(8):  # one that is killed without a stop leaves some every third time
-        leader = psutil.Popen([sys.executable, "-c", BREEDS, seconds], start_new_session=True)
+    for _ in range(8):  # killing without stopping first leaves some one time in three
+        leader = psutil.Popen([sys.executable, "-c", FORKS_FOREVER, seconds], start_new_session=True)
         until(lambda leader=leader: len(leader.children()) > 20)
         kill(leader)
         leader.wait()
-        kill(leader)  # harmless when it has ended
+        kill(leader)  # harmless once it has ended
         left += [process for process in psutil.process_iter(["cmdline"]) if seconds in (process.info["cmdline"] or [])]
     for process in left:
         process.kill()
@@ -717,8 +717,8 @@ def test_a_process_that_starts_others_as_it_is_killed_leaves_none():
 
 
 @pytest.mark.nightly
-def test_an_interrupt_that_comes_with_the_handler_is_held_back_too(monkeypatch):
-    """Between the handler's coming and the note of the handler of before, a SIGINT put all ranks down."""
+def test_interrupt_while_installing_the_handler_is_deferred(monkeypatch):
+    """A SIGINT between installing the handler and saving the previous one used to kill all ranks."""
     usual, install, done = signal.getsignal(signal.SIGINT), signal.signal, []
 
     def install_and_interrupt(number, handler):

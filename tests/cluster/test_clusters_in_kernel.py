@@ -1,4 +1,4 @@
-"""Horovod ranks in a real Jupyter kernel: %%px, interrupt, the kernel's exit and its sudden death."""
+"""Horovod ranks in a real Jupyter kernel: %%px, interrupts, kernel exit and kernel crash."""
 
 import os
 import signal
@@ -44,13 +44,13 @@ def warm_kernel(tmp_path_factory):
 
 @pytest.fixture
 def with_ranks(warm_kernel):
-    """A kernel whose ``ranks`` are up, whatever the test before has done to them."""
+    """A kernel with running ``ranks``, restarted if an earlier test ended them."""
     warm_kernel.ok("if 'ranks' not in globals() or not ranks.ready:\n" + textwrap.indent(START, "    "))
     return warm_kernel
 
 
 @pytest.mark.nightly
-def test_px_and_the_cell_run_twice_and_exit(kernel):
+def test_px_rerun_cell_and_kernel_exit(kernel):
     printed = kernel.ok(START)
     assert "2 ranks ready after" in printed.split("\r")[-1]
     cell = "%%px\nimport horovod.tensorflow as hvd\nprint('rank', hvd.rank(), 'of', hvd.size())"
@@ -58,8 +58,8 @@ def test_px_and_the_cell_run_twice_and_exit(kernel):
     assert "rank 0 of 2" in printed
     assert "rank 1 of 2" in printed
     first = set(kernel.seen)
-    assert len(first) >= 3, "their host and two ranks"
-    assert kernel.ok(START)  # the same cell again: new ranks, and the old ones end
+    assert len(first) >= 3, "expected a host and two ranks"
+    assert kernel.ok(START)  # the same cell again: new ranks replace the old ones
     until(lambda: not any(is_running(kernel.seen[pid]) for pid in first))
     printed = kernel.ok(cell)
     assert "rank 1 of 2" in printed
@@ -70,14 +70,14 @@ def test_px_and_the_cell_run_twice_and_exit(kernel):
 
 
 @pytest.mark.nightly
-def test_px_after_stop_says_what_is_wrong(with_ranks):
+def test_px_after_stop_reports_the_cause(with_ranks):
     with_ranks.ok("ranks.stop(); ranks.stop()")
     assert with_ranks.left() == ([], [])
     _, error = with_ranks.run("%px 1")
     assert error == ("LabError", "the ranks are not running. start() starts them")
 
 
-def test_cells_on_all_ranks_and_on_one(with_ranks):
+def test_cells_run_on_all_ranks_or_on_selected_ones(with_ranks):
     printed = with_ranks.ok(
         "%%px\nimport sys\nimport horovod.tensorflow as hvd\nmine = 10 * hvd.rank()\nprint('has')\nmine"
     )
@@ -88,9 +88,9 @@ def test_cells_on_all_ranks_and_on_one(with_ranks):
     )
     assert with_ranks.ok("%px mine") == "[rank 0] 0\n[rank 1] 11\n"
     assert with_ranks.ok("%%px --rank 0,1\nmine + 1;") == ""
-    assert with_ranks.ok("%%px\nfor _ in range(2):\n    mine") == "", "no expression at the end, nothing to show"
+    assert with_ranks.ok("%%px\nfor _ in range(2):\n    mine") == "", "only a trailing expression may be displayed"
     _, error = with_ranks.run("mine")
-    assert error[0] == "NameError", "the ranks' variables are not the notebook's"
+    assert error[0] == "NameError", "ranks' variables must not leak into the notebook"
     for wrong, message in (
         ("%%rank 2\n1", "rank must be a whole number from 0 to 1, got 2"),
         ("%%rank all\n1", "%%rank takes rank numbers, as in %%rank 1 or %%rank 0,2, got 'all'"),
@@ -102,16 +102,16 @@ def test_cells_on_all_ranks_and_on_one(with_ranks):
     with_ranks.ok("print(ranks.run(lambda: None))\nimport keras")
 
 
-def test_an_error_in_a_cell_shows_the_ranks_traceback_and_its_name(with_ranks):
+def test_cell_error_shows_the_ranks_name_and_traceback(with_ranks):
     cell = "%%px\nimport horovod.tensorflow as hvd\ndef share(whole):\n    return whole / hvd.rank()\nshare(2)"
     printed, error = with_ranks.run(cell)
-    assert "[rank 1] 2.0" in printed, "the one that did not fail"
+    assert "[rank 1] 2.0" in printed, "the other rank must print its result"
     assert error[0] == "CellFailed"
     assert "rank 0 raised ZeroDivisionError: division by zero" in error[1]
     shown = with_ranks.traceback
     assert shown.startswith("[rank 0] Traceback")
     assert "return whole / hvd.rank()" in shown
-    assert "dgc_lab" not in shown, "the cell's own lines alone"
+    assert "dgc_lab" not in shown, "the traceback must show only the cell's lines"
     _, error = with_ranks.run("%%px\nfrom nowhere import nothing")
     assert error == ("CellFailed", "every rank raised ModuleNotFoundError: No module named 'nowhere'")
     assert with_ranks.traceback.startswith("[rank 0, rank 1] Traceback")
@@ -120,7 +120,7 @@ def test_an_error_in_a_cell_shows_the_ranks_traceback_and_its_name(with_ranks):
     assert with_ranks.ok("%px share(2) if hvd.rank() else None") == "[rank 1] 2.0\n"
 
 
-def test_an_interrupt_of_a_cell_interrupts_the_ranks_and_keeps_their_variables(with_ranks):
+def test_interrupting_a_cell_keeps_the_ranks_variables(with_ranks):
     cell = "%%px\nimport time\nkept = 1\nprint('begun')\ntime.sleep(100)"
     began = time.monotonic()
     _, error = with_ranks.run(cell, with_ranks.interrupt_at("begun", 0.5))
@@ -133,27 +133,27 @@ def test_an_interrupt_of_a_cell_interrupts_the_ranks_and_keeps_their_variables(w
     assert with_ranks.ok("%px kept") == "[rank 0] 1\n[rank 1] 1\n"
 
 
-def test_death_of_a_rank_in_a_cell_is_told(with_ranks):
+def test_death_of_a_rank_in_a_cell_is_reported(with_ranks):
     _, error = with_ranks.run("%%rank 1\nimport os\nos._exit(1)")
     assert error == ("RankDied", "rank 1 died; the others were stopped. restart() brings all back")
     with_ranks.ok("ranks.restart()")
     assert with_ranks.ok("%px 1") == "[rank 0] 1\n[rank 1] 1\n"
 
 
-def test_interrupt_of_a_call_stops_the_ranks_and_they_stay_usable(with_ranks):
+def test_interrupting_a_call_leaves_the_ranks_usable(with_ranks):
     loop = "for step in ranks.stream(train):\n    if step == 20: print('twenty')"
     _, error = with_ranks.run(loop, with_ranks.interrupt_at("twenty"))
     assert error[0] == "KeyboardInterrupt"
     pids = eval(with_ranks.ok("print(ranks.run(os.getpid))"))
     _, error = with_ranks.run("print('begun')\nranks.run(lambda: list(train()))", with_ranks.interrupt_at("begun"))
     assert error[0] == "KeyboardInterrupt"
-    assert eval(with_ranks.ok("print(ranks.run(os.getpid))")) == pids, "the same processes as before"
+    assert eval(with_ranks.ok("print(ranks.run(os.getpid))")) == pids, "the ranks were restarted"
 
 
 @pytest.mark.nightly
-def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(with_ranks):
+def test_interrupt_kills_ranks_that_do_not_stop(with_ranks):
     pids = eval(with_ranks.ok("ranks.grace = 1\nprint(ranks.run(os.getpid))"))
-    # In the stream, not between two items: a generator that is forgotten cannot raise.
+    # Inside the stream, not between items: a garbage-collected generator cannot raise.
     loop = "steps = ranks.stream(stubborn)\nnext(steps)\nprint('on', flush=True)\nlist(steps)"
     _, error = with_ranks.run(loop, with_ranks.interrupt_at("on", 1))
     assert error[0] == "RankFailed"
@@ -163,17 +163,17 @@ def test_interrupt_of_ranks_that_do_not_stop_puts_them_down(with_ranks):
 
 
 @pytest.mark.nightly
-def test_interrupt_of_a_start_leaves_nothing(kernel):
+def test_interrupted_start_leaves_nothing(kernel):
     begin = START.replace("grace=20)", "grace=20, progress=lambda text: print(text, flush=True))")
     for stage, seconds in (("importing", 0), ("importing", 1.5), ("starting ranks", 0), ("ranks join", 0)):
         while not (error := kernel.run(begin, kernel.interrupt_at(stage, seconds))[1]):
-            kernel.ok("ranks.stop()")  # the start was over before the interrupt came
+            kernel.ok("ranks.stop()")  # startup finished before the interrupt arrived
         assert error[0] == "KeyboardInterrupt", (stage, error)
         until(lambda: kernel.left() == ([], []))
     kernel.ok(START)
 
 
-def test_interrupt_on_a_slow_disk_leaves_nothing(kernel):
+def test_interrupted_start_on_a_slow_disk_leaves_nothing(kernel):
     kernel.ok("""
 import os, time
 

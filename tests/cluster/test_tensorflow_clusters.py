@@ -1,4 +1,4 @@
-"""TensorFlow's parameter servers and mirrored workers beside the notebook, as real processes."""
+"""TensorFlow parameter servers and mirrored workers started from a notebook, as real processes."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ from dgc_lab.install.launch_env import cores
 from kernels import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
-# A worker that comes back meets the coordinator in a moment that a busy machine can make too long for TensorFlow.
+# A restarted worker must reach the coordinator within a time that a busy machine can exceed.
 comes_back = pytest.mark.alone
 
 
@@ -47,7 +47,7 @@ def warm_servers():
 
 @pytest.fixture
 def servers(warm_servers):
-    """Two workers and a parameter server that are up, whatever the test before has done to them."""
+    """Two workers and a parameter server, restarted if an earlier test ended any of them."""
     whole = warm_servers.ready and not warm_servers.run(roles.dead_workers)
     return warm_servers if whole else warm_servers.restart()
 
@@ -65,24 +65,24 @@ def workers(warm_workers):
 
 @pytest.fixture
 def open_network(monkeypatch):
-    """A machine that allows no private network."""
+    """Simulate a machine that allows no private network."""
     monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden here")
 
 
-# Functions that run in the coordinator, or in mirrored workers
+# Functions that run in the coordinator or in mirrored workers
 
 
 def squares(number):
-    """What the workers make of the numbers below it, in their order."""
+    """Let the workers square the numbers below `number`, in order."""
     import tensorflow as tf
 
     square = tf.function(lambda x: x * x)
-    # One after the other: `Dispatcher` says what TensorFlow does where workers begin at once.
+    # One at a time: see `Dispatcher` for what TensorFlow does if workers start at once.
     return [int(roles.coordinator().schedule(square, args=(tf.constant(n),)).fetch()) for n in range(number)]
 
 
 def both_work(seconds=30):
-    """Whether each of two workers takes a function within that time."""
+    """Check that both workers execute a function within `seconds`."""
     import tensorflow as tf
 
     who = tf.function(lambda: tf.distribute.coordinator.experimental_get_current_worker_index())
@@ -109,12 +109,12 @@ def keep_workers_busy():
         try:
             found = float(result.fetch())
         except (tf.errors.UnavailableError, tf.errors.AbortedError):
-            continue  # TensorFlow's: a worker that died when it was done and before it could tell; `Dispatcher` goes on
+            continue  # TensorFlow: a worker died after its work, before replying; `Dispatcher` copes
         yield found
 
 
 def keep_variable_busy():
-    """Updates on the parameter server, which a worker could also make."""
+    """Update a variable on the parameter server until stopped."""
     import tensorflow as tf
 
     with roles.coordinator().strategy.scope():
@@ -131,7 +131,7 @@ def wait_for_stop():
 
 
 def count_aloud(file):
-    """How many were counted until a stop that may come as soon as the file is there."""
+    """Count until stopped, touching `file` to signal that a stop may come."""
     return sum(1 for _ in count_until_stopped() if file.touch() is None)
 
 
@@ -141,14 +141,14 @@ def stubborn():
         yield 1
 
 
-def told(file, function, *arguments):
-    """A function, by a file that is there when it has begun."""
+def touch_and_call(file, function, *arguments):
+    """Touch `file` to signal the start, then call `function`."""
     file.touch()
     return function(*arguments)
 
 
-def when(file, then):
-    """Do something in a thread as soon as a file is there."""
+def when_file_exists(file, then):
+    """Call `then` in a thread as soon as `file` exists."""
     thread = threading.Thread(target=lambda: until(file.exists, 60) or then())
     thread.start()
     return thread
@@ -170,35 +170,35 @@ def reduce_for_ever():
 
 
 def family(process=None):
-    """All processes that a process has started and that are more than zombies."""
+    """Return all descendants of a process except zombies."""
     return [child for child in (process or psutil.Process()).children(recursive=True) if alive(child)]
 
 
 def host():
-    """The process that the newest cluster of this test session was forked from."""
+    """Return the process that the session's newest cluster was forked from."""
     hosts = [p for p in psutil.Process().children() if alive(p) and "dgc_lab.cluster.host" in p.cmdline()]
     return max(hosts, key=lambda process: process.create_time())
 
 
 @contextlib.contextmanager
 def interrupts(*seconds):
-    """SIGINT comes to this process, as by Ctrl-C, so many seconds after the block began, and never after its end."""
+    """Send SIGINT, like Ctrl-C, `seconds` after the block starts and never after its end."""
     timers = [threading.Timer(each, os.kill, (os.getpid(), signal.SIGINT)) for each in seconds]
     try:
         for timer in timers:
             timer.start()
         yield
-    finally:  # a later one would end the whole test session
+    finally:  # a late one would abort the test session
         for timer in timers:
             timer.cancel()
         for timer in filter(threading.Thread.is_alive, timers):
             timer.join()
 
 
-# What a call does
+# Calls
 
 
-def test_run_gives_the_coordinators_result(servers):
+def test_run_returns_the_coordinators_result(servers):
     offset = 10
     assert servers.run(lambda x, y: x + y + offset, 1, y=2) == 13
     assert servers.run(squares, 12) == [n * n for n in range(12)]
@@ -206,13 +206,13 @@ def test_run_gives_the_coordinators_result(servers):
     assert servers.run(lambda: (roles.number_of("worker"), roles.number_of("ps"))) == (2, 1)
 
 
-def test_mirrored_workers_give_results_in_their_order(workers):
+def test_mirrored_workers_return_results_in_worker_order(workers):
     assert workers.run(lambda x: (roles.own_number(), x), 7) == [(0, 7), (1, 7)]
     assert workers.run(lambda: next(reduce_for_ever())) == [2.0, 2.0]
     assert workers.run(lambda: roles.mirrored().num_replicas_in_sync) == [2, 2]
 
 
-def test_stream_gives_every_item_in_order(servers, workers):
+def test_stream_yields_every_item_in_order(servers, workers):
     assert list(servers.stream(lambda: iter(range(5000)))) == list(range(5000))
     assert list(servers.stream(lambda: iter(()))) == []
     items = list(workers.stream(lambda: ((roles.own_number(), n) for n in range(200))))
@@ -220,7 +220,7 @@ def test_stream_gives_every_item_in_order(servers, workers):
         assert [n for who, n in items if who == worker] == list(range(200))
 
 
-def test_large_items_and_results_arrive_whole(servers):
+def test_large_items_and_results_arrive_intact(servers):
     import numpy as np
 
     large = np.arange(5_000_000)
@@ -229,7 +229,7 @@ def test_large_items_and_results_arrive_whole(servers):
     assert [(len(item), int(item[0]), int(item[-1])) for item in items] == [(1_000_000, n, n) for n in range(5)]
 
 
-def test_what_is_printed_there_is_printed_here(servers, workers, capsys):
+def test_remote_output_is_printed_in_the_notebook(servers, workers, capsys):
     servers.run(lambda: print("hello", "world\nagain", end=""))
     assert capsys.readouterr().out == "[coordinator] hello world\n[coordinator] again\n"
 
@@ -245,7 +245,7 @@ def test_what_is_printed_there_is_printed_here(servers, workers, capsys):
     assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] 0", "[worker 1] 1"]
 
 
-def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(servers, tmp_path):
+def test_items_arrive_live_and_any_thread_can_request_a_stop(servers, tmp_path):
     seen = []
     for item in servers.stream(count_until_stopped):
         seen.append(item)
@@ -254,23 +254,23 @@ def test_items_come_while_the_coordinator_runs_and_stop_comes_from_a_thread(serv
             thread.start()
             thread.join()
     assert seen == list(range(1, len(seen) + 1))
-    thread = when(tmp_path / "begun", servers.request_stop)
+    thread = when_file_exists(tmp_path / "begun", servers.request_stop)
     assert servers.run(count_aloud, tmp_path / "begun") > 0
     thread.join()
-    servers.request_stop()  # nothing runs: nothing happens
+    servers.request_stop()  # no effect while idle
     assert servers.run(stop_requested) is False
 
 
-def test_leaving_the_loop_stops_the_coordinator(servers):
+def test_breaking_out_of_the_loop_stops_the_coordinator(servers):
     pid = servers.run(os.getpid)
     for item in servers.stream(keep_workers_busy):
         assert item == 100**3
         break
-    assert servers.run(os.getpid) == pid, "it is free again, and the same process"
+    assert servers.run(os.getpid) == pid, "the coordinator must stay alive and be idle"
     assert servers.run(stop_requested) is False
 
 
-def test_a_second_call_is_told_that_the_servers_are_busy(servers):
+def test_concurrent_call_is_rejected_as_busy(servers):
     items = servers.stream(count_until_stopped)
     next(items)
     with pytest.raises(LabError, match=r"parameter servers are busy with another call. request_stop\(\)"):
@@ -280,14 +280,14 @@ def test_a_second_call_is_told_that_the_servers_are_busy(servers):
 
 
 @pytest.mark.nightly
-def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch):
+def test_stop_does_not_wait_for_an_unread_stream(servers, monkeypatch):
     monkeypatch.setattr(servers, "grace", 100)
     items = servers.stream(lambda: ("x" * 100_000 for _ in count_until_stopped()))
     next(items)
     time.sleep(0.5)  # until the connection is full
     began = time.monotonic()
     servers.stop()
-    assert time.monotonic() - began < 50, "it did not wait for the whole grace"
+    assert time.monotonic() - began < 50, "stop() waited for the whole grace"
     items.close()
     with pytest.raises(LabError, match=r"parameter servers are not running. start\(\) starts them"):
         servers.run(squares, 1)
@@ -297,9 +297,9 @@ def test_stop_does_not_wait_for_a_stream_that_nobody_reads(servers, monkeypatch)
 @pytest.mark.nightly
 def test_stop_from_another_thread_ends_a_call(servers, monkeypatch, tmp_path):
     monkeypatch.setattr(servers, "grace", 1)
-    thread = when(tmp_path / "begun", servers.stop)
+    thread = when_file_exists(tmp_path / "begun", servers.stop)
     with pytest.raises(LabError, match=r"the parameter servers (were stopped. start\(\) starts them|did not stop)"):
-        servers.run(told, tmp_path / "begun", time.sleep, 100)
+        servers.run(touch_and_call, tmp_path / "begun", time.sleep, 100)
     thread.join()
     assert not servers.ready
     assert servers.start().run(squares, 3) == [0, 1, 4]
@@ -308,7 +308,7 @@ def test_stop_from_another_thread_ends_a_call(servers, monkeypatch, tmp_path):
 # Interrupts
 
 
-def test_an_interrupt_stops_a_call_and_the_cluster_stays_usable(servers):
+def test_interrupting_a_call_leaves_the_cluster_usable(servers):
     pid = servers.run(os.getpid)
     for call in (lambda: servers.run(wait_for_stop), lambda: list(servers.stream(keep_workers_busy))):
         with pytest.raises(KeyboardInterrupt), interrupts(0.5):
@@ -317,7 +317,7 @@ def test_an_interrupt_stops_a_call_and_the_cluster_stays_usable(servers):
     assert servers.run(os.getpid) == pid
 
 
-def test_an_interrupt_in_a_large_message_loses_no_step(servers):
+def test_interrupt_in_a_large_message_loses_no_data(servers):
     import numpy as np
 
     def large():
@@ -330,7 +330,7 @@ def test_an_interrupt_in_a_large_message_loses_no_step(servers):
         assert servers.run(squares, 3) == [0, 1, 4]
 
 
-def test_a_second_interrupt_puts_all_down(servers):
+def test_second_interrupt_kills_the_cluster(servers):
     items = servers.stream(stubborn)
     next(items)
     with pytest.raises(KeyboardInterrupt), interrupts(0.5, 2.0):
@@ -341,7 +341,7 @@ def test_a_second_interrupt_puts_all_down(servers):
 
 
 @pytest.mark.nightly
-def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
+def test_function_that_ignores_a_stop_is_killed(servers, monkeypatch):
     monkeypatch.setattr(servers, "grace", 1)
     items = servers.stream(stubborn)
     next(items)
@@ -352,8 +352,8 @@ def test_a_function_that_does_not_stop_is_put_down(servers, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, monkeypatch):
-    """The next call took the outcome of one that nobody knew of, and so did each after it."""
+def test_interrupt_before_a_call_is_recorded_keeps_results_right(servers, monkeypatch):
+    """Each later call used to return the result of the call before it."""
     usual = ProcessGroup.call
 
     def interrupted(group, *arguments):
@@ -369,8 +369,8 @@ def test_an_interrupt_between_a_call_and_its_note_shifts_no_results(servers, mon
     assert servers.run(squares, 2) == [0, 1]
 
 
-def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch, tmp_path):
-    """The thread that asks for it may lose its turn between its look and its signal."""
+def test_late_stop_does_not_affect_the_next_call(servers, monkeypatch, tmp_path):
+    """The requesting thread may be preempted between its check and its signal."""
     usual = ProcessGroup.signal
 
     def signal_late(group, number):
@@ -379,8 +379,8 @@ def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch, tmp_p
         usual(group, number)
 
     monkeypatch.setattr(ProcessGroup, "signal", signal_late)
-    asking = when(tmp_path / "begun", servers.request_stop)
-    servers.run(told, tmp_path / "begun", until, (tmp_path / "asked").exists, 60)
+    asking = when_file_exists(tmp_path / "begun", servers.request_stop)
+    servers.run(touch_and_call, tmp_path / "begun", until, (tmp_path / "asked").exists, 60)
 
     def run_to_the_end():
         end = time.monotonic() + 2
@@ -392,10 +392,10 @@ def test_a_stop_of_one_call_does_not_strike_the_next(servers, monkeypatch, tmp_p
     asking.join()
 
 
-# What goes wrong in a function
+# Errors in functions
 
 
-def test_an_error_is_told_and_leaves_the_cluster_usable(servers):
+def test_error_is_reported_and_leaves_the_cluster_usable(servers):
     def fail_late():
         yield from range(100)
         raise KeyError("no such layer")
@@ -415,7 +415,7 @@ def test_an_error_is_told_and_leaves_the_cluster_usable(servers):
     assert servers.run(os.getpid) == pid
 
 
-def test_an_error_of_a_worker_reaches_the_notebook(servers):
+def test_worker_error_reaches_the_notebook(servers):
     def fail_on_worker():
         import tensorflow as tf
 
@@ -431,7 +431,7 @@ def test_an_error_of_a_worker_reaches_the_notebook(servers):
     assert servers.run(squares, 3) == [0, 1, 4]
 
 
-def test_a_result_that_cannot_be_read_here_puts_all_down(servers):
+def test_unreadable_result_kills_the_cluster(servers):
     class Unreadable:
         def __reduce__(self):
             return int, ("no number",)
@@ -443,7 +443,7 @@ def test_a_result_that_cannot_be_read_here_puts_all_down(servers):
 
 
 @pytest.mark.nightly
-def test_an_error_on_one_mirrored_worker_names_it(workers):
+def test_failing_mirrored_worker_is_named(workers):
     def fail_on_one():
         if roles.own_number() == 1:
             raise ZeroDivisionError("by zero")
@@ -452,7 +452,7 @@ def test_an_error_on_one_mirrored_worker_names_it(workers):
     with pytest.raises(FunctionFailed, match="worker 1 raised ZeroDivisionError: by zero") as caught:
         workers.run(fail_on_one)
     assert list(caught.value.problems) == [1]
-    assert "restart()" in str(caught.value), "the other one waits in its collective"
+    assert "restart()" in str(caught.value), "the other worker still waits in its collective"
     assert workers.restart().run(roles.own_number) == [0, 1]
 
 
@@ -461,7 +461,7 @@ def test_an_error_on_one_mirrored_worker_names_it(workers):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
-def test_death_of_an_idle_process(servers, name):
+def test_death_of_an_idle_process_is_reported(servers, name):
     servers.kill(name)
     assert not servers.ready
     with pytest.raises(ProcessDied, match=rf"{name} died; the others were stopped. restart\(\)") as caught:
@@ -476,7 +476,7 @@ def test_death_of_an_idle_process(servers, name):
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["coordinator", "parameter server 0"])
 @pytest.mark.parametrize("function", [keep_variable_busy, count_until_stopped])
-def test_death_of_a_process_in_a_call(servers, name, function):
+def test_death_of_a_process_in_a_call_is_reported(servers, name, function):
     family_of_host = [host(), *host().children(recursive=True)]
     items = servers.stream(function)
     next(items)
@@ -490,13 +490,13 @@ def test_death_of_a_process_in_a_call(servers, name, function):
 
 
 @pytest.mark.nightly
-def test_a_function_that_ends_the_coordinator(servers):
+def test_function_that_exits_the_coordinator_is_reported(servers):
     with pytest.raises(ProcessDied, match="coordinator died"):
         servers.run(lambda: os._exit(3))
 
 
 @pytest.mark.nightly
-def test_a_crash_is_told_with_its_cause(servers):
+def test_crash_is_reported_with_its_cause(servers):
     with pytest.raises(ProcessDied, match=r"^coordinator died \(Segmentation fault\); the others"):
         servers.run(lambda: os.kill(os.getpid(), signal.SIGSEGV))
     with pytest.raises(LabError, match=r"^coordinator died \(Segmentation fault\)\. restart\(\)"):
@@ -504,7 +504,7 @@ def test_a_crash_is_told_with_its_cause(servers):
 
 
 @pytest.mark.nightly
-def test_death_of_the_host(servers):
+def test_death_of_the_host_ends_the_cluster(servers):
     items = servers.stream(count_until_stopped)
     next(items)
     family_of_host = host().children(recursive=True)
@@ -520,7 +520,7 @@ def test_death_of_the_host(servers):
 
 @pytest.mark.nightly
 @comes_back
-def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
+def test_worker_death_before_connecting_is_reported(servers):
     servers.restart()
     servers.kill("worker 1")
     with pytest.raises(FunctionFailed, match=r"worker 1 died before .* connected to all workers\. restart_worker"):
@@ -531,14 +531,14 @@ def test_a_worker_that_dies_before_the_coordinator_has_met_it(servers):
 
 @pytest.mark.nightly
 @comes_back
-def test_a_killed_worker_is_dead_before_its_host_has_taken_it_away(servers):
+def test_killed_worker_is_dead_before_its_host_reaps_it(servers):
     stopped, killing = host(), threading.Thread(target=servers.kill, args=["worker 1"])
     stopped.suspend()
     try:
         killing.start()
         killing.join(30)
-        assert not killing.is_alive(), "it waits for the host, which may be busy or stopped"
-        assert servers.run(roles.dead_workers) == [1], "a zombie is none that lives"
+        assert not killing.is_alive(), "kill() must not wait for a busy or stopped host"
+        assert servers.run(roles.dead_workers) == [1], "a zombie must count as dead"
     finally:
         stopped.resume()
         killing.join()
@@ -556,8 +556,8 @@ ctypes.CDLL(None).syscall(60, 0)  # exit(2) of the first thread alone
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads that end one by one, as Linux has them")
-def test_a_zombie_has_not_ended_while_its_threads_run(tmp_path, monkeypatch):
-    """It is none of those that live, but holds its port, and who is started in its place cannot have that."""
+def test_zombie_with_running_threads_has_not_ended(tmp_path, monkeypatch):
+    """It is not alive but still holds its port, so a replacement cannot bind it."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     (tmp_path / PIDS).mkdir()
     with contextlib.ExitStack() as end:
@@ -573,12 +573,12 @@ def test_a_zombie_has_not_ended_while_its_threads_run(tmp_path, monkeypatch):
             socket.create_server(("127.0.0.1", port))
         process.kill()
         until(lambda: has_ended(found))
-        assert found.status() == psutil.STATUS_ZOMBIE, "nobody has taken it away"
+        assert found.status() == psutil.STATUS_ZOMBIE, "the zombie must not be reaped yet"
         socket.create_server(("127.0.0.1", port)).close()
 
 
 def hold_port_of_worker_1(held=[]):  # noqa: B006
-    """Once, so that nobody else can have it; the second time let go of it."""
+    """Bind the port so that no other process can; on the second call, release it."""
     if held:
         return held.pop().close()
     address = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1]
@@ -588,8 +588,8 @@ def hold_port_of_worker_1(held=[]):  # noqa: B006
 
 @pytest.mark.nightly
 @comes_back
-def test_a_worker_that_did_not_come_back_is_a_dead_one(servers):
-    """A process without a server was taken for a worker, and training waited for it without end."""
+def test_worker_that_fails_to_restart_counts_as_dead(servers):
+    """A process without a server was mistaken for a worker, and training hung."""
     servers.kill("worker 1")
     servers.run(hold_port_of_worker_1)
     with pytest.raises(LabError, match=r"worker 1 did not come back\. restart\(\) brings all back: .*gRPC server"):
@@ -601,25 +601,25 @@ def test_a_worker_that_did_not_come_back_is_a_dead_one(servers):
 
 
 @comes_back
-def test_the_coordinator_survives_a_worker(servers):
+def test_coordinator_survives_the_death_of_a_worker(servers):
     pid = servers.run(os.getpid)
     assert servers.run(both_work)
     assert servers.run(roles.dead_workers) == []
     servers.kill("worker 1")
     assert servers.ready
     assert servers.run(roles.dead_workers) == [1]
-    assert servers.run(squares, 12) == [n * n for n in range(12)], "the other one does the work"
+    assert servers.run(squares, 12) == [n * n for n in range(12)], "the other worker must do the work"
     servers.restart_worker(1)
     assert servers.run(roles.dead_workers) == []
     assert servers.run(both_work)
-    servers.restart_worker(0)  # one that lives
+    servers.restart_worker(0)  # a live worker
     assert servers.run(both_work)
     assert servers.run(os.getpid) == pid
 
 
 @pytest.mark.nightly
 @comes_back
-def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
+def test_worker_can_restart_during_a_call(servers):
     for seen, item in enumerate(servers.stream(keep_workers_busy)):
         assert item == 100**3
         if seen == 20:
@@ -633,7 +633,7 @@ def test_a_worker_comes_back_in_the_middle_of_a_call(servers):
 
 @pytest.mark.nightly
 @pytest.mark.alone
-def test_death_of_a_mirrored_worker_in_a_collective(workers):
+def test_mirrored_worker_death_in_a_collective_is_reported(workers):
     found = workers.run(os.getpid)
     items = workers.stream(reduce_for_ever)
     assert next(items) == 2.0
@@ -662,18 +662,18 @@ def test_death_of_a_mirrored_worker_in_a_collective(workers):
         ({"grace": -1}, "grace must be at least 0, got -1"),
     ],
 )
-def test_bad_arguments(cluster, arguments, message):
+def test_invalid_arguments_are_rejected(cluster, arguments, message):
     with pytest.raises(ValueError, match=message):
         cluster(**arguments)
 
 
 @pytest.mark.parametrize("ps", [0, 65, True, None])
-def test_bad_number_of_servers(ps):
+def test_invalid_number_of_servers_is_rejected(ps):
     with pytest.raises(ValueError, match=f"ps must be a whole number from 1 to 64, got {ps}"):
         ParameterServers(2, ps)
 
 
-def test_bad_names(servers):
+def test_invalid_process_names_are_rejected(servers):
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 1, got 2"):
         servers.restart_worker(2)
     with pytest.raises(ValueError, match=r"name must be one of .*worker 0, worker 1, coordinator, got 'worker 2'"):
@@ -685,7 +685,7 @@ def test_bad_names(servers):
 
 
 @pytest.mark.parametrize("timeout", [0.1, 2])
-def test_a_start_that_takes_too_long_leaves_nothing(timeout, tmp_path, monkeypatch):
+def test_start_that_times_out_leaves_nothing(timeout, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, said = set(family()), []
     servers = ParameterServers(1, 1, timeout=timeout, progress=said.append)
@@ -700,7 +700,7 @@ def test_a_start_that_takes_too_long_leaves_nothing(timeout, tmp_path, monkeypat
 
 
 @pytest.mark.nightly
-def test_an_interrupt_of_a_start_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_start_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, blocks = set(family()), contextlib.ExitStack()
 
@@ -714,7 +714,7 @@ def test_an_interrupt_of_a_start_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_long_name_of_the_folder_is_explained(tmp_path, monkeypatch):
+def test_too_long_folder_name_is_explained(tmp_path, monkeypatch):
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -723,7 +723,7 @@ def test_a_long_name_of_the_folder_is_explained(tmp_path, monkeypatch):
     assert os.listdir(folder) == []
 
 
-def test_more_workers_than_cores_bring_a_warning(monkeypatch):
+def test_more_workers_than_cores_cause_a_warning(monkeypatch):
     servers = ParameterServers(cores() + 1, 1, timeout=0.01, progress=None)
     with (
         pytest.warns(UserWarning, match=f"{cores() + 1} workers share {cores()} cores"),
@@ -735,7 +735,7 @@ def test_more_workers_than_cores_bring_a_warning(monkeypatch):
 # The network
 
 
-def test_without_a_private_network_consent_is_asked_for(open_network):
+def test_missing_private_network_requires_consent(open_network):
     before = set(family())
     for cluster in (ParameterServers(1, 1, progress=None), MultiWorkerMirrored(1, progress=None)):
         with pytest.raises(LabError, match=r"no private network \(forbidden here\).* reachable=True"):
@@ -744,7 +744,7 @@ def test_without_a_private_network_consent_is_asked_for(open_network):
 
 
 @pytest.mark.nightly
-def test_with_consent_there_is_one_warning_and_the_servers_run(open_network):
+def test_consent_starts_servers_with_one_warning(open_network):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with ParameterServers(1, 1, reachable=True, progress=None) as servers:
@@ -756,8 +756,8 @@ def test_with_consent_there_is_one_warning_and_the_servers_run(open_network):
     assert caught[0].filename == __file__
 
 
-def test_the_addresses_of_the_servers_and_the_users_proxy(monkeypatch):
-    """In a private network all ports are free; a proxy in the environment is not asked for the way to it."""
+def test_servers_use_fixed_addresses_and_ignore_proxies(monkeypatch):
+    """In a private network all ports are free, and proxy variables are ignored."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with ParameterServers(1, 1, progress=None) as servers:
@@ -769,30 +769,30 @@ def test_the_addresses_of_the_servers_and_the_users_proxy(monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.alone  # it looks at what the whole machine listens on
+@pytest.mark.alone  # it inspects all listening ports of the machine
 @pytest.mark.skipif(
     private_network.unavailable_reason() is not None,
     reason=f"no private network: {private_network.unavailable_reason()}",
 )
-def test_no_port_of_a_cluster_can_be_reached_from_outside(servers, neighbour):
+def test_cluster_ports_are_unreachable_from_outside(servers, neighbour):
     servers.run(squares, 3)
     cluster = json.loads(servers.run(os.getenv, "TF_CONFIG"))["cluster"]
     named = {int(address.rpartition(":")[2]) for addresses in cluster.values() for address in addresses}
     ports = servers.run(outside.listening)
     assert len(named) == 4
     assert named <= ports
-    # In the cluster's own network the very same ports do answer, on both loopback addresses.
+    # Inside the cluster's network the same ports answer on both loopback addresses.
     inside = [(address, port) for address in ("127.0.0.1", "::1") for port in sorted(ports)]
     assert servers.run(outside.answering, inside) == inside
     assert servers.run(lambda: list(psutil.net_if_addrs())) == ["lo"]
     outside.assert_nobody_reaches(ports, neighbour)
 
 
-# Nothing left
+# Cleanup
 
 
 @pytest.mark.nightly
-def test_an_error_in_the_block_stops_the_servers():
+def test_error_in_a_with_block_stops_the_servers():
     before = set(family())
     with pytest.raises(ZeroDivisionError), ParameterServers(1, 1, progress=None) as servers:  # noqa: PT012
         assert set(family()) > before
@@ -803,7 +803,7 @@ def test_an_error_in_the_block_stops_the_servers():
 
 
 @pytest.mark.nightly
-def test_servers_that_are_forgotten_end_and_two_clusters_run_side_by_side(servers):
+def test_two_clusters_coexist_and_unreferenced_servers_end(servers):
     before = set(family())
     other = ParameterServers(1, 1, progress=None).start()
     assert other.start() is other
@@ -836,7 +836,7 @@ print(servers.run(twice, 21).number, flush=True)
 
 
 def begin(program, tmp_path):
-    """Start a program and wait until its servers run; gives it, and all processes that it has started."""
+    """Start a program, wait for its servers, and return it with all processes it started."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM + program], env=os.environ | {"TMPDIR": str(tmp_path)}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -848,7 +848,7 @@ def begin(program, tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_program_that_ends_without_stop_leaves_nothing(tmp_path):
+def test_program_that_exits_without_stop_leaves_nothing(tmp_path):
     process, started = begin("items = servers.stream(forever); next(items); sys.stdin.read()", tmp_path)
     _, printed = process.communicate("", timeout=60)
     assert process.returncode == 0
@@ -857,14 +857,14 @@ def test_a_program_that_ends_without_stop_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_program_that_is_killed_leaves_nothing(tmp_path):
+def test_killed_program_leaves_nothing(tmp_path):
     process, started = begin("for _ in servers.stream(forever): pass", tmp_path)
     process.kill()
     process.communicate(timeout=60)
     until(lambda: not any(map(alive, started)) and os.listdir(tmp_path) == [])
 
 
-KILLED_AT_ITS_FOLDER = """
+DIES_AFTER_MKDIR = """
 import os, signal
 from dgc_lab.cluster import ParameterServers
 
@@ -879,17 +879,17 @@ ParameterServers(1, 1, progress=None).start()
 """
 
 
-def test_a_program_that_is_killed_as_it_makes_the_folder_leaves_nothing(tmp_path):
-    """What guards the folder came after it, and a kill between the two left it."""
-    program = [sys.executable, "-c", KILLED_AT_ITS_FOLDER]
+def test_program_killed_while_making_the_folder_leaves_nothing(tmp_path):
+    """The folder was created before its watchdog, so a kill in between left it behind."""
+    program = [sys.executable, "-c", DIES_AFTER_MKDIR]
     done = subprocess.run(program, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
     assert done.returncode == -signal.SIGKILL
-    assert "dgc_lab-" in done.stdout, "it was there"
+    assert "dgc_lab-" in done.stdout, "the folder was never created"
     until(lambda: os.listdir(tmp_path) == [])
 
 
-def test_a_program_and_the_host_that_are_killed_at_once_leave_nothing(tmp_path):
-    """Where memory is short the largest processes are killed: these two, while the host imports TensorFlow."""
+def test_killing_program_and_host_together_leaves_nothing(tmp_path):
+    """When memory runs out, the kernel kills the largest processes: these two, during the import."""
     program = "from dgc_lab.cluster import ParameterServers\nParameterServers(1, 1, progress=None).start()"
     with subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
         this = psutil.Process(process.pid)

@@ -1,7 +1,7 @@
-"""Full starts and stops of a cluster, with a call in each, leave no process, socket, file, thread or descriptor.
+"""Starting and stopping a cluster, with one call each time, leaks no process, socket, file, thread or descriptor.
 
-Each in a program of its own, so that nothing of the test session is counted. They are in a file of their own since
-twenty take minutes: meanwhile no cluster that other tests keep warm takes processor time.
+Each test runs its own program, so resources of the test session are not counted. Twenty starts take minutes; in a file
+of their own they do not share the processor with clusters that other tests keep running.
 """
 
 import subprocess
@@ -11,12 +11,12 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 
-# Two: the second start finds what the first has left. Twenty: what each leaves a little of adds up.
+# Two starts reveal leftovers of the first; twenty reveal small leaks that accumulate.
 times = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
 
 
 @times
-def test_starts_and_stops_of_ranks_leave_nothing(times, horovod, tmp_path, monkeypatch):
+def test_starting_and_stopping_ranks_leaves_nothing(times, horovod, tmp_path, monkeypatch):
     program = """
 import gc, os, psutil, sys, tempfile
 from dgc_lab.cluster import HorovodRanks
@@ -56,7 +56,7 @@ print("clean")
 
 
 @times
-def test_starts_and_stops_of_parameter_servers_leave_nothing(times, tmp_path, monkeypatch):
+def test_starting_and_stopping_servers_leaves_nothing(times, tmp_path, monkeypatch):
     program = """
 import gc, os, psutil, sys, tempfile
 from dgc_lab.cluster import ParameterServers

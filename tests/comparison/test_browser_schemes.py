@@ -1,6 +1,6 @@
-"""Lesson 8's widget in a real JupyterLab in a real Chromium, by mouse and by keyboard.
+"""Lesson 8's widget in JupyterLab and Chromium, by mouse and by keyboard.
 
-In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
+The notebook has this one cell only: the full lesson trains for minutes, and nbval runs it.
 """
 
 import time
@@ -34,14 +34,14 @@ lab"""
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
-def test_the_widget_appears_with_ones_own_scheme(page):
+def test_widget_appears_with_a_custom_scheme(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
     wait_for_message(page, "Press Run to train")
     expect(control(page, "Schemes")).to_have_value("halved")
 
 
-def test_the_knob_writes_the_list(page):
+def test_parameter_control_updates_the_scheme_list(page):
     control(page, "Scheme").select_option("powersgd")
     expect(control(page, "Schemes")).to_have_value("powersgd:rank=2", timeout=30_000)
     fill(page, {"Rank": "1"})
@@ -50,7 +50,7 @@ def test_the_knob_writes_the_list(page):
     expect(control(page, "Schemes")).to_have_value("dense sign signum ef_sign one_bit", timeout=30_000)
 
 
-def test_runs_grow_rows_and_what_saves_them(page):
+def test_runs_add_rows_and_offer_downloads(page):
     fill(page, {"Schemes": "halved sign top_k:ratio=0.01", "Steps": "60", "Seeds": "0, 1"})
     press(page, "Run")
     wait_for_message(page, "Done: 6 rows", 400)
@@ -68,26 +68,26 @@ def test_runs_grow_rows_and_what_saves_them(page):
     expect(widget(page).locator("details pre")).to_contain_text("top_k:ratio=0.01")
 
 
-def test_stop_is_heard_and_keeps_the_rows(page):
+def test_stop_keeps_finished_rows(page):
     fill(page, {"Schemes": "dense", "Steps": "40000", "Seeds": "0"})
     press(page, "Run")
     wait_for_message(page, r"step \d+ of 40000")
     wait_for_pictures(page, 3)
-    asked = time.monotonic()
+    pressed = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped at step")
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - pressed < 5
     assert rows(page).count() == 6
 
 
-def test_a_wrong_value_is_said_in_the_widget(page):
+def test_widget_reports_invalid_values(page):
     fill(page, {"Schemes": "nonsense"})
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("schemes must be one of").wait_for(timeout=60_000)
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
-    control(page, "Scheme").select_option("top_k")  # it has a knob, and so have its neighbours in the list
+def test_every_control_works_by_mouse_and_keyboard(page):
+    control(page, "Scheme").select_option("top_k")  # it and its neighbours in the list have a parameter
     expect(control(page, "Ratio")).to_be_enabled(timeout=30_000)
     change_all_by_mouse(page, widget(page), "lab")
     control(page, "Scheme").select_option("top_k")
@@ -95,9 +95,9 @@ def test_every_control_by_mouse_and_by_keyboard(page):
     change_all_by_keyboard(page, widget(page), "lab")
 
 
-def test_what_it_shows_is_accessible(page):
+def test_widget_is_accessible(page):
     assert not axe_complaints(page)
 
 
-def test_console_is_silent(page):
+def test_console_shows_no_complaints(page):
     assert page.complaints == []

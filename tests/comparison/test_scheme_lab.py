@@ -1,4 +1,4 @@
-"""The widget of lesson 8, driven through its controls, training for real; and the table behind it."""
+"""Lesson 8's widget, driven through its controls with real training, and the comparison table."""
 
 import functools
 import re
@@ -29,7 +29,7 @@ def gathered(gradient, state, context):
 
 @pytest.fixture
 def lab():
-    """A widget with a short run set, stopped at the end whatever the test did."""
+    """Factory for widgets with short runs; stops each of them after the test."""
     made = []
 
     def make(**more):
@@ -42,7 +42,7 @@ def lab():
         assert widget.wait(60)
 
 
-def test_a_run_of_each_scheme_and_seed_grows_a_point(lab):
+def test_each_scheme_and_seed_adds_a_point(lab):
     widget = lab(schemes="dense sign", seeds="0, 1")
     before = picture_of(widget)
     press(widget, "run")
@@ -70,7 +70,7 @@ def test_a_run_of_each_scheme_and_seed_grows_a_point(lab):
     assert "has these rows already" in widget.message.value
 
 
-def test_scheme_knob_list_and_presets_agree(lab):
+def test_scheme_parameter_list_and_presets_agree(lab):
     widget = lab()
     widget.scheme.value = "powersgd"
     assert widget.schemes.value == "powersgd:rank=2"
@@ -87,13 +87,13 @@ def test_scheme_knob_list_and_presets_agree(lab):
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))
-def test_every_preset_can_be_run(lab, preset):
+def test_every_preset_is_valid(lab, preset):
     widget = lab()
     widget.preset.value = preset
     assert len(widget.runs()) == len(widget.schemes.value.split())
 
 
-def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
+def test_custom_schemes_are_listed_and_train(lab, tmp_path):
     widget = lab(mine=[Scheme(whole, name="whole"), Scheme(gathered, name="gather all")], out=tmp_path / "rows.jsonl")
     assert widget.schemes.value == "whole"
     assert widget.scheme.options[:2] == ("whole", "gather_all")
@@ -108,20 +108,20 @@ def test_ones_own_scheme_stands_in_the_list_and_trains(lab, tmp_path):
 
 
 @pytest.mark.nightly
-def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkeypatch):
+def test_two_ranks_train_with_a_scheme_from_a_notebook_cell(lab, two_ranks, monkeypatch):
     asked, stream = [], two_ranks.stream
     monkeypatch.setattr(two_ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
     text = (
         "def typed(gradient, state, _):\n    mean = yield AllReduceMean(0.5 * gradient)\n    return mean, mean, state"
     )
     space = {"AllReduceMean": AllReduceMean, "__name__": "__main__"}
-    exec(text, space)  # as a notebook's cell: the function is in no module that a rank could import
+    exec(text, space)  # like a notebook cell: ranks cannot import the function
     widget = lab(mine=Scheme(space["typed"]), ranks=two_ranks)
     assert widget.workers.disabled
     widget.run()
     assert [row["scheme"] for row in widget.rows] == ["typed"]
     assert widget.rows[0]["workers"] == 2
-    assert [settings.workers for settings in asked] == [2], "on the ranks"
+    assert [settings.workers for settings in asked] == [2], "the run must use the ranks"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_two_real_ranks_train_with_a_scheme_typed_by_hand(lab, two_ranks, monkey
         ("learning_rate", -1, "learning_rate must be"),
     ],
 )
-def test_what_cannot_be_run_is_named(lab, control, value, message):
+def test_invalid_settings_are_reported(lab, control, value, message):
     widget = lab()
     getattr(widget, control).value = value
     press(widget, "run")
@@ -154,12 +154,12 @@ def test_what_cannot_be_run_is_named(lab, control, value, message):
         (Scheme(whole, name="dense"), "got 'dense'"),
     ],
 )
-def test_what_is_no_scheme_of_ones_own_is_named(mine, message):
+def test_invalid_custom_schemes_are_rejected(mine, message):
     with pytest.raises(ValueError, match=message):
         SchemeLab(mine=mine)
 
 
-def test_a_diverging_scheme_is_told_and_the_others_go_on(lab):
+def test_a_diverging_scheme_does_not_stop_the_others(lab):
     def wild(gradient, state, context):
         mean = yield AllReduceMean(gradient * 1e30)
         return mean, gradient, state
@@ -171,7 +171,7 @@ def test_a_diverging_scheme_is_told_and_the_others_go_on(lab):
     assert [row["scheme"] for row in widget.rows] == ["dense"]
 
 
-def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_table_searches_rates_and_resumes(tmp_path, monkeypatch):
     monkeypatch.setitem(STEPS, "digits", 30)
     out, data = tmp_path / "rows.jsonl", load("digits")
 
@@ -190,7 +190,7 @@ def test_the_table_searches_rates_and_goes_on_where_it_was(tmp_path, monkeypatch
     assert line["least"] <= line["accuracy"] <= line["greatest"]
 
 
-def test_rates_of_the_search():
+def test_best_rates_come_from_the_search_seed():
     def row(scheme, rate, accuracy, seed=SEARCH_SEED):
         return {"scheme": scheme, "learning_rate": rate, "accuracy": accuracy, "seed": seed}
 
@@ -199,7 +199,7 @@ def test_rates_of_the_search():
     assert rate_of("nothing like it", "digits") == 0.05
 
 
-def test_a_search_alone_gives_an_empty_table_in_a_terminal_too(capsys):
+def test_search_rows_alone_give_an_empty_table(capsys):
     search = [row for row in scheme_rows("digits") if row["seed"] == SEARCH_SEED]
     assert scheme_table(search).empty
     assert list(scheme_table(search)) == list(scheme_table(scheme_rows("digits")))
@@ -212,39 +212,39 @@ def test_a_search_alone_gives_an_empty_table_in_a_terminal_too(capsys):
     assert "Stopped: 1 of 2 rows finished, kept in rows.jsonl" in capsys.readouterr().err
 
 
-def test_errors_of_a_gradient_of_zeros_are_shares_of_nothing():
+def test_error_table_rejects_a_zero_gradient():
     with pytest.raises(ValueError, match="gradient must have a nonzero element, got only zeros"):
         error_table({"sign": sign()}, np.zeros(4, np.float32), draws=2)
 
 
 @pytest.mark.parametrize("dataset", ["fashion_mnist", "cifar10"])
-def test_data_that_are_in_no_table_begin_with_mnists_rates(dataset):
+def test_other_data_sets_start_with_mnist_learning_rates(dataset):
     ((settings, _),) = SchemeLab(dataset=dataset, schemes="powersgd:rank=2").runs()
     assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist") != rate_of("powersgd:rank=2", "digits")
 
 
-def test_a_points_mark_tells_the_settings_that_it_was_made_with(lab):
+def test_points_keep_the_marker_of_their_settings(lab):
     widget = lab(schemes="dense sign", steps=20)
     widget.learning_rate.value = 0.05
     marks = []
     widget.curves.add_row = lambda sent, accuracy, mark: (marks.append(mark), turn())
 
     def turn():
-        widget.learning_rate.value = 0.1  # while the run goes on
+        widget.learning_rate.value = 0.1  # while the run is in progress
 
     widget.run()
     assert [row["learning_rate"] for row in widget.rows] == [0.05, 0.05]
     assert marks == [0, 0]
 
 
-def test_the_knob_loses_no_digits(lab):
+def test_parameter_control_keeps_all_digits(lab):
     widget = lab()
     for scheme, value, text in (("top_k", 0.01234567, "top_k:ratio=0.01234567"), ("qsgd", 7, "qsgd:levels=7")):
         widget.scheme.value, widget.knob.value = scheme, value
         assert widget.schemes.value == text
 
 
-def test_ones_own_scheme_is_named_once_and_has_a_name(lab, tmp_path):
+def test_custom_schemes_need_unique_names(lab, tmp_path):
     widget = lab(mine=Scheme(functools.partial(whole)))
     assert widget.scheme.options[0] == "mine"
     with pytest.raises(ValueError, match="mine must have new, distinct names"):
@@ -256,14 +256,14 @@ def test_ones_own_scheme_is_named_once_and_has_a_name(lab, tmp_path):
         widget.runs()
 
 
-def test_as_many_workers_as_there_are_ranks(two_ranks):
+def test_workers_must_match_the_ranks(two_ranks):
     with pytest.raises(ValueError, match="workers must be 2, got 3"):
         SchemeLab(ranks=two_ranks, workers=3)
     SchemeLab(ranks=two_ranks, workers=2).close()
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e15, 1e18])
-def test_errors_of_a_gradient_do_not_depend_on_its_size(size):
+def test_relative_errors_are_scale_invariant(size):
     gradient = np.array([3.0, -0.1, 0.2, 0.1])
     one, other = (error_table({"it": ef_sign()}, (by * gradient).astype(np.float32), draws=2) for by in (1.0, size))
     assert other["bias"][0] == pytest.approx(one["bias"][0], rel=1e-4)
@@ -278,33 +278,33 @@ def test_errors_of_a_gradient_do_not_depend_on_its_size(size):
         (qsgd(1), [1e20, -1e19], "gradient must be small enough for it, which returned NaN or infinity"),
     ],
 )
-def test_a_gradient_without_a_bias_is_named(scheme, gradient, message):
+def test_error_table_rejects_nonfinite_gradients(scheme, gradient, message):
     with pytest.raises(ValueError, match=message):
         error_table({"it": scheme}, np.float32(gradient), draws=2)
 
 
 @pytest.mark.parametrize("sent", [(0, 0), (-5, 10), (5, -1)])
-def test_a_message_has_bytes(sent):
+def test_exchange_table_rejects_invalid_byte_counts(sent):
     with pytest.raises(ValueError, match=r"messages\['a'\].* must be"):
         exchange_table({"a": sent}, 1)
 
 
-def test_a_scheme_without_its_ratio_has_the_gallerys(lab):
-    """Left to the run it would be 1, and DGC would send more than whole gradients are."""
+def test_schemes_default_to_the_gallery_ratio(lab):
+    """A run's default ratio is 1, and DGC would then send more than uncompressed gradients."""
     widget = lab(schemes="dense dgc top_k:every=2")
     assert [settings.scheme for settings, _ in widget.runs()] == ["dense", "dgc:ratio=0.01", "top_k:ratio=0.01,every=2"]
 
 
-def test_every_allreduce_of_a_step_has_to_begin():
+def test_every_allreduce_adds_latency():
     sent = message(powersgd(rank=1), "mnist_cnn")
-    assert (sent.allreduces, sent.allgathers) == (2, 0), "metadata join an allreduce"
+    assert (sent.allreduces, sent.allgathers) == (2, 0), "metadata shares an allreduce"
     halves = message(float16(), "mnist_cnn")
-    assert (halves.allreduces, halves.allgathers) == (2, 0), "vectors go whole, and an allreduce has one type"
+    assert (halves.allreduces, halves.allgathers) == (2, 0), "vectors are uncompressed, and an allreduce has one dtype"
     ms = "ms, 1024 workers"
     once, twice = exchange_table({"one": (8, 0), "two": sent._replace(reduced=8, gathered=0)}, 10, (1024,))[ms]
     assert twice == pytest.approx(2 * once, rel=0.01)
 
 
-def test_rows_of_two_data_sets_have_no_mean():
+def test_scheme_table_rejects_mixed_data_sets():
     with pytest.raises(ValueError, match="rows must be from one data set, got digits, mnist"):
         scheme_table(scheme_rows("digits") + scheme_rows("mnist"))

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression: its pure functions by hand, its invariants on simulated workers."""
+"""Deep Gradient Compression: hand-computed examples, and its invariants on simulated workers."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ def gradients(step, worker=0):
 
 
 def train(config, workers=1, steps=6, learning_rate=0.1, same_data=False, **switches):
-    """Weights and compressor after some steps of plain SGD on what the compressor gives out."""
+    """Return weights and compressor after some steps of plain SGD on the compressed updates."""
     config = dataclasses.replace(config, **switches)
     variables = weights()
     compressor = Compressor(config, variables, SimulatedWorkers(workers))
@@ -45,7 +45,7 @@ def train(config, workers=1, steps=6, learning_rate=0.1, same_data=False, **swit
 
 
 def dense_sgd(momentum=0.0, nesterov=False, workers=1, steps=6, learning_rate=0.1, factor=1.0):
-    """The reference, by Keras's own SGD in float32."""
+    """Return the reference weights, trained with Keras SGD in float32."""
     import keras
 
     variables = [keras.Variable(value) for value in weights()]
@@ -80,76 +80,76 @@ def test_nesterov_momentum_by_hand():
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("average", 2.0), ("sum", 0.5)])
-def test_clipping_shares_the_norm_by_convention(reduction, expected):
+def test_clip_norm_per_worker_depends_on_the_reduction(reduction, expected):
     clipped = clip_locally([tf.constant([3.0]), tf.constant([[4.0]])], 1.0, 4, reduction)
     assert float(tf.linalg.global_norm(clipped)) == pytest.approx(expected)
     assert float(clipped[0][0] / clipped[1][0, 0]) == pytest.approx(0.75)
 
 
-def test_clipping_leaves_small_gradients_and_zeros_alone():
+def test_clipping_leaves_small_and_zero_gradients_unchanged():
     small = tf.constant([0.3, 0.4])
     assert_same(clip_locally([small], 1.0, 1), [small])
     assert_same(clip_locally([tf.zeros(3)], 1.0, 1), [np.zeros(3)])
 
 
-def test_a_norm_that_overflows_is_not_taken_for_a_large_gradient():
+def test_clipping_returns_nan_if_the_norm_overflows():
     assert np.isnan(clip_locally([tf.constant([1e20, 1.0])], 1.0, 1)[0]).all()
 
 
-def taken(numbers, ratio, values="float32"):
-    """Indices and values that are sent of a residual, and the residual afterwards."""
+def send_from(numbers, ratio, values="float32"):
+    """Return the indices and values sent from a residual, and the residual afterwards."""
     context = StepContext((len(numbers),), tf.constant([0, 0]), tf.constant([0, 0]), 1, value_type=values)
     residual, nothing = tf.constant(numbers, tf.float32), tf.zeros([len(numbers)])
-    indices, sent, [stays] = accumulate_and_select(nothing, (residual,), Rule(ratio, "exact"), context)
-    return indices.numpy(), sent.numpy(), stays.numpy()
+    indices, sent, [remaining] = accumulate_and_select(nothing, (residual,), Rule(ratio, "exact"), context)
+    return indices.numpy(), sent.numpy(), remaining.numpy()
 
 
-floats = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # TensorFlow may take those for zero
+floats = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # TensorFlow may flush subnormals to zero
 
 
 @given(st.lists(floats, min_size=1, max_size=40), st.sampled_from([0.0, 0.001, 0.1, 0.5, 1.0]))
-def test_what_is_sent_and_what_stays_add_up_to_the_residual(numbers, ratio):
+def test_sent_values_and_new_residual_sum_to_the_old_residual(numbers, ratio):
     for values in ("float32", "float16"):
-        indices, sent, stays = taken(numbers, ratio, values)
-        back = stays.copy()
+        indices, sent, remaining = send_from(numbers, ratio, values)
+        back = remaining.copy()
         back[indices] += sent
         np.testing.assert_array_equal(back, np.float32(numbers))
         np.testing.assert_array_equal(sent.astype(values), sent)
         if values == "float32":
-            assert not np.any(stays[indices])
+            assert not np.any(remaining[indices])
 
 
 @pytest.mark.parametrize(
     "numbers", [[0.0] * 5, [2.0] * 5, [1.0], [1.0, -1.0, 1.0], [np.inf, 1.0, -np.inf], [0.5, 1e-45, -0.0]]
 )
-def test_ties_zeros_one_element_and_infinity_are_sent_once_or_kept(numbers):
-    indices, sent, stays = taken(numbers, 0.3)
-    for place, number in enumerate(numbers):
-        if place in indices:
-            assert not np.isfinite(number) or stays[place] == 0
-            assert sent[indices.tolist().index(place)] == number
+def test_edge_case_values_are_either_sent_or_kept(numbers):
+    indices, sent, remaining = send_from(numbers, 0.3)
+    for position, number in enumerate(numbers):
+        if position in indices:
+            assert not np.isfinite(number) or remaining[position] == 0
+            assert sent[indices.tolist().index(position)] == number
         else:
-            assert stays[place] == (number if abs(number) > 1e-38 else 0)  # TensorFlow flushes subnormals to zero
+            assert remaining[position] == (number if abs(number) > 1e-38 else 0)  # TensorFlow flushes subnormals
 
 
-def test_values_beyond_float16_are_sent_as_its_largest():
-    _, sent, stays = taken([1e6, -2.0], 1.0, "float16")
+def test_values_beyond_float16_are_sent_as_its_maximum():
+    _, sent, remaining = send_from([1e6, -2.0], 1.0, "float16")
     assert sent.tolist() == [65504.0, -2.0]
-    assert stays.tolist() == [1e6 - 65504.0, 0.0]
+    assert remaining.tolist() == [1e6 - 65504.0, 0.0]
 
 
-def test_resnet_50_shrinks_277_fold():
-    """The paper's sizes: 97.49 MB dense, 0.352 MB at 0.1 % with 4 bytes a value, 2 bytes a run of zeros."""
+def test_resnet_50_is_compressed_277_fold():
+    """The paper's sizes: 97.49 MB dense, 0.352 MB at 0.1 % with 4 bytes per value, 2 bytes per run of zeros."""
     shapes = resnet_50()
     assert sum(np.prod(shape) for shape in shapes) == 25_557_032
     assert sum(shape[0] for shape in shapes if len(shape) == 1) == 54_120
     config = DGCConfig(ratio=0.001, dense_below=0, indices="run_lengths")
     compressed, dense = payload_bytes(shapes, config)
     assert round(dense / 2**20, 2) == 97.49
-    # k is rounded up in each of the 54 tensors, which the published figure leaves out: 180 bytes, and 8 of header.
+    # The published figure ignores that k is rounded up in each of the 54 tensors (180 bytes), and the 8-byte header.
     assert compressed / 2**20 == pytest.approx(0.352, abs=0.0006)
     assert round(dense / compressed) == 277
-    # The message itself: every 1000th element of each tensor that is sent in part.
+    # The message itself: every 1000th element of each compressed tensor.
     sizes = [int(np.prod(shape)) for shape in shapes if len(shape) > 1]
     starts = np.cumsum(sizes) - sizes
     indices = tf.concat([start + tf.range(0, size, 1000) for start, size in zip(starts, sizes, strict=True)], 0)
@@ -159,7 +159,7 @@ def test_resnet_50_shrinks_277_fold():
 
 
 def resnet_50():
-    """Shapes of the parameters of ResNet-50: convolutions without bias, batch norm, a dense layer."""
+    """Return ResNet-50's parameter shapes: convolutions without bias, batch norm, a dense layer."""
     shapes = []
 
     def convolution(size, inputs, outputs):
@@ -206,7 +206,7 @@ def resnet_50():
         ({"warm_up": 0.25}, "warm_up must be a sequence of ratios, got 0.25"),
     ],
 )
-def test_bad_switches_are_named(switches, message):
+def test_invalid_config_values_are_rejected(switches, message):
     with pytest.raises(ValueError, match=message):
         DGCConfig(**switches)
 
@@ -227,8 +227,8 @@ def test_compressor_follows_the_warm_up():
     config = DGCConfig(ratio=0.01, warm_up=(1.0, 0.1), warm_up_steps=2, rule="exact", dense_below=0)
     compressor = Compressor(config, weights(), OneWorker())
     step = tf.function(lambda number: compressor([[g * (1.0 + number) for g in gradients(0)]])[1])
-    kept = [int(step(tf.constant(float(number))).num_sent[0]) for number in range(6)]
-    assert kept == [2000, 2000, 200, 200, 20, 20]
+    num_sent = [int(step(tf.constant(float(number))).num_sent[0]) for number in range(6)]
+    assert num_sent == [2000, 2000, 200, 200, 20, 20]
 
 
 # Invariants of dgc.md -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_compressor_follows_the_warm_up():
 
 @pytest.mark.parametrize("values", ["float32", "float16"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_1_everything_added_was_sent_or_is_left(workers, values):
+def test_1_sent_values_and_residuals_sum_to_the_gradients(workers, values):
     variables, compressor = weights(), None
     config = dataclasses.replace(EXACT, momentum=0.0, values=values, dense_vectors=False)
     compressor = Compressor(config, variables, SimulatedWorkers(workers))
@@ -258,18 +258,18 @@ def test_1_everything_added_was_sent_or_is_left(workers, values):
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_2_ratio_1_without_factor_masking_is_dense_momentum_sgd(nesterov, workers):
+def test_2_ratio_1_without_factor_masking_is_momentum_sgd(nesterov, workers):
     found, _ = train(EXACT, workers, ratio=1.0, nesterov=nesterov, factor_masking=False)
     assert_close(found, dense_sgd(0.9, nesterov, workers))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_3_where_everything_is_sent_factor_masking_leaves_the_momentum(nesterov):
+def test_3_factor_masking_keeps_momentum_at_ratio_1(nesterov):
     found, _ = train(EXACT, ratio=1.0, nesterov=nesterov, dense_vectors=False)
     assert_close(found, dense_sgd(0.9, nesterov))
 
 
-def test_4_without_momentum_it_is_gradient_dropping():
+def test_4_without_momentum_dgc_is_gradient_dropping():
     found, compressor = train(EXACT, momentum=0.0, dense_vectors=False)
     residuals = [np.zeros(shape, np.float32) for shape in SHAPES]
     expected = [np.array(value) for value in weights()]
@@ -284,32 +284,32 @@ def test_4_without_momentum_it_is_gradient_dropping():
 
 
 @pytest.mark.parametrize("rule", ["exact", "sampled", "hierarchical"])
-def test_5_workers_with_the_same_data_are_one_worker(rule, monkeypatch):
-    monkeypatch.setitem(globals(), "SHAPES", [(130, 90), (50,), (3, 30)])  # one large enough for a sample
+def test_5_workers_with_the_same_data_match_one_worker(rule, monkeypatch):
+    monkeypatch.setitem(globals(), "SHAPES", [(130, 90), (50,), (3, 30)])  # the first is large enough to be sampled
     one, _ = train(EXACT, 1, rule=rule)
     three, _ = train(EXACT, 4, same_data=True, rule=rule)
     assert_close(three, one)
 
 
-def test_8_reported_bytes_are_those_handed_to_the_collectives():
+def test_8_reported_bytes_match_the_collectives():
     for (values, indices), ratio in itertools.product(FORMATS, (0.05, 0.6, 1.0)):
         communicator = Counting(2)
         config = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
         compressor = Compressor(config, weights(), communicator)
         rows = tf.IndexedSlices(tf.ones([2, 30]), tf.constant([1, 1]), tf.constant([3, 30]))
         _, report = compressor([[*gradients(0, worker)[:2], rows] for worker in range(2)])
-        assert 2 * int(report.allreduce_bytes + report.allgather_bytes) == communicator.handed
-        assert compressor.bytes_sent.numpy().sum() * 2 == communicator.handed
+        assert 2 * int(report.allreduce_bytes + report.allgather_bytes) == communicator.total
+        assert compressor.bytes_sent.numpy().sum() * 2 == communicator.total
         assert report.num_sent.numpy().tolist() == [round(ratio * 2000), 50, 30]
 
 
 class Counting(SimulatedWorkers):
-    """Counts the bytes of all workers, and the collectives."""
+    """Counts collectives, and the bytes that all workers send."""
 
-    handed = calls = 0
+    total = calls = 0
 
     def _count(self, tensors):
-        self.handed += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
+        self.total += sum(len(tensor.numpy().tobytes()) for tensor in tensors)
         self.calls += 1
 
     def allreduce(self, groups, name=None):
@@ -324,16 +324,16 @@ class Counting(SimulatedWorkers):
 @pytest.mark.parametrize(("values", "indices"), FORMATS)
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.2, 0.6, 1.0])
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_bytes_foreseen_are_bytes_sent_in_one_collective(workers, ratio, values, indices):
+def test_predicted_bytes_are_sent_in_one_collective(workers, ratio, values, indices):
     communicator = Counting(workers)
     config = dataclasses.replace(EXACT, values=values, indices=indices, ratio=ratio)
     _, report = Compressor(config, weights(), communicator)([gradients(0, worker) for worker in range(workers)])
     assert communicator.calls == 1
     expected = payload_bytes(SHAPES, config, workers)[0]
-    assert communicator.handed == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
+    assert communicator.total == workers * expected == workers * int(report.allreduce_bytes + report.allgather_bytes)
 
 
-def test_long_tensors_that_are_sent_whole_are_added_up_beside_the_message():
+def test_long_uncompressed_tensors_are_allreduced_separately():
     shapes, config = [(40, 50), (9000,)], EXACT
     for workers, calls in ((2, 1), (4, 2)):
         communicator = Counting(workers)
@@ -341,14 +341,14 @@ def test_long_tensors_that_are_sent_whole_are_added_up_beside_the_message():
         every = [[tf.random.stateless_normal(shape, (0, worker)) for shape in shapes] for worker in range(workers)]
         updates, report = compressor(every)
         assert communicator.calls == calls
-        assert communicator.handed == workers * payload_bytes(shapes, config, workers)[0]
+        assert communicator.total == workers * payload_bytes(shapes, config, workers)[0]
         assert int(report.allreduce_bytes) == (0 if workers == 2 else 4 * 9000)
         np.testing.assert_allclose(updates[1], np.mean([own[1] for own in every], axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("values", ["float32", "float16"])
-def test_indices_and_run_lengths_train_alike(values):
-    """Far apart, too: of 200 000 elements single ones are sent, and entries are put in between."""
+def test_indices_and_run_lengths_give_the_same_training(values):
+    """Also for gaps too long for one run: a few of 200 000 elements are sent, with padding entries between them."""
     results = []
     for indices in ("int32", "run_lengths"):
         variables = [tf.Variable(tf.zeros([2, 100_000])), tf.Variable(tf.zeros([300, 5]))]
@@ -363,18 +363,18 @@ def test_indices_and_run_lengths_train_alike(values):
     assert np.count_nonzero(results[0][0]) >= 8
 
 
-def test_what_workers_tell_reaches_all_with_the_gradients():
+def test_metadata_travels_with_the_gradients():
     for ratio in (0.01, 1.0, tf.constant(0.01, tf.float64)):
         communicator = Counting(3)
-        told = [tf.constant([worker + 0.5, -worker]) for worker in range(3)]
+        metadata = [tf.constant([worker + 0.5, -worker]) for worker in range(3)]
         compressor = Compressor(EXACT, weights(), communicator)
-        _, report = compressor([gradients(0, worker) for worker in range(3)], ratio, told)
+        _, report = compressor([gradients(0, worker) for worker in range(3)], ratio, metadata)
         assert report.metadata.numpy().tolist() == [[0.5, 0], [1.5, -1], [2.5, -2]]
         assert communicator.calls == 1
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_other_types_of_variables_travel_as_float32_and_keep_their_type(dtype):
+def test_other_dtypes_are_sent_as_float32_and_restored(dtype):
     variables = [tf.Variable(tf.cast(weight, dtype)) for weight in weights()]
     compressor = Compressor(dataclasses.replace(EXACT, ratio=0.1, momentum=0.0), variables, OneWorker())
     every = [tf.cast(g, dtype) / 3 for g in gradients(0)]
@@ -387,7 +387,7 @@ def test_other_types_of_variables_travel_as_float32_and_keep_their_type(dtype):
     assert 0 < np.count_nonzero(tf.cast(updates[0], tf.float32)) < 300
 
 
-def test_9_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+def test_9_a_resumed_run_matches_an_uninterrupted_run(tmp_path):
     whole, compressor = train(EXACT, 2, steps=6)
     variables, before = train(EXACT, 2, steps=3)
     tf.train.Checkpoint(compressor=before, weights=variables).write(str(tmp_path / "state"))
@@ -405,13 +405,13 @@ def test_9_a_resumed_run_is_the_uninterrupted_one(tmp_path):
 # Switches, one by one -----------------------------------------------------------------------------------------------
 
 
-def test_dropping_keeps_no_residual():
+def test_masking_keeps_no_residual():
     _, compressor = train(DGCConfig(0.1, **MASKING))
     assert compressor.residuals() == [None] * 3
 
 
-def test_without_momentum_correction_the_average_gets_the_momentum():
-    """The paper's eq. 5: momentum on the averaged sparse update."""
+def test_without_correction_momentum_applies_to_the_average():
+    """Equation 5 of the paper: momentum on the averaged sparse update."""
     found, _ = train(DGCConfig(0.1, rule="exact", **MASKING), 2)
     expected, velocity = [np.array(w) for w in weights()], [np.zeros(shape, np.float32) for shape in SHAPES]
     for step in range(6):
@@ -422,7 +422,7 @@ def test_without_momentum_correction_the_average_gets_the_momentum():
     assert_close(found, expected)
 
 
-def test_factor_masking_clears_the_velocity_where_it_sent():
+def test_factor_masking_clears_velocity_of_sent_elements():
     for factor_masking in (True, False):
         variables = weights()
         compressor = Compressor(dataclasses.replace(EXACT, factor_masking=factor_masking), variables, OneWorker())
@@ -433,18 +433,18 @@ def test_factor_masking_clears_the_velocity_where_it_sent():
         assert not np.any(compressor.residuals(0)[0].numpy()[sent])
 
 
-def test_weight_decay_is_in_the_gradient_before_it_is_accumulated():
+def test_weight_decay_is_added_before_accumulation():
     variables = weights()
     compressor = Compressor(dataclasses.replace(EXACT, weight_decay=0.5), variables, OneWorker())
     compressor([[tf.zeros(shape) for shape in SHAPES]])
     updates_and_rest = compressor.velocities(0)[0] - 0.5 * variables[0]
     kept = np.array(compressor.residuals(0)[0]) != 0
-    assert kept.sum() == kept.size - 20, "all but what was sent"
+    assert kept.sum() == kept.size - 20, "every unsent element has a residual"
     np.testing.assert_allclose(np.array(updates_and_rest)[kept], 0, atol=1e-7)
 
 
-def test_the_two_reductions_give_the_same_update():
-    """The worker's mean, averaged, and its share, summed; divided by the number of workers once."""
+def test_both_reductions_give_the_same_update():
+    """Averaging the workers' means equals summing their shares."""
     results = []
     for reduction, factor in (("average", 1.0), ("sum", 0.5)):
         config = dataclasses.replace(EXACT, reduction=reduction, clip_norm=1.0, weight_decay=0.1)
@@ -455,7 +455,7 @@ def test_the_two_reductions_give_the_same_update():
     assert_close(*results)
 
 
-def test_small_tensors_and_vectors_are_sent_whole():
+def test_small_tensors_and_vectors_are_sent_uncompressed():
     compressor = Compressor(DGCConfig(ratio=0.01, dense_below=100), weights(), OneWorker())
     assert compressor.parts.uncompressed == [1, 2]
     _, report = compressor([gradients(0)])
@@ -463,13 +463,13 @@ def test_small_tensors_and_vectors_are_sent_whole():
     assert [int(report.allreduce_bytes), int(report.allgather_bytes)] == [0, 8 + 8 * 20 + 4 * 140]
 
 
-def test_whole_tensors_get_ordinary_momentum():
+def test_uncompressed_tensors_get_ordinary_momentum():
     found, _ = train(EXACT, 2, dense_below=10**6)
     assert_close(found, dense_sgd(0.9, workers=2))
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_rows_stay_rows_and_duplicates_are_merged(traced):
+def test_row_gradients_stay_rows_and_duplicates_are_merged(traced):
     table = tf.Variable(tf.zeros([6, 2]))
     compressor = Compressor(dataclasses.replace(EXACT, momentum=0.5), [table], SimulatedWorkers(2))
 
@@ -497,7 +497,7 @@ def test_a_variable_without_a_gradient_gets_no_update():
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, clip_norm):
+def test_a_non_finite_gradient_raises_and_changes_nothing(traced, bad, clip_norm):
     compressor = Compressor(
         dataclasses.replace(EXACT, clip_norm=clip_norm),
         weights(),
@@ -506,10 +506,10 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, 
     )
     compressor([gradients(0, 0), gradients(0, 1)])
     before = [variable.numpy() for variable in (*compressor.state, *compressor.trained)]
-    poison_with_nan = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
+    poisoned = [*gradients(1, 1)[:2], tf.tensor_scatter_nd_update(gradients(1, 1)[2], [[1, 2]], [bad])]
 
     def step():
-        return compressor.train([gradients(1, 0), poison_with_nan], 0.1)
+        return compressor.train([gradients(1, 0), poisoned], 0.1)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*logits.* on worker 1 holds NaN or inf"):
         (tf.function(step) if traced else step)()
@@ -519,8 +519,8 @@ def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(traced, bad, 
 @pytest.mark.nightly_except("False-config0", "True-config1")
 @pytest.mark.parametrize("config", [EXACT, dataclasses.replace(EXACT, values="float16"), DGCConfig(0.01, **MASKING)])
 @pytest.mark.parametrize("traced", [False, True])
-def test_training_in_one_call_is_taking_the_updates_off_the_weights(config, traced):
-    """By entries, by whole tensors, and by rows; whether by entries is known beforehand, or by the ratio's value."""
+def test_train_is_the_same_as_subtracting_the_updates(config, traced):
+    """Covers sparse, dense and row updates; the ratio is a Python number or a tensor."""
     for workers, ratio in itertools.product((1, 2), (0.01, 1.0, tf.constant(0.01, tf.float64))):
         every = [[*gradients(0, worker)[:2], None] for worker in range(workers)]
         for own in every:
@@ -537,7 +537,7 @@ def test_training_in_one_call_is_taking_the_updates_off_the_weights(config, trac
             np.testing.assert_allclose(weight, same, rtol=0, atol=1e-6 if workers > 1 else 0)
 
 
-def test_a_norm_that_overflows_is_told_and_changes_nothing():
+def test_an_overflowing_norm_raises_and_changes_nothing():
     compressor = Compressor(
         dataclasses.replace(EXACT, clip_norm=1.0), weights(), OneWorker(), ["kernel", "bias", "logits"]
     )
@@ -547,7 +547,7 @@ def test_a_norm_that_overflows_is_told_and_changes_nothing():
     assert_same(compressor.state, before)
 
 
-def test_traced_and_eager_steps_are_the_same():
+def test_traced_and_eager_steps_agree():
     masking = DGCConfig(0.05, scope="first", **MASKING)
     for config in (EXACT, DGCConfig(ratio=0.01), masking, DGCConfig(ratio=0.01, values="float16")):
         eager, traced = Compressor(config, weights(), OneWorker()), Compressor(config, weights(), OneWorker())
@@ -557,8 +557,8 @@ def test_traced_and_eager_steps_are_the_same():
             assert_close(other, one, tolerance=1e-7)
 
 
-def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
-    """Half of the elements of two workers: whole tensors with zeros; a little less: values and indices."""
+def test_allreduce_is_used_once_ratio_times_workers_reaches_1():
+    """At ratio 0.5, two workers exchange dense masked tensors; just below, values and indices."""
     for values in (0.49, 0.5):
         compressor = Compressor(dataclasses.replace(EXACT, ratio=values), weights(), SimulatedWorkers(2))
         every = [gradients(0, worker) for worker in range(2)]
@@ -566,9 +566,9 @@ def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
         for i in (0, 2):
             expected = 0
             for own, residuals in zip(every, map(compressor.residuals, range(2)), strict=True):
-                keeps = np.abs(own[i]) >= exact_threshold(own[i], values)
-                np.testing.assert_array_equal(residuals[i], np.where(keeps, 0, own[i]))
-                expected = expected + np.where(keeps, own[i], 0) / 2
+                selected = np.abs(own[i]) >= exact_threshold(own[i], values)
+                np.testing.assert_array_equal(residuals[i], np.where(selected, 0, own[i]))
+                expected = expected + np.where(selected, own[i], 0) / 2
             np.testing.assert_allclose(updates[i], expected, rtol=1e-6)
         assert (int(report.allgather_bytes) == 0) == (values == 0.5)
         assert report.num_sent.numpy()[0] == round(2000 * values)
@@ -583,8 +583,8 @@ def test_from_ratio_times_workers_1_on_the_same_elements_go_by_allreduce():
         ({"switch_to_dense": False}, [False] * 5),
     ],
 )
-def test_the_warm_up_travels_by_what_is_shorter_for_four_workers(switches, by_allreduce):
-    """By allreduce where ratio x workers x bytes of an entry is 8 or more."""
+def test_warm_up_uses_the_cheaper_collective_for_four_workers(switches, by_allreduce):
+    """Tensors go by allreduce if ratio x workers x bytes per entry is at least 8."""
     config = DGCConfig(ratio=0.01, rule="exact", warm_up=(1.0, 0.4, 0.25, 0.1), warm_up_steps=1, dense_below=0)
     config = dataclasses.replace(config, dense_vectors=False, **switches)
     compressor = Compressor(config, weights(), SimulatedWorkers(4))
@@ -596,7 +596,7 @@ def test_the_warm_up_travels_by_what_is_shorter_for_four_workers(switches, by_al
         assert int(report.allreduce_bytes + report.allgather_bytes) == payload_bytes(SHAPES, now, workers=4)[0]
 
 
-def test_the_switch_to_dense_changes_the_way_and_not_the_update():
+def test_the_switch_to_dense_does_not_change_the_update():
     found = [train(EXACT, 4, warm_up=(1.0, 0.5), warm_up_steps=2, switch_to_dense=on) for on in (True, False)]
     assert_close(found[0][0], found[1][0])
     assert_close(found[0][1].state, found[1][1].state)
@@ -613,8 +613,8 @@ def test_one_traced_step_serves_every_ratio():
         traces.append(ratio)
         return compressor([gradients(0)], ratio)[1].num_sent
 
-    kept = [int(step(tf.constant(ratio, tf.float64))[0]) for ratio in (1.0, 0.5, 0.01, 0.0)]
-    assert kept == [2000, 1000, 20, 0]
+    num_sent = [int(step(tf.constant(ratio, tf.float64))[0]) for ratio in (1.0, 0.5, 0.01, 0.0)]
+    assert num_sent == [2000, 1000, 20, 0]
     assert len(traces) == 1
 
 
@@ -622,6 +622,6 @@ def test_one_traced_step_serves_every_ratio():
     "workers",
     [0, -1, 257, 1.5, True],
 )
-def test_impossible_numbers_of_workers(workers):
+def test_invalid_numbers_of_workers_are_rejected(workers):
     with pytest.raises(ValueError, match=f"workers must be a whole number from 1 to 256, got {workers}"):
         SimulatedWorkers(workers)

@@ -1,4 +1,4 @@
-"""Rules at their limits, and documented defaults: cases in which mutants had survived (make mutants)."""
+"""Boundary cases and documented defaults: code whose mutants had survived (make mutants)."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ from dgc_lab.distributed import OneWorker, RanksDisagree, SimulatedWorkers
 
 @pytest.fixture(params=[True, False], ids=["C++", "TensorFlow"])
 def implementation(request, monkeypatch):
-    """Run the test in C++, and then with TensorFlow's own operations."""
+    """Run the test with the C++ operations, then with TensorFlow operations."""
     monkeypatch.setattr(native, "enabled", request.param)
     return request.param
 
@@ -44,7 +44,7 @@ def context_of(sizes, values="float32"):
     return StepContext(sizes, tf.constant([0, 0]), tf.constant([0, 0]), 1, value_type=values)
 
 
-def test_defaults_are_the_papers():
+def test_defaults_match_the_paper():
     paper = {"ratio": 0.001, "momentum": 0.9, "warm_up": (), "warm_up_steps": 100, "sample": 0.01, "dense_below": 1024}
     paper |= {
         "nesterov": False,
@@ -62,18 +62,18 @@ def test_defaults_are_the_papers():
     assert payload_bytes([[100, 100]], DGCConfig()) == payload_bytes([[100, 100]], DGCConfig(), workers=1)
 
 
-def test_thresholds_sample_a_hundredth_from_seed_0_by_default():
+def test_thresholds_sample_1_percent_with_seed_0_by_default():
     x = tf.random.stateless_normal([200_000], (8, 8))
     drawn = [float(c.sampled_threshold(x, 0.05, 0.01, (0, seed))) for seed in (0, 1)]
     assert drawn[0] != drawn[1]
     assert float(c.sampled_threshold(x, 0.05)) == drawn[0]
-    assert float(c.hierarchical_threshold(x, 0.05)) == drawn[0], "within the band, the sampled threshold stays"
+    assert float(c.hierarchical_threshold(x, 0.05)) == drawn[0], "within the band, the sampled threshold is used"
     for rule in ("sampled", "hierarchical"):
         assert [float(t) for t in c.thresholds([x], 0.05, rule)] == drawn[:1]
         assert float(c.keep_masks([x], 0.05, rule)[0].numpy().sum()) == float(c.keep_mask(x, drawn[0]).numpy().sum())
 
 
-def test_each_seed_and_each_tensor_draws_its_own_sample():
+def test_samples_differ_between_seeds_and_tensors():
     x = tf.random.stateless_normal([200_000], (8, 8))
     alone = [float(c.sampled_threshold(x, 0.05, 0.01, seed)) for seed in ((3, 7), (3, 1007), (7, 7))]
     assert len(set(alone)) == 3
@@ -83,10 +83,10 @@ def test_each_seed_and_each_tensor_draws_its_own_sample():
 
 @pytest.mark.parametrize(
     ("ratio", "sample", "stride"),
-    # A hundredth of 100 000; 32 values that pass, of 3200; odd where that would be even; never below 1.
+    # 1 % of 100 000; enough for 32 selected values; strides are rounded to odd numbers; at least 1.
     [(0.1, 0.01, 99), (0.01, 0.01, 31), (0.1, 0.05, 19), (0.1, 1.0, 1), (0.0, 0.01, 1)],
 )
-def test_sample_has_its_share_or_32_elements_that_pass(ratio, sample, stride, implementation):
+def test_sample_holds_its_share_or_32_selected_elements(ratio, sample, stride, implementation):
     x = np.random.default_rng(0).permutation(100_000).astype(np.float32)
     for seed in ((0, 0), (0, 1), (5, 0)):
         strides, starts = c.sampling((100_000,), tf.constant(ratio, tf.float64), "sampled", sample, seed)
@@ -100,14 +100,14 @@ def test_sample_has_its_share_or_32_elements_that_pass(ratio, sample, stride, im
 
 
 @pytest.mark.parametrize(("size", "rule"), [(10_000, "sampled"), (10_000, "hierarchical"), (100_000, "exact")])
-def test_small_tensors_and_the_exact_rule_use_all_elements(size, rule):
+def test_small_tensors_and_the_exact_rule_are_not_sampled(size, rule):
     strides, starts = c.sampling((size, 10_001), tf.constant(0.1, tf.float64), rule, 0.01, (0, 0))
     assert strides.numpy().tolist() == [1, 1 if rule == "exact" else 31]
     assert starts.numpy()[0] == 0
 
 
-def test_short_tensors_join_the_message_up_to_the_byte():
-    # Half of 25 000 bytes is what two hops take, and half is what four workers save.
+def test_tensors_join_the_message_up_to_an_exact_size():
+    # For four workers, joining 25 000 bytes costs exactly as much as the hops it saves.
     assert [one_message_is_shorter(whole, 4) for whole in (24_999, 25_000, 25_001)] == [True, True, False]
     for size, calls in ((6250, 1), (6251, 2)):
         workers = Counting(4)
@@ -120,7 +120,7 @@ def test_short_tensors_join_the_message_up_to_the_byte():
         np.testing.assert_allclose(updates[1], np.mean([own[1] for own in every], axis=0), atol=1e-6)
 
 
-def test_float16_sends_its_smallest_number_and_nothing_below(implementation):
+def test_float16_sends_nothing_below_its_smallest_number(implementation):
     smallest = 2.0**-24
     x = tf.constant([smallest, smallest * 0.99, -smallest])
     indices, sent = select(x, Rule(1.0), context_of((3,), "float16"))
@@ -130,17 +130,17 @@ def test_float16_sends_its_smallest_number_and_nothing_below(implementation):
 
 @pytest.mark.parametrize("size", [0, 1, 7, 63, 64, 65, 96, 640, 70_000])
 def test_elements_are_found_in_tensors_of_any_length(size, implementation):
-    """Elements are found by blocks of 64 or, in TensorFlow, of the largest power of two that divides the length.
+    """The search uses blocks of 64 or, in TensorFlow, of the largest power of two that divides the length.
 
-    NaN and infinity are always selected; in a graph, too, where TensorFlow replaces `not (a < b)` by `a >= b`.
+    NaN and infinity are always selected, even in a graph, where TensorFlow rewrites `not (a < b)` as `a >= b`.
     """
     random = np.random.default_rng(size)
     x = random.normal(size=size + 3).astype(np.float32)
     x[random.choice(size, min(size, 20) // 5, replace=False)] = np.nan
     x[random.choice(size, min(size, 20) // 5, replace=False)] = -np.inf
     limits = np.repeat(np.float32([1.5, 0.5]), (size, 3))
-    for found_by in (elements_above, tf.function(elements_above, autograph=False)):
-        found = found_by(tf.constant(x), tf.constant([1.5, 0.5]), (size, 3))
+    for find in (elements_above, tf.function(elements_above, autograph=False)):
+        found = find(tf.constant(x), tf.constant([1.5, 0.5]), (size, 3))
         assert found.numpy().tolist() == np.flatnonzero(~(np.abs(x) < limits)).tolist()
     traced = tf.function(lambda x, ratio: select(x, Rule(ratio, "exact"), context_of((size, 3))), autograph=False)
     for ratio in (0.0, 0.3, 1.0):
@@ -151,7 +151,7 @@ def test_elements_are_found_in_tensors_of_any_length(size, implementation):
         np.testing.assert_array_equal(values, x[expected])
 
 
-def test_compressed_elements_are_limited_to_what_int32_numbers():
+def test_compressed_elements_are_limited_to_int32_indices():
     config = DGCConfig(dense_vectors=False, dense_below=0)
 
     def parts(*sizes, config=config):
@@ -166,7 +166,7 @@ def test_compressed_elements_are_limited_to_what_int32_numbers():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 16, 33])
 @pytest.mark.parametrize("shape", [(), (1000,), (37, 7)])
-def test_any_number_of_tensors_is_added_in_order(size, shape):
+def test_tensors_are_added_in_order(size, shape):
     """Also in a graph, where TensorFlow's optimizer would merge the additions."""
     random = np.random.default_rng(size)
     terms = [np.float32(random.normal(size=shape) * 10.0 ** random.integers(-8, 8, size=shape)) for _ in range(size)]
@@ -177,7 +177,7 @@ def test_any_number_of_tensors_is_added_in_order(size, shape):
 
 
 @pytest.mark.parametrize("ratio", [0.07, 0.14, 0.28, 0.56])
-def test_estimated_payload_has_the_elements_that_are_sent(ratio):
+def test_estimated_payload_counts_the_elements_sent(ratio):
     """0.07 * 100 is 7.000000000000001."""
     config = DGCConfig(ratio=ratio, dense_vectors=False, dense_below=0)
     entries = (payload_bytes([[100]], config)[0] - 8) // 8
@@ -185,12 +185,12 @@ def test_estimated_payload_has_the_elements_that_are_sent(ratio):
 
 
 @pytest.mark.parametrize("warm_up", [(1.5, 0.5), (0.5, 0.0), (0.01, 0.001), (0.25, 0.0005)])
-def test_warm_up_that_does_not_fall_to_the_ratio_is_rejected(warm_up):
+def test_warm_up_must_decrease_towards_the_ratio(warm_up):
     with pytest.raises(ValueError, match=r"warm_up must hold ratios that fall from at most 1 towards the ratio 0\.001"):
         DGCConfig(warm_up=warm_up)
 
 
-def test_new_compressor_has_only_the_state_it_needs():
+def test_a_new_compressor_has_only_the_state_it_needs():
     variables = [tf.Variable(tf.zeros([30, 40])), tf.Variable(tf.zeros([30]))]
     compressor = Compressor(DGCConfig(momentum=0.0), variables, OneWorker())
     counted = (compressor.step, compressor.bytes_sent, compressor.num_sent, compressor.counted)
@@ -202,7 +202,7 @@ def test_new_compressor_has_only_the_state_it_needs():
     assert {id(variable) for variable in compressor.trainable_variables} == set(map(id, variables))
 
 
-def test_steps_may_differ_in_gradients_and_metadata():
+def test_gradients_and_metadata_may_change_between_steps():
     variables = [tf.Variable(tf.ones([4, 4])), tf.Variable(tf.ones([4, 4]))]
     config = DGCConfig(ratio=1, momentum=0.0, dense_below=0)
     compressor = Compressor(config, variables, OneWorker())
@@ -213,7 +213,7 @@ def test_steps_may_differ_in_gradients_and_metadata():
         assert report.metadata.numpy().tolist() == [metadata]
 
 
-def test_report_is_the_mean_over_simulated_workers():
+def test_report_is_averaged_over_simulated_workers():
     gradient = tf.reshape(tf.range(1.0, 17.0), [4, 4])
     for workers in (1, 4):
         for by_allreduce in (False, True):
@@ -226,7 +226,7 @@ def test_report_is_the_mean_over_simulated_workers():
             assert sent == ([4 * 16 + 4 * workers, 0] if dense else [0, 8 + 4 * 8])
 
 
-def test_num_sent_is_a_mean_that_is_not_rounded():
+def test_num_sent_is_an_unrounded_mean():
     config = DGCConfig(0.5, 0.0, scope="global", rule="exact", dense_below=0, dense_vectors=False)
     compressor = Compressor(config, [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))], SimulatedWorkers(2))
     first, rest = tf.constant([9.0, 0, 0, 0]), tf.constant([1.0, 2.0, 3.0, 4.0])
@@ -234,7 +234,7 @@ def test_num_sent_is_a_mean_that_is_not_rounded():
     assert report.num_sent.numpy().tolist() == compressor.num_sent.numpy().tolist() == [0.5, 3.5]
 
 
-def test_ranks_that_disagree_raise_in_every_step():
+def test_disagreeing_ranks_raise_in_every_step():
     class Others(OneWorker):
         def assert_same_on_all_ranks(self, what):
             raise RanksDisagree("differ")
@@ -257,7 +257,7 @@ def test_seed_above_int32_is_rejected():
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25, 1.0])
-def test_finite_gradients_that_overflow_the_residual_are_named(implementation, ratio):
+def test_finite_gradients_that_overflow_the_state_are_named(implementation, ratio):
     variables = [tf.Variable(tf.zeros([4]), name="fine"), tf.Variable(tf.zeros([4, 4]), name="steep")]
     config = DGCConfig(ratio=0.5, dense_below=0, factor_masking=False, rule="exact")
     compressor = Compressor(config, variables, SimulatedWorkers(2))
@@ -273,7 +273,7 @@ def test_finite_gradients_that_overflow_the_residual_are_named(implementation, r
 
 
 @pytest.mark.parametrize("missing", ["allgather", "reduce_within_host", "assert_same_on_all_ranks"])
-def test_communicator_without_a_needed_method_is_rejected(missing):
+def test_communicator_without_a_required_method_is_rejected(missing):
     needed = ("allreduce", "allgather", "reduce_within_host", "assert_same_on_all_ranks")
     some = {name: getattr(OneWorker(), name) for name in needed if name != missing}
     with pytest.raises(ValueError, match="communicator must be"):
@@ -289,7 +289,7 @@ def test_cache_folder_of_another_user_is_rejected(tmp_path, monkeypatch, off):
         native.private_folder()
 
 
-def test_compiler_error_is_shown_by_its_last_2000_characters(tmp_path, monkeypatch):
+def test_compiler_errors_are_cut_to_the_last_2000_characters(tmp_path, monkeypatch):
     compiler = tmp_path / "g++"
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] || { seq 10000 >&2; echo "the reason" >&2; exit 1; }\n')
     compiler.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Schemes in trainers, sweeps and files: a row says which scheme made it."""
+"""Schemes in trainers, sweeps and result files: every row names its scheme."""
 
 import cloudpickle
 import pytest
@@ -29,7 +29,7 @@ def rows_of(scheme, ratios, out=None, **more):
     return rows, trainer
 
 
-def half_of(factor):
+def scaled(factor):
     def step(gradient, state, context):
         mean = yield AllReduceMean(factor * gradient)
         return mean, factor * gradient, state
@@ -44,37 +44,37 @@ def test_one_trace_serves_all_ratios_of_a_scheme():
     assert trainer.traces == 1
 
 
-def test_rows_name_their_scheme_and_are_found_again(tmp_path):
+def test_rows_name_their_scheme_and_are_reused(tmp_path):
     out = tmp_path / "rows.jsonl"
-    half, quarter = half_of(0.5)._replace(name="half"), half_of(0.25)._replace(name="quarter")
-    made = [rows_of(scheme, [1], out)[0][0] for scheme in ("qsgd:levels=4", "qsgd:levels=1", half, quarter)]
-    assert [row["scheme"] for row in made] == ["qsgd:levels=4", "qsgd:levels=1", "half", "quarter"]
+    half, quarter = scaled(0.5)._replace(name="half"), scaled(0.25)._replace(name="quarter")
+    new_rows = [rows_of(scheme, [1], out)[0][0] for scheme in ("qsgd:levels=4", "qsgd:levels=1", half, quarter)]
+    assert [row["scheme"] for row in new_rows] == ["qsgd:levels=4", "qsgd:levels=1", "half", "quarter"]
     rows_of("qsgd:levels=4", [1], out)
     rows_of(half, [1], out)
-    assert len(read_rows(out, {})) == 4, "none was made again"
+    assert len(read_rows(out, {})) == 4, "finished rows must not run again"
     rows_of("dgc", [1], out)
     rows_of("dgc", [1], out)
-    assert len(read_rows(out, {})) == 5, "a row of another scheme is none of this one"
+    assert len(read_rows(out, {})) == 5, "rows of other schemes must not be reused"
 
 
-def test_a_sum_in_place_of_the_mean_is_refused():
+def test_schemes_reject_reduction_by_sum():
     with pytest.raises(ValueError, match="reduction must be one of average, got 'sum'"):
         Compressor(sign(), [tf.Variable([1.0])], OneWorker(), options=DGCConfig(reduction="sum"))
 
 
-def test_a_published_scheme_is_the_one_of_its_name():
+def test_only_unmodified_gallery_schemes_are_published():
     for name in SCHEMES:
         assert is_published(parse_scheme(name))
     for other in (
-        half_of(0.5)._replace(name="sign"),
-        half_of(0.5),
+        scaled(0.5)._replace(name="sign"),
+        scaled(0.5),
         with_error_feedback(qsgd(4)),
         top_k(tf.Variable(0.1)),
     ):
         assert not is_published(other)
 
 
-def test_a_published_scheme_is_known_after_a_way_to_a_rank():
+def test_a_published_scheme_is_recognized_after_pickling():
     assert is_published(cloudpickle.loads(cloudpickle.dumps(qsgd(4))))
     assert not is_published(qsgd(4)._replace(per_tensor=False))
 
@@ -82,26 +82,26 @@ def test_a_published_scheme_is_known_after_a_way_to_a_rank():
 @pytest.mark.parametrize("name", ["dgc", "qsgd:levels=7"])
 def test_a_custom_scheme_cannot_take_a_published_name(name):
     with pytest.raises(ValueError, match=f"scheme must have a name of its own, got '{name}', a published scheme's"):
-        DistributedConfig(scheme=half_of(0.5)._replace(name=name))
+        DistributedConfig(scheme=scaled(0.5)._replace(name=name))
 
 
-def test_wrappers_name_what_has_a_name():
+def test_wrappers_extend_the_name_if_there_is_one():
     assert with_error_feedback(qsgd(4)).name == "qsgd:levels=4, with error feedback"
-    for wrapped in (with_error_feedback(half_of(0.5)), with_momentum(half_of(0.5)), local_sgd(half_of(0.5))):
+    for wrapped in (with_error_feedback(scaled(0.5)), with_momentum(scaled(0.5)), local_sgd(scaled(0.5))):
         assert wrapped.name == ""
 
 
-def test_nothing_of_a_scheme_without_a_name_is_kept(tmp_path):
-    """Its reader could not identify the scheme."""
+def test_results_of_unnamed_schemes_cannot_be_saved(tmp_path):
+    """A reader of the file could not identify the scheme."""
     with pytest.raises(ValueError, match="out must be None for a scheme without a name"):
-        rows_of(with_error_feedback(half_of(0.5)), [1], tmp_path / "rows.jsonl")
-    _, trainer = rows_of(half_of(0.5), [1])
+        rows_of(with_error_feedback(scaled(0.5)), [1], tmp_path / "rows.jsonl")
+    _, trainer = rows_of(scaled(0.5), [1])
     with pytest.raises(ValueError, match="scheme must have a name"):
         trainer.save(tmp_path / "state")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_momentum_comes_after_the_exchange_unless_the_scheme_has_its_own():
+def test_momentum_follows_the_exchange_unless_built_in():
     assert DistributedConfig(scheme="qsgd").compression(1.0).momentum == 0.9
     assert DistributedConfig(scheme="qsgd", momentum=0.0).compression(1.0).momentum == 0
     assert DistributedConfig(scheme="signum:momentum=0.5").compression(1.0).momentum == 0.5
@@ -117,14 +117,14 @@ def test_momentum_comes_after_the_exchange_unless_the_scheme_has_its_own():
         ("sign:x=1", "parameters of sign must be one of every, since, got 'x'"),
     ],
 )
-def test_what_is_no_scheme_is_named(text, message):
+def test_invalid_scheme_descriptions_are_rejected(text, message):
     with pytest.raises(ValueError, match=message):
         parse_scheme(text)
     with pytest.raises(ValueError, match=message):
         DistributedConfig(scheme=text)
 
 
-def test_the_command_trains_with_a_scheme(capsys):
+def test_the_train_command_accepts_a_scheme(capsys):
     assert main(["train", "--steps", "20", "--scheme", "powersgd:rank=1", "--evaluations", "1"]) == 0
     assert "step 20: accuracy" in capsys.readouterr().out
     assert main(["train", "--steps", "20", "--scheme", "nonsense"]) == 1

@@ -1,4 +1,4 @@
-"""Compression schemes on one process's workers: what each must hold to, its bytes, and what a wrong one is told."""
+"""Compression schemes on simulated workers: invariants, payload sizes, and errors for invalid schemes."""
 
 import ast
 import dataclasses
@@ -31,15 +31,15 @@ from dgc_lab.distributed import OneWorker, SimulatedWorkers
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
 SHAPE = tf.TensorShape([24, 40])
-MEMORIES = ("top_k", "random_k", "threshold", "ef_sign", "one_bit", "powersgd", "dgc")
+WITH_MEMORY = ("top_k", "random_k", "threshold", "ef_sign", "one_bit", "powersgd", "dgc")
 
 
 def gradient(worker=0, step=0, shape=SHAPE):
-    return tf.random.stateless_normal(shape, (worker, step)) ** 3  # a few large ones, many small ones
+    return tf.random.stateless_normal(shape, (worker, step)) ** 3  # a few large elements, many small ones
 
 
 def steps_of(scheme, workers=2, steps=5, options=EVERY, shape=SHAPE):
-    """A compressor that has made some steps, the updates of each, and its last report."""
+    """Run some steps; return the compressor, all updates and the last report."""
     compressor = Compressor(scheme, [tf.Variable(tf.zeros(shape))], SimulatedWorkers(workers), options=options)
     step = tf.function(lambda gradients: compressor(gradients), autograph=False)
     updates = []
@@ -49,17 +49,17 @@ def steps_of(scheme, workers=2, steps=5, options=EVERY, shape=SHAPE):
     return compressor, updates, report
 
 
-def own_of(scheme, x, seed=0, state=None):
-    """What of x is in what one worker sends, and the state that it leaves."""
-    given = as_given(scheme, x)
+def contribution_of(scheme, x, seed=0, state=None):
+    """Return the part of `x` that one worker sends, and its new state."""
+    given = scheme_input(scheme, x)
     state = scheme.init(tf.zeros_like(given)) if state is None else state
     context = StepContext((given.shape.num_elements(),), tf.stack([seed, 0]), tf.stack([seed, 1]), 1)
     [[(_, own, state)]], _ = run_schemes([[scheme.step(given, state, context)]], OneWorker())
     return tf.reshape(tf.convert_to_tensor(own), x.shape), state
 
 
-def as_given(scheme, x):
-    """A gradient as the compressor gives it to a scheme."""
+def scheme_input(scheme, x):
+    """Return a gradient in the shape in which the scheme receives it."""
     return x if scheme.per_tensor else tf.reshape(x, [-1])
 
 
@@ -82,17 +82,17 @@ def test_a_scheme_trains_and_is_traced_once(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("sign", "signum")])
-def test_the_update_is_the_mean_of_what_the_workers_sent(name):
+def test_update_is_the_mean_of_the_contributions(name):
     scheme = SCHEMES[name]()
     contexts = [StepContext((960,), tf.constant([0, 0]), tf.constant([0, 7 + worker]), 3) for worker in range(3)]
-    given = [as_given(scheme, gradient(worker)) for worker in range(3)]
+    given = [scheme_input(scheme, gradient(worker)) for worker in range(3)]
     started = [[scheme.step(given[w], scheme.init(given[w] * 0), contexts[w])] for w in range(3)]
     results, _ = run_schemes(started, SimulatedWorkers(3))
     updates, owns, _ = zip(*(own for [own] in results), strict=True)
     updates, owns = list(map(tf.convert_to_tensor, updates)), list(map(tf.convert_to_tensor, owns))
     for update in updates:
         np.testing.assert_array_equal(update, updates[0])
-    if name != "powersgd":  # its own is the update: the factors are of all
+    if name != "powersgd":  # PowerSGD's own contribution is the update: all workers share the factors
         np.testing.assert_allclose(
             updates[0],
             np.mean(owns, 0),
@@ -101,41 +101,41 @@ def test_the_update_is_the_mean_of_what_the_workers_sent(name):
         )
 
 
-@pytest.mark.parametrize("name", MEMORIES[:-1])
-def test_error_feedback_keeps_what_was_not_sent(name):
+@pytest.mark.parametrize("name", WITH_MEMORY[:-1])
+def test_error_feedback_stores_the_unsent_part(name):
     scheme = SCHEMES[name]()
-    state, came, sent = scheme.init(as_given(scheme, tf.zeros(SHAPE))), tf.zeros(SHAPE), tf.zeros(SHAPE)
+    state, received, sent = scheme.init(scheme_input(scheme, tf.zeros(SHAPE))), tf.zeros(SHAPE), tf.zeros(SHAPE)
     for step in range(5):
-        own, state = own_of(scheme, gradient(step=step), step, state)
-        came, sent = came + gradient(step=step), sent + own
+        own, state = contribution_of(scheme, gradient(step=step), step, state)
+        received, sent = received + gradient(step=step), sent + own
     memory = tf.reshape(state[1] if name == "powersgd" else state[0], SHAPE)
-    np.testing.assert_allclose(sent + memory, came, atol=1e-4)
+    np.testing.assert_allclose(sent + memory, received, atol=1e-4)
     assert float(tf.norm(memory)) > 0
 
 
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural"])
-def test_rounding_by_chance_is_right_in_the_mean(name):
+def test_stochastic_rounding_is_unbiased(name):
     scheme, x = SCHEMES[name](), gradient()
-    draw = tf.function(lambda seed: own_of(scheme, x, seed)[0], autograph=False)
+    draw = tf.function(lambda seed: contribution_of(scheme, x, seed)[0], autograph=False)
     draws, x = np.stack([draw(tf.constant(seed)) for seed in range(2000)]), x.numpy()
     error = draws.std(0) / math.sqrt(len(draws))  # of each element's mean
     apart = draws.mean(0) - x
     assert np.abs(apart).max() < 5 * error.max()
     assert abs(apart.sum()) < 5 * np.sqrt((error**2).sum())
-    assert 0.8 < np.sqrt((apart**2).sum() / (error**2).sum()) < 1.2, "as far off as chance makes it, no farther"
+    assert 0.8 < np.sqrt((apart**2).sum() / (error**2).sum()) < 1.2, "the error must match the standard error"
 
 
 @pytest.mark.parametrize("name", ["sign", "masking"])
-def test_these_are_not(name):
+def test_sign_and_masking_are_biased(name):
     x = gradient()
-    draws = np.mean([own_of(SCHEMES[name](), x, seed)[0] for seed in range(20)], 0)
+    draws = np.mean([contribution_of(SCHEMES[name](), x, seed)[0] for seed in range(20)], 0)
     assert np.abs(draws - x).mean() > 0.1 * np.abs(x).mean()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("config", [EVERY, DGCConfig()], ids=["all compressed", "small ones whole"])
-def test_dgc_as_a_scheme_is_the_compressor_to_the_bit(config, momentum):
-    shapes = [(130, 90), (40,), (3, 3, 1, 8), (120, 100)]  # two large enough for a sample
+def test_dgc_scheme_matches_the_compressor_bit_for_bit(config, momentum):
+    shapes = [(130, 90), (40,), (3, 3, 1, 8), (120, 100)]  # two are large enough to be sampled
     weights = [tf.Variable(tf.ones(shape)) for shape in shapes]
     config = dataclasses.replace(config, ratio=0.05, momentum=momentum)
     ours = Compressor(lab.dgc(0.05, momentum), weights, SimulatedWorkers(3), options=config)
@@ -152,16 +152,16 @@ def test_dgc_as_a_scheme_is_the_compressor_to_the_bit(config, momentum):
     [lab.powersgd(rank=40), lab.top_k(1.0), lab.random_k(1.0), lab.masking(1.0), lab.threshold(0.0), lab.dgc(1.0, 0.0)],
     ids=lambda scheme: scheme.name,
 )
-def test_where_nothing_is_left_out_it_is_dense(scheme):
+def test_sending_everything_matches_dense_training(scheme):
     _, updates, _ = steps_of(scheme)
     _, whole, _ = steps_of(lab.dense())
     np.testing.assert_allclose(updates, whole, atol=2e-5)
 
 
 n, rows, columns = 960, 24, 40
-HEADER, METADATA = 4, 4  # the count of a tensor's elements; the number of a gradient that is not finite
-TABLE = 2 * METADATA  # of two workers, where nothing is gathered that it could join
-BYTES = {  # to allreduce and, beside the metadata, to allgather
+HEADER, METADATA = 4, 4  # number of elements of a tensor; index of a non-finite gradient
+TABLE = 2 * METADATA  # for two workers, if no gathered message carries it
+BYTES = {  # for allreduce and, without the metadata, for allgather
     "dense": (4 * n + TABLE, 0),
     "float16": (2 * n + TABLE, 0),
     "bfloat16": (0, 2 * n + HEADER),
@@ -179,25 +179,25 @@ BYTES = {  # to allreduce and, beside the metadata, to allgather
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_are_those_of_the_formula(name):
+def test_payload_sizes_match_the_formulas(name):
     _, _, report = steps_of(SCHEMES[name](), steps=1)
     reduced, gathered = BYTES[name]
     assert (int(report.allreduce_bytes), int(report.allgather_bytes)) == (reduced, gathered + METADATA * (gathered > 0))
 
 
 @pytest.mark.parametrize("scheme", [lab.masking(0.05), lab.top_k(0.05), lab.dgc(0.05)], ids=lambda scheme: scheme.name)
-def test_bytes_of_entries_are_as_many_as_the_ratio_says(scheme):
+def test_number_of_entries_matches_the_ratio(scheme):
     _, _, report = steps_of(scheme, steps=1, shape=tf.TensorShape([100, 100]))
     entries = (int(report.allgather_bytes) - METADATA - HEADER) / 8
     assert 0.03 * 10_000 < entries < 0.07 * 10_000
 
 
-def test_qsgd_packs_into_as_few_bits_as_its_levels_need():
+def test_qsgd_uses_the_fewest_bits_for_its_levels():
     sizes = [int(steps_of(lab.qsgd(levels), steps=1)[2].allgather_bytes) for levels in (1, 7, 127)]
     assert [size - METADATA - 2 * HEADER - 4 for size in sizes] == [n / 4, n / 2, n]
 
 
-def test_a_ratio_in_a_variable_changes_without_a_new_trace():
+def test_changing_a_ratio_variable_does_not_retrace():
     ratio = tf.Variable(0.5)
     compressor = Compressor(lab.top_k(ratio), [tf.Variable(tf.zeros([100, 100]))], OneWorker(), options=EVERY)
     step = tf.function(lambda: compressor([[gradient(shape=[100, 100])]])[1].allgather_bytes, autograph=False)
@@ -208,66 +208,66 @@ def test_a_ratio_in_a_variable_changes_without_a_new_trace():
 
 
 @pytest.mark.parametrize("make", [lab.masking, lab.top_k, lab.random_k, lab.dgc])
-def test_a_ratio_in_a_variable_is_a_share_too(make):
+def test_a_ratio_variable_out_of_range_is_rejected(make):
     with pytest.raises(tf.errors.InvalidArgumentError, match="ratio must be in"):
         steps_of(make(tf.Variable(2.0)), steps=1)
 
 
 @pytest.mark.parametrize(("size", "ratio"), [(7, 0.5), (1000, 0.3), (32_768, 0.1), (5, 1.0), (5, 0.0), (0, 0.5)])
-def test_random_places_are_no_place_twice(size, ratio):
+def test_random_k_never_repeats_a_position(size, ratio):
     for seed in range(20):
-        own, _ = own_of(lab.random_k(ratio), tf.ones([size]), seed)
+        own, _ = contribution_of(lab.random_k(ratio), tf.ones([size]), seed)
         assert set(own.numpy()) <= {0.0, 1.0}
         assert np.count_nonzero(own) == round(ratio * size)
 
 
-def test_random_places_are_no_place_twice_among_millions():
-    """In float32 there are gaps between whole numbers from 2**24 on."""
-    own, _ = own_of(lab.random_k(1.0), tf.ones([2**24 + 3]))
+def test_random_k_covers_every_position_of_a_huge_tensor():
+    """float32 cannot represent every integer above 2**24."""
+    own, _ = contribution_of(lab.random_k(1.0), tf.ones([2**24 + 3]))
     assert float(tf.reduce_min(own)) == float(tf.reduce_max(own)) == 1
 
 
 def test_a_gradient_whose_norm_overflows_is_named():
-    """Half of the schemes divide by a norm; the weights were NaN."""
+    """Half of the schemes divide by a norm, which would make the weights NaN."""
     compressor = Compressor(lab.qsgd(), [tf.Variable(tf.zeros([2]), name="steep")], OneWorker(), options=EVERY)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of .*steep.* on worker 0 .* or is too large"):
         compressor.train([[tf.constant([1e20, 1.0])]], 1e-20)
 
 
 @pytest.mark.parametrize("name", lab.SCHEMES)
-def test_a_variable_without_elements_is_trained_beside_others(name):
+def test_empty_variables_do_not_prevent_training(name):
     weights = [tf.Variable(tf.zeros(shape)) for shape in ((5, 0), (0, 5), (4, 4))]
     compressor = Compressor(lab.SCHEMES[name](), weights, SimulatedWorkers(2), options=EVERY)
     compressor.train([[tf.zeros([5, 0]), tf.zeros([0, 5]), tf.ones([4, 4])]] * 2, 0.1)
     assert np.any(weights[2])
 
 
-def test_a_number_that_is_whole_is_rounded_to_itself_whatever_is_drawn():
-    """127 + 0.99999997 is 128 in float32, which is -128 in int8."""
+def test_stochastic_rounding_leaves_integers_unchanged():
+    """In float32, 127 + 0.99999997 is 128, which overflows to -128 in int8."""
     drawn = [lab.stochastic_round(tf.fill([4_000_000], 127.0), (0, seed)) for seed in range(20)]
     assert {float(each) for numbers in drawn for each in np.unique(numbers)} == {127.0}
 
 
-def test_momentum_is_in_the_name_by_which_rows_are_told_apart():
+def test_wrapper_momentum_is_part_of_the_scheme_name():
     assert with_momentum(lab.qsgd(1), 0.5).name == "qsgd:levels=1, momentum 0.5"
 
 
-def test_every_tensor_of_a_scheme_per_tensor_is_checked():
+def test_per_tensor_schemes_check_every_tensor():
     weights = [tf.Variable(tf.zeros([4]), name=name) for name in ("a", "b")]
     compressor = Compressor(lab.masking(0.5)._replace(per_tensor=True), weights, OneWorker(), options=EVERY)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of \W*b\W* on worker 0"):
         compressor([[tf.ones([4]), tf.fill([4], np.nan)]])
 
 
-def test_momentum_around_a_scheme_is_momentum_sgd():
+def test_with_momentum_around_dense_is_momentum_sgd():
     _, updates, _ = steps_of(with_momentum(lab.dense(), 0.5), steps=3)
     _, plain, _ = steps_of(lab.dense(), steps=3)
     np.testing.assert_allclose(updates[2], plain[2] + 0.5 * (plain[1] + 0.5 * plain[0]), rtol=1e-5)
 
 
 @pytest.mark.nightly
-def test_error_feedback_lets_signs_learn_where_they_fail_alone():
-    """As in arXiv:1901.09847, section 3 (Counterexample 1): signs forget what a rare gradient weighs."""
+def test_error_feedback_fixes_a_case_where_sign_sgd_fails():
+    """See arXiv:1901.09847, section 3, Counterexample 1: signs ignore how large a rare gradient is."""
     weights = {}
     for name, scheme in {"without": lab.sign(), "with": lab.ef_sign()}.items():
         weight = tf.Variable([0.0])
@@ -279,7 +279,7 @@ def test_error_feedback_lets_signs_learn_where_they_fail_alone():
     assert weights["with"] < -1
 
 
-def test_state_goes_back_to_the_first(tmp_path):
+def test_reset_restores_the_initial_state(tmp_path):
     compressor, first, _ = steps_of(lab.powersgd())
     before = [variable.numpy() for variable in compressor.state]
     compressor.reset()
@@ -288,7 +288,7 @@ def test_state_goes_back_to_the_first(tmp_path):
     np.testing.assert_allclose(again, first[0], atol=1e-5)
 
 
-def test_a_bad_gradient_is_named_and_changes_nothing():
+def test_a_non_finite_gradient_is_named_and_changes_nothing():
     weights = [tf.Variable(tf.zeros([4, 4]), name=name) for name in ("good", "bad")]
     compressor = Compressor(lab.top_k(0.5), weights, SimulatedWorkers(2), options=EVERY)
     compressor([[tf.ones([4, 4])] * 2] * 2)
@@ -300,7 +300,7 @@ def test_a_bad_gradient_is_named_and_changes_nothing():
         np.testing.assert_array_equal(old, new)
 
 
-def test_gradients_of_rows_and_none():
+def test_row_gradients_and_missing_gradients_are_supported():
     rows, none = tf.Variable(tf.zeros([5, 2])), tf.Variable(tf.zeros([3]))
     compressor = Compressor(lab.top_k(1.0), [rows, none], OneWorker(), options=EVERY)
     given = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([3, 3]), tf.constant([5, 2]))
@@ -366,13 +366,13 @@ def silent(gradient, state, context):
         (Scheme(lambda gradient, state, context: gradient, name="mine"), "must have a step with a yield in it"),
     ],
 )
-def test_a_wrong_scheme_is_told_what_is_wrong(scheme, message):
+def test_errors_explain_invalid_schemes(scheme, message):
     compressor = Compressor(scheme, [tf.Variable([0.0, 0.0], name="weight")], OneWorker(), options=EVERY)
     with pytest.raises(ValueError, match=message):
         compressor([[tf.constant([1.0, 2.0])]])
 
 
-def test_gather_of_unknown_shape_names_set_shape():
+def test_gathering_an_unknown_shape_suggests_set_shape():
     def step(gradient, state, context):
         yield AllGather((tf.numpy_function(lambda one: one, [gradient], tf.float32),))
 
@@ -381,7 +381,7 @@ def test_gather_of_unknown_shape_names_set_shape():
         tf.function(compressor, autograph=False)([[tf.constant([1.0])]])
 
 
-def test_workers_that_ask_different_things_are_told():
+def test_workers_must_yield_the_same_requests():
     rounds = itertools.count()
 
     def step(gradient, state, context):
@@ -393,7 +393,7 @@ def test_workers_that_ask_different_things_are_told():
         compressor([[tf.constant([1.0])]] * 2)
 
 
-def test_memory_and_state_of_wrappers_have_the_structure_of_what_they_wrap():
+def test_nested_wrappers_keep_the_state_structure():
     scheme = with_error_feedback(with_momentum(lab.powersgd(rank=1)))
     compressor, updates, _ = steps_of(scheme)
     assert len(compressor.states[0][0]) == 2
@@ -401,7 +401,7 @@ def test_memory_and_state_of_wrappers_have_the_structure_of_what_they_wrap():
 
 
 def lines_of_code(function):
-    """How many lines of a function or module are code: no docstring, no comment, no blank line."""
+    """Count lines of code, without docstrings, comments and blank lines."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
@@ -409,14 +409,14 @@ def lines_of_code(function):
     return len(ast.unparse(tree).replace("\n\n", "\n").splitlines())
 
 
-def test_a_scheme_is_short_enough_to_be_read():
+def test_schemes_are_short_enough_to_read():
     lengths = {name: lines_of_code(make) for name, make in SCHEMES.items()}
     assert max(lengths.values()) <= 20, lengths
     assert lines_of_code(scheme_module) + lines_of_code(driver) <= 200
 
 
 def test_a_dominant_element_keeps_its_sign():
-    """127 x / x can be a little more than 127; rounded up, which is rare, a byte took it for the other sign."""
+    """127 * x / x can slightly exceed 127; rounding it up would overflow int8 and flip the sign."""
     drawn = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32)
     gradient = tf.constant([-drawn[drawn * np.float32(127) / drawn > 127][0], 0.0])
     step = lab.qsgd(levels=127).step(gradient, (), StepContext((2,), tf.constant([0, 0]), tf.constant([46787, 1]), 1))
@@ -428,12 +428,12 @@ def test_a_dominant_element_keeps_its_sign():
     assert float(update[0]) < 0
 
 
-def test_momentum_around_a_scheme_is_below_one():
+def test_with_momentum_rejects_values_out_of_range():
     for momentum in (1.5, -1.0):
         with pytest.raises(ValueError, match=f"momentum must be at least 0 and below 1, got {momentum}"):
             with_momentum(lab.dense(), momentum)
 
 
-def test_momentum_around_a_scheme_that_has_it_is_refused():
+def test_with_momentum_rejects_schemes_with_momentum():
     with pytest.raises(ValueError, match=r"scheme must have no momentum, .* twice, got the scheme dgc:ratio=0.01,"):
         with_momentum(lab.dgc())

@@ -1,4 +1,4 @@
-"""Local SGD: workers that move alone between two exchanges, and what then comes of it."""
+"""Local SGD: workers train independently and exchange weight changes every few steps."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def trained(scheme, steps, workers=2):
 
 
 def by_hand(steps, every, workers=2):
-    """The weights of each worker alone, averaged now and then."""
+    """Train each worker separately; return the weights after periodic averaging."""
     trainer = trainer_of(dense())
     model, start = trainer.model, trainer.first_values
     own = [[np.array(value) for value in start] for _ in range(workers)]
@@ -47,13 +47,13 @@ def by_hand(steps, every, workers=2):
     return own[0]
 
 
-def test_local_sgd_is_averaging_weights_now_and_then():
+def test_local_sgd_averages_weights_periodically():
     weights, _ = trained(local_sgd(dense(), every=4), steps=12)
     for ours, theirs in zip(weights, by_hand(12, every=4), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_weights_move_only_where_all_exchange_and_bytes_fall():
+def test_local_sgd_moves_weights_only_at_exchanges():
     trainer = trainer_of(local_sgd(dense(), every=4))
     sent, moved, before = [], [], [weight.numpy() for weight in trainer.weights]
     for event in trainer.run(8):
@@ -61,18 +61,18 @@ def test_weights_move_only_where_all_exchange_and_bytes_fall():
         moved.append(any(np.any(weight.numpy() != old) for weight, old in zip(trainer.weights, before, strict=True)))
         before = [weight.numpy() for weight in trainer.weights]
     assert moved == [False, False, False, True] * 2
-    assert sent[3] > sent[0] == sent[1] == sent[2] > 0, "a step's stop and loss travel in any case"
+    assert sent[3] > sent[0] == sent[1] == sent[2] > 0, "every step sends the stop flag and the loss"
 
 
-def test_post_local_sgd_begins_as_synchronous_sgd():
+def test_post_local_sgd_starts_as_synchronous_sgd():
     post, _ = trained(local_sgd(dense(), every=4, since=8), steps=8)
     together, _ = trained(dense(), steps=8)
     for one, other in zip(post, together, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_at_a_learning_rate_of_zero_nothing_moves_and_nothing_breaks():
-    """As at the first step of a warm-up, and at the end of a decay; what was on its way comes when the rate is back."""
+def test_a_learning_rate_of_zero_changes_nothing():
+    """As in warm-up or after decay; pending changes are applied once the rate is positive again."""
     rates = keras.optimizers.schedules.PiecewiseConstantDecay([0, 5, 12], [0.0, RATE, 0.0, RATE])
     trainer, after = trainer_of(local_sgd(dense(), every=4, since=2), rate=rates), {}
     for steps in (4, 8, 15, 16):
@@ -84,25 +84,25 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_nothing_breaks():
     assert np.any(after[16] != after[15])
 
 
-def test_weight_decay_is_of_the_weights_that_a_worker_has_got_to():
+def test_weight_decay_uses_the_local_weights():
     decaying = dataclasses.replace(EVERY, weight_decay=0.5)
-    ways = []
-    # One worker, whose way alone is all there is; the last one's weights do not decay.
+    results = []
+    # With one worker, local SGD equals SGD; the third run has no weight decay.
     for scheme, config in ((local_sgd(dense(), every=8), decaying), (dense(), decaying), (dense(), EVERY)):
         trainer = trainer_of(scheme, workers=1, options=config)
         list(trainer.run(8))
-        ways.append([weight.numpy() for weight in trainer.weights])
-    for one, other in zip(*ways[:2], strict=True):
+        results.append([weight.numpy() for weight in trainer.weights])
+    for one, other in zip(*results[:2], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(*ways[1:], strict=True))
+    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(*results[1:], strict=True))
 
 
-def test_any_scheme_can_be_exchanged_less_often():
+def test_local_sgd_works_with_a_compression_scheme():
     _, events = trained(local_sgd(top_k(0.5), every=4), steps=80)
     assert events[-1].loss < 0.2 * events[0].loss
 
 
-def test_bad_values_and_keras_are_refused():
+def test_local_sgd_rejects_bad_values_and_keras_optimizers():
     with pytest.raises(ValueError, match="every must be a whole number of at least 2, got 1"):
         local_sgd(dense(), every=1)
     with pytest.raises(ValueError, match=r"config must exchange in every step, got Scheme dense, every 8 steps"):

@@ -1,4 +1,4 @@
-"""The native step and TensorFlow's own operations select the same elements and compute the same bits."""
+"""The C++ operations and the TensorFlow operations select the same elements and give the same bits."""
 
 import contextlib
 import os
@@ -40,13 +40,13 @@ SWITCHES = {
     "sum": {"reduction": "sum"},
     "nothing sent": {"ratio": 0.0},
 }
-# Tracing two trainings takes seconds, and combinations find a wrong bit too; each switch alone is marked "long".
-TOGETHER = (
+# Tracing two trainings takes seconds, so most switches run combined; each switch alone runs nightly.
+COMBINED = (
     *("defaults", "no accumulation", "never dense", "nothing sent"),
     *("nesterov + clipped + float16", "no momentum correction + weight decay", "some uncompressed + first"),
     *("no factor masking + run lengths + exact", "no momentum + vectors too + hierarchical", "warm-up + global + sum"),
 )
-BY_THEMSELVES = [pytest.param(name, marks=pytest.mark.nightly) for name in SWITCHES if name not in TOGETHER]
+SEPARATE = [pytest.param(name, marks=pytest.mark.nightly) for name in SWITCHES if name not in COMBINED]
 
 SCHEMES = {
     "masking": masking(0.02),
@@ -109,7 +109,7 @@ class Pair:
 
         def step(number, ratios):
             every, sent = gradients(number, workers, shapes, dtype), []
-            # The ratio is a tensor, and the collective of sparse elements then depends on it, too.
+            # The ratio is a tensor, so the choice of collective depends on it as well.
             for compressor, native_on in zip(self.compressors, (True, False), strict=True):
                 with implementation(native_on):
                     sent.append(compressor.train(every, 0.05, ratios[0]).num_sent)
@@ -117,22 +117,22 @@ class Pair:
                 return number + 1, ratios[1:]
 
         shapes_of = tf.TensorShape([]), tf.TensorShape([None])
-        goes_on = lambda number, ratios: tf.size(ratios) > 0  # noqa: E731
+        has_more = lambda number, ratios: tf.size(ratios) > 0  # noqa: E731
         self.steps = tf.function(
-            lambda first, ratios: tf.while_loop(goes_on, step, (first, ratios), shapes_of, parallel_iterations=1)[0],
+            lambda first, ratios: tf.while_loop(has_more, step, (first, ratios), shapes_of, parallel_iterations=1)[0],
             input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.float64)],
             autograph=False,
         )
 
-    def everything(self, of):
+    def variables_of(self, of):
         return [*self.weights[of], *self.compressors[of].state[1:]]
 
     def assert_same(self):
-        assert_same_bits(self.everything(0), self.everything(1))
+        assert_same_bits(self.variables_of(0), self.variables_of(1))
 
 
 @pytest.mark.nightly_except("defaults", "nesterov + clipped + float16", "no momentum + vectors too + hierarchical")
-@pytest.mark.parametrize("names", [*TOGETHER, *BY_THEMSELVES])
+@pytest.mark.parametrize("names", [*COMBINED, *SEPARATE])
 def test_200_steps_give_the_same_bits(names):
     options = {"ratio": 0.02, "dense_below": 0}
     for name in names.split(" + "):
@@ -152,15 +152,15 @@ def test_40_steps_of_other_schemes_give_the_same_bits(name):
     pair = Pair(SCHEMES[name], options=options)
     pair.steps(0, [0.02] * 40)
     pair.assert_same()
-    before = pair.everything(0)[0].numpy()
+    before = pair.variables_of(0)[0].numpy()
     pair.steps(40, [0.02] * 3)
-    assert (pair.everything(0)[0].numpy() != before).any(), "the weights must move"
+    assert (pair.variables_of(0)[0].numpy() != before).any(), "the weights must change"
 
 
 @pytest.mark.parametrize("native_on", [True, False])
 @pytest.mark.parametrize("name", ["paper", "no accumulation", *SELECTING])
-def test_switch_decides_which_operations_are_traced(name, native_on):
-    """Masking alone and the top-k schemes select in C++, too."""
+def test_native_switch_decides_which_operations_are_traced(name, native_on):
+    """Masking and the top-k schemes also select in C++."""
     options = DGCConfig(ratio=0.02, accumulate=name != "no accumulation")
     given = {"scheme": SCHEMES[name], "options": options} if name in SCHEMES else {"scheme": options}
     compressor = Compressor(variables=[tf.Variable(tf.zeros([50, 50]))], communicator=OneWorker(), **given)
@@ -207,7 +207,7 @@ def test_non_finite_gradient_changes_nothing_on_any_worker(bad, traced):
     pair.steps(0, [0.02] * 3)
     spoilt = gradients(3)
     spoilt[1][2] = tf.tensor_scatter_nd_update(spoilt[1][2], [[12, 3]], [bad])
-    before = [[variable.numpy() for variable in pair.everything(of)] for of in (0, 1)]
+    before = [[variable.numpy() for variable in pair.variables_of(of)] for of in (0, 1)]
     for compressor, native_on in zip(pair.compressors, (True, False), strict=True):
         train = tf.function(compressor.train, autograph=False) if traced else compressor.train
         for ratio in (0.02, 0.0, 0.0):
@@ -220,7 +220,7 @@ def test_non_finite_gradient_changes_nothing_on_any_worker(bad, traced):
                 train(spoilt, 0.05, tf.constant(ratio, tf.float64))
         assert compressor.step.numpy() == 3
     for of in (0, 1):
-        assert_same_bits(pair.everything(of), before[of])
+        assert_same_bits(pair.variables_of(of), before[of])
     pair.steps(3, [0.02] * 2)
     pair.assert_same()
 
@@ -228,14 +228,14 @@ def test_non_finite_gradient_changes_nothing_on_any_worker(bad, traced):
 @pytest.mark.parametrize("native_on", [True, False])
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"accumulate": False}, {"values": "float16"}])
 def test_first_bad_variable_is_named(options, native_on):
-    """Clipping spreads NaN to all gradients; tensors that are sent uncompressed are checked, too."""
+    """Clipping spreads NaN to all gradients; uncompressed tensors are checked as well."""
     weights = [tf.Variable(tf.zeros(shape)) for shape in ((40, 50), (50,), (30, 40), (40,))]
     compressor = Compressor(DGCConfig(0.01, dense_below=0, **options), weights, SimulatedWorkers(2), [*"abcd"])
     train = tf.function(compressor.train, autograph=False)
-    for place, name in enumerate("abcd"):
+    for position, name in enumerate("abcd"):
         spoilt = [[tf.ones(weight.shape) for weight in weights] for _ in range(2)]
-        flat = tf.tensor_scatter_nd_update(tf.reshape(spoilt[1][place], [-1]), [[37]], [float("nan")])
-        spoilt[1][place] = tf.reshape(flat, weights[place].shape)
+        flat = tf.tensor_scatter_nd_update(tf.reshape(spoilt[1][position], [-1]), [[37]], [float("nan")])
+        spoilt[1][position] = tf.reshape(flat, weights[position].shape)
         for ratio in (0.0, 0.01, 1.0):
             with (
                 implementation(native_on),
@@ -245,7 +245,7 @@ def test_first_bad_variable_is_named(options, native_on):
     assert not any(np.any(variable) for variable in (*weights, *compressor.state))
 
 
-def test_values_read_before_a_step_do_not_change():
+def test_values_read_earlier_do_not_change_in_a_step():
     weight = tf.Variable(tf.zeros([300]))
     compressor = Compressor(DGCConfig(ratio=0.1, dense_vectors=False, dense_below=0), [weight], OneWorker())
     step = tf.function(lambda g: compressor.train([[g]], 0.1), autograph=False)
@@ -277,7 +277,7 @@ def test_weights_of_other_types_get_the_same_bits(dtype):
         ([[1.0], [2.0, 3.0]], [], "gradients must be one tensor where there is no state"),
     ],
 )
-def test_lengths_that_do_not_match_are_rejected(parts, state, message):
+def test_mismatched_lengths_are_rejected(parts, state, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         native.operations().dgc_accumulate_and_select(
             gradients=[tf.constant(part) for part in parts],
@@ -304,8 +304,8 @@ def test_a_vector_shorter_than_its_segments_is_rejected():
 
 @pytest.mark.parametrize("native_on", [True, False])
 @pytest.mark.parametrize("parts", [True, False])
-def test_step_by_hand(native_on, parts):
-    """u = 0.5 u + g and v = v + u; the largest of each tensor is sent and cleared in both."""
+def test_one_step_matches_a_hand_computed_example(native_on, parts):
+    """u = 0.5 u + g and v = v + u; the largest element of each tensor is sent and cleared in both."""
     tensors = [tf.constant([[1.0, -4.0]]), tf.constant([2.0])]
     gradient = tf.constant([1.0, -4.0, 2.0])
     context = StepContext((2, 1), tf.constant([0, 0]), tf.constant([0, 0]), 1, 0.5)
@@ -347,7 +347,7 @@ def test_folder_that_others_can_write_to_is_rejected(tmp_path, monkeypatch, spoi
 
 
 @pytest.mark.nightly
-def test_without_compiler_tensorflow_runs_and_one_line_says_so(tmp_path):
+def test_without_a_compiler_tensorflow_operations_are_used(tmp_path):
     code = """
 import tensorflow as tf
 from dgc_lab.compression import Compressor, DGCConfig, native

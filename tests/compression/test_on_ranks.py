@@ -1,6 +1,6 @@
-"""Every scheme on two real ranks: the same bits on both, what two simulated workers make, and no rank left waiting.
+"""Every scheme on two real ranks: same bits on both, same results as simulated workers, no deadlocks.
 
-What runs on the ranks are the functions of this file; each rank imports it.
+The ranks import this file and run its functions.
 """
 
 import keras
@@ -16,7 +16,7 @@ SHAPES = [(40, 50), (50,), (6, 3)]
 
 
 def train(name, communicator, steps=6):
-    """Weights after some steps, and bytes a step."""
+    """Return the weights after some steps, and the bytes per step."""
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
     compressor = Compressor(SCHEMES[name](), weights, communicator)
 
@@ -46,8 +46,8 @@ def test_all_schemes_hold_the_same_bits_and_agree_with_simulated_workers(two_ran
             np.testing.assert_array_equal(one, other, name)
             close = {"powersgd": 3e-3, "float16": 1e-3}.get(name, 1e-5)
             np.testing.assert_allclose(one, expected, atol=close, err_msg=name)
-        handed = np.mean([first[name][1], second[name][1]], 0)
-        np.testing.assert_allclose(handed, sent, atol=1, err_msg=name)
+        bytes_reported = np.mean([first[name][1], second[name][1]], 0)
+        np.testing.assert_allclose(bytes_reported, sent, atol=1, err_msg=name)
 
 
 def fit_on_rank():
@@ -62,7 +62,7 @@ def fit_on_rank():
     return model.get_weights(), history.history["loss"], optimizer.bytes_sent
 
 
-def test_fit_with_a_scheme(two_ranks):
+def test_fit_trains_with_a_scheme(two_ranks):
     (first, losses, sent), (second, _, _) = two_ranks.run(fit_on_rank)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -72,7 +72,7 @@ def test_fit_with_a_scheme(two_ranks):
 
 
 def fit_in_parts(folder, name, parts):
-    """Weights and the compressor's state after calls of fit that end at these epochs, each by a new model."""
+    """Fit a new model up to each of these epochs; return the final weights and compressor state."""
     import horovod.tensorflow as hvd
 
     x = np.random.default_rng(hvd.rank()).normal(size=(16, 8)).astype(np.float32)
@@ -92,7 +92,7 @@ def fit_in_parts(folder, name, parts):
 
 @pytest.mark.nightly_except("powersgd")
 @pytest.mark.parametrize("name", ["top_k", "powersgd", "dgc"])
-def test_fit_goes_on_with_a_schemes_state_to_the_bit(two_ranks, tmp_path, name):
+def test_resumed_fit_restores_scheme_state_bit_for_bit(two_ranks, tmp_path, name):
     whole = two_ranks.run(fit_in_parts, str(tmp_path / "whole"), name, [4])
     again = two_ranks.run(fit_in_parts, str(tmp_path / "parts"), name, [2, 4])
     for (expected, _), (found, done) in zip(whole, again, strict=True):
@@ -125,6 +125,6 @@ def one_step(step):
     ("step", "message"),
     [(different_on_each, "rank 1 differs from rank 0"), (nonsense_on_one, "must yield AllReduceMean.*got 'nonsense'")],
 )
-def test_ranks_that_ask_different_things_are_told_and_do_not_wait(two_ranks, step, message):
+def test_ranks_that_yield_different_requests_fail_at_once(two_ranks, step, message):
     with pytest.raises(RankFailed, match=message):
         two_ranks.run(one_step, step)

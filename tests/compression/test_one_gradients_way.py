@@ -1,4 +1,4 @@
-"""The path of one gradient from the optimizer to the wire and back: files, and calls from one file to another."""
+"""The path of a gradient from the optimizer to the wire and back: files involved, and calls between them."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ MOST_CALLS = 58
 
 
 def calls_between_files(function):
-    """Return the calls from one library file to another while the function runs: (from, to, name)."""
+    """Run the function; return the calls between library files as (from, to, name)."""
     calls = []
 
     def library_file(frame):
@@ -38,13 +38,13 @@ def calls_between_files(function):
             frame = frame.f_back
         return frame and Path(frame.f_code.co_filename).relative_to(LIBRARY).as_posix()
 
-    def look(frame, event, _):
+    def record(frame, event, _):
         if event == "call" and LIBRARY in Path(frame.f_code.co_filename).parents:
             here, caller = library_file(frame), library_file(frame.f_back)
             if here != caller:
                 calls.append((caller, here, frame.f_code.co_name))
 
-    sys.setprofile(look)
+    sys.setprofile(record)
     try:
         function()
     finally:
@@ -53,7 +53,7 @@ def calls_between_files(function):
 
 
 @pytest.mark.parametrize("native_on", [False, True], ids=["TensorFlow", "C++"])
-def test_gradient_enters_few_files_in_few_calls(native_on, monkeypatch):
+def test_a_gradient_passes_through_few_files_and_calls(native_on, monkeypatch):
     if native_on and cpp_compiler() is None:
         pytest.skip("no C++ compiler here")
     monkeypatch.setattr(native, "enabled", native_on)
@@ -61,7 +61,7 @@ def test_gradient_enters_few_files_in_few_calls(native_on, monkeypatch):
     config = DGCConfig(ratio=0.001, clip_norm=1.0)
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), config, OneWorker())
     gradient = tf.random.stateless_normal((50, 300), (0, 1))
-    optimizer.apply([gradient], [weight])  # the first call also sets everything up
+    optimizer.apply([gradient], [weight])  # the first call also creates the state
     calls = calls_between_files(lambda: optimizer.apply([gradient], [weight]))
     crossings = [call for call in calls if call[0] is not None]
     search = set() if native_on else {"compression/segment_search.py"}

@@ -1,4 +1,4 @@
-"""Thresholds and selection: closed forms, properties, awkward tensors, and the same bits from both implementations."""
+"""Thresholds and selection: exact values, properties, edge cases, and bitwise equal implementations."""
 
 import contextlib
 import functools
@@ -20,8 +20,8 @@ from dgc_lab.compression.selection import Rule, accumulate_and_select, elements_
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 VECTORS = hnp.arrays(np.float32, st.integers(0, 200), elements=FLOATS)
-# The bias of a layer without gradients, a saturated layer, and values that tie.
-AWKWARD = {
+# For example, a bias without gradients, a saturated layer, and ties.
+EDGE_CASES = {
     "empty": [],
     "one": [2.0],
     "one zero": [0.0],
@@ -38,15 +38,15 @@ IMPLEMENTATIONS = ("C++", "TensorFlow")
 
 @pytest.fixture(autouse=True, scope="module")
 def sample_small_tensors_too():
-    """Sampled rules take a sample of every tensor, so that short examples cover them."""
+    """Make the sampled rules sample every tensor, so that short examples cover them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(c, "SMALL_TENSOR", 0)
         yield
 
 
 @contextlib.contextmanager
-def running(name):
-    """Run one implementation; where there is a compiler, C++ that does not compile or load is a failure."""
+def use_implementation(name):
+    """Use one implementation; if a compiler exists, a failure to compile or load C++ fails the test."""
     if name == "C++" and cpp_compiler() is None:
         pytest.skip("no C++ compiler here")
     if name == "C++" and tf.config.list_logical_devices("GPU"):
@@ -59,7 +59,7 @@ def running(name):
 
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
 def implementation(request):
-    with running(request.param):
+    with use_implementation(request.param):
         yield request.param
 
 
@@ -93,7 +93,7 @@ def test_exact_threshold_is_the_kth_largest_magnitude(implementation, x, ratio):
 
 @given(x=VECTORS, ratio=RATIOS, rule=st.sampled_from(c.RULES))
 @example(x=np.zeros(0, np.float32), ratio=1.0, rule="hierarchical")
-def test_kept_and_dropped_add_up_to_the_tensor(implementation, x, ratio, rule):
+def test_kept_and_dropped_elements_sum_to_the_tensor(implementation, x, ratio, rule):
     threshold = threshold_of(x, ratio, rule)
     kept, dropped = (part.numpy() for part in c.split(tf.constant(x), threshold))
     np.testing.assert_array_equal(kept + dropped, x)
@@ -103,7 +103,7 @@ def test_kept_and_dropped_add_up_to_the_tensor(implementation, x, ratio, rule):
 
 
 @given(x=VECTORS, ratio=RATIOS, rule=st.sampled_from(c.RULES))
-def test_ratio_0_keeps_nothing_1_all_and_others_no_zeros(implementation, x, ratio, rule):
+def test_ratio_0_keeps_none_1_all_and_others_no_zeros(implementation, x, ratio, rule):
     assert kept_count(x, threshold_of(x, 0, rule)) == 0
     assert kept_count(x, threshold_of(x, 1, rule)) == x.size
     if ratio < 1:
@@ -115,24 +115,24 @@ def test_ratio_0_keeps_nothing_1_all_and_others_no_zeros(implementation, x, rati
     x=hnp.arrays(np.float32, st.integers(1, 300), elements=FLOATS, unique=True),
     ratio=st.floats(0.001, 0.999),
 )
-def test_exact_rule_keeps_k_of_distinct_magnitudes(implementation, x, ratio):
+def test_exact_rule_keeps_k_elements_of_distinct_magnitude(implementation, x, ratio):
     x = x[np.unique(np.abs(x), return_index=True)[1]]
     x = x[np.abs(x) >= c.SMALLEST_NORMAL]
     assert kept_count(x, c.exact_threshold(x, ratio)) == int(c.elements_to_keep(ratio, x.size))
 
 
 @pytest.mark.parametrize("rule", c.RULES)
-@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("name", EDGE_CASES)
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.4, 1.0])
-def test_awkward_tensors_follow_the_documented_rules(implementation, rule, name, ratio):
-    x = np.array(AWKWARD[name], np.float32)
+def test_edge_cases_follow_the_documented_rules(implementation, rule, name, ratio):
+    x = np.array(EDGE_CASES[name], np.float32)
     count = kept_count(x, threshold_of(x, ratio, rule))
     if ratio == 1:
         assert count == x.size
     elif ratio == 0 or name in ("empty", "zeros", "one zero", "subnormal"):
         assert count == 0
     elif name in ("equal", "signs"):
-        assert count == x.size, "all tie with the threshold, so all are kept"
+        assert count == x.size, "all elements tie with the threshold, so all are kept"
     elif name == "ties at k":
         assert count == {0.01: 1, 0.4: 4}[ratio]
     else:
@@ -143,7 +143,7 @@ def test_awkward_tensors_follow_the_documented_rules(implementation, rule, name,
     ("ratio", "size", "k"),
     [(0, 10, 0), (1e-9, 10, 1), (0.1, 10, 1), (0.11, 10, 2), (0.07, 100, 7), (0.001, 3_211_264, 3212), (1, 5, 5)],
 )
-def test_number_of_elements_to_keep(ratio, size, k):
+def test_number_of_kept_elements_is_rounded_as_documented(ratio, size, k):
     assert int(c.elements_to_keep(ratio, size)) == k
     assert int(c.elements_to_keep(tf.constant(ratio, tf.float32), size)) == k
 
@@ -161,20 +161,20 @@ def test_sampled_threshold_stays_in_its_documented_band(implementation, ratio, s
     assert 0 < worst < 5 * deviation
 
 
-def test_sampled_threshold_is_exact_if_the_sample_is_all(implementation):
+def test_sampled_threshold_is_exact_with_a_full_sample(implementation):
     x = tf.random.stateless_normal([30_000], seed=(1, 1))
     assert float(c.sampled_threshold(x, 0.001)) == float(c.exact_threshold(x, 0.001))
 
 
 @pytest.mark.parametrize("rule", c.RULES)
-def test_smallest_normal_replaces_a_threshold_of_nan(implementation, rule):
+def test_a_nan_threshold_becomes_the_smallest_normal_number(implementation, rule):
     x = [math.nan, math.inf, 2.0, 1.0]
     assert float(threshold_of(x, 0.2, rule)) == c.SMALLEST_NORMAL
     indices, _ = select(tf.constant(x), Rule(0.2, rule), context_of(4))
     assert indices.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_up_to_ten_thousand_elements_are_not_sampled(implementation, monkeypatch):
+def test_tensors_up_to_10000_elements_are_not_sampled(implementation, monkeypatch):
     monkeypatch.setattr(c, "SMALL_TENSOR", 10_000)
     x = tf.random.stateless_normal([10_001], seed=(1, 1))
     for rule in ("sampled", "hierarchical"):
@@ -186,7 +186,7 @@ def test_up_to_ten_thousand_elements_are_not_sampled(implementation, monkeypatch
         assert len(large) > 1
 
 
-def test_sample_covers_all_columns_of_rows_of_even_length(implementation):
+def test_sample_covers_all_columns_of_even_length_rows(implementation):
     columns = np.zeros((2000, 1024), np.float32)
     columns[:, ::4] = 1 + np.arange(256)
     for start in range(8):
@@ -208,7 +208,7 @@ def test_hierarchical_threshold_stays_in_its_band(implementation, kind, ratio):
     x = tf.random.stateless_normal([n], seed=(5, 6)).numpy()
     if kind == "sorted":
         x = np.sort(x)
-    elif kind == "few large":  # the sample has too few of them, or too many
+    elif kind == "few large":  # the sample may hold too few or too many large elements
         x[: n // 500] *= 1e4
     elif kind == "sparse":
         x[n // 2 :] = 0
@@ -218,8 +218,8 @@ def test_hierarchical_threshold_stays_in_its_band(implementation, kind, ratio):
         assert 0.8 * wanted <= count <= 1.3 * wanted
 
 
-def arranged(x, ranks, stride):
-    """Reorder x so that its elements of these ranks (0 is the largest) are at 0, stride, 2 stride, and so on."""
+def reorder_by_rank(x, ranks, stride):
+    """Reorder x: elements of these ranks (0 is the largest) move to positions 0, stride, 2 * stride, ..."""
     order = np.argsort(-np.abs(x))
     result, sampled = np.empty_like(x), np.arange(x.size) % stride == 0
     result[sampled], result[~sampled] = x[order[ranks]], x[np.delete(order, ranks)]
@@ -233,13 +233,13 @@ def sample_every(monkeypatch, stride):
 @pytest.mark.parametrize(
     ("stride", "ranks"),
     [
-        (21, range(4762)),  # the sample has the largest elements, so the share is doubled
-        (21, range(100_000 - 4762, 100_000)),  # the smallest, so that nearly all elements pass
-        (50_001, range(2)),  # two elements: the share reaches 1, and too few pass at any threshold of the sample
+        (21, range(4762)),  # the sample holds the largest elements, so the share is doubled
+        (21, range(100_000 - 4762, 100_000)),  # it holds the smallest, so nearly all elements pass
+        (50_001, range(2)),  # two elements: the share reaches 1, and too few elements pass
     ],
 )
-def test_hierarchical_rule_repairs_misleading_samples(implementation, monkeypatch, stride, ranks):
-    x = arranged(tf.random.stateless_normal([100_000], seed=(5, 6)).numpy(), ranks, stride)
+def test_hierarchical_rule_corrects_unrepresentative_samples(implementation, monkeypatch, stride, ranks):
+    x = reorder_by_rank(tf.random.stateless_normal([100_000], seed=(5, 6)).numpy(), ranks, stride)
     wanted = 1000
     sample_every(monkeypatch, stride)
     assert not 0.8 * wanted <= kept_count(x, c.sampled_threshold(x, 0.01)) <= 1.3 * wanted
@@ -248,12 +248,12 @@ def test_hierarchical_rule_repairs_misleading_samples(implementation, monkeypatc
 
 @pytest.mark.parametrize(("spacing", "doublings"), [(10, 1), (5, 2)])
 def test_hierarchical_rule_doubles_the_share_only_if_needed(implementation, monkeypatch, spacing, doublings):
-    """The repaired threshold is still an element of the sample."""
+    """The corrected threshold is still an element of the sample."""
     x = tf.random.stateless_normal([100_000], seed=(5, 6)).numpy()
-    # How many elements of the sample pass at each share; of x, `spacing` times as many.
+    # Number of sample elements that pass at each share; in x, `spacing` times as many pass.
     passing = [int(c.elements_to_keep(0.01 * 2**i, 4762)) for i in range(doublings + 1)]
     largest = spacing * np.arange(passing[-1])
-    x = arranged(x, np.concatenate([largest, np.arange(2000, 2000 + 4762 - largest.size)]), 21)
+    x = reorder_by_rank(x, np.concatenate([largest, np.arange(2000, 2000 + 4762 - largest.size)]), 21)
     sample_every(monkeypatch, 21)
     sample = np.sort(np.abs(x[::21]))
     assert float(c.sampled_threshold(x, 0.01)) == sample[-passing[0]]
@@ -261,7 +261,7 @@ def test_hierarchical_rule_doubles_the_share_only_if_needed(implementation, monk
     assert float(c.hierarchical_threshold(x, 0.01)) == sample[-passing[-1]]
 
 
-def test_hierarchical_rule_keeps_all_nonzero_if_too_few(implementation):
+def test_hierarchical_rule_keeps_all_nonzeros_if_too_few(implementation):
     x = np.zeros(10_000, np.float32)
     x[:50] = 1
     assert kept_count(x, c.hierarchical_threshold(x, 0.1)) == 50
@@ -279,7 +279,7 @@ def test_all_floating_point_types_get_float32_thresholds(implementation, rule, d
 
 
 def test_magnitudes_are_compared_in_float32(implementation):
-    """In float64 the smaller of two elements that round to one float32 would be below the threshold."""
+    """Two float64 values that round to the same float32 must both pass."""
     x = tf.constant([1.0, 1 + 1e-12, 0.5], tf.float64)
     assert c.keep_mask(x, c.exact_threshold(x, 0.3)).numpy().tolist() == [True, True, False]
     assert c.keep_mask(tf.constant([0.1], tf.float64), tf.constant(0.1)).numpy().tolist() == [True]
@@ -294,7 +294,7 @@ def test_one_trace_serves_all_ratios_and_agrees_with_eager(implementation, rule)
     assert traced.experimental_get_tracing_count() == 1
 
 
-def test_scopes_on_tensors_of_different_scale(implementation):
+def test_scopes_treat_tensors_of_different_scale_differently(implementation):
     small, large = tf.constant([1.0, 2.0, 3.0, 4.0]), tf.constant([10.0, 20.0, 30.0, 40.0])
     for rule in c.RULES:
         assert [float(t) for t in c.thresholds([small, large], 0.25, rule)] == [4, 40]
@@ -344,7 +344,7 @@ def test_check_finite_names_the_variable(graph, value, word):
         check(tf.constant([1.0, value]), "dense/kernel")
 
 
-def test_check_finite_accepts_finite_values_with_infinite_sum():
+def test_check_finite_accepts_values_whose_sum_overflows():
     assert np.all(np.isfinite(check_finite(tf.constant([3e38, 3e38]), "dense/kernel")))
 
 
@@ -352,19 +352,19 @@ def test_check_finite_accepts_finite_values_with_infinite_sum():
 
 
 def numbers(data, sizes):
-    """Ties, infinity, NaN and -0.0 in random places of tensors of these sizes, one after another."""
+    """Return concatenated tensors of these sizes with ties, infinity, NaN and -0.0 at random positions."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     size, odds = sum(sizes), data.draw(st.floats(0, 1))
     chosen = rng.choice([1, -1, 3.5, -3.5, 9, np.inf, -np.inf, np.nan], size)
     return np.where(rng.random(size) < odds, chosen, -0.0).astype(np.float32)
 
 
-# Blocks of 1 to 64 elements, tensors of several blocks, and empty ones.
+# Blocks of 1 to 64 elements, tensors of several blocks, and empty tensors.
 SIZES = st.lists(st.sampled_from([0, 1, 7, 8, 64, 96, 128, 200, 640]), min_size=1, max_size=4)
 
 
 @given(data=st.data(), sizes=SIZES, one_limit=st.booleans())
-def test_elements_above_finds_them_in_blocks_of_all_sizes(data, sizes, one_limit):
+def test_elements_above_works_for_all_block_sizes(data, sizes, one_limit):
     x = numbers(data, sizes)
     limits = data.draw(
         hnp.arrays(np.float32, 1 if one_limit else len(sizes), elements=st.sampled_from([0, 1, 3.5, np.inf]))
@@ -376,7 +376,7 @@ def test_elements_above_finds_them_in_blocks_of_all_sizes(data, sizes, one_limit
 
 
 @given(data=st.data(), sizes=SIZES, ratio=RATIOS, rule=st.sampled_from(c.RULES), scope=st.sampled_from(c.SCOPES))
-def test_select_finds_elements_in_blocks_of_all_sizes(implementation, data, sizes, ratio, rule, scope):
+def test_select_works_for_all_block_sizes(implementation, data, sizes, ratio, rule, scope):
     x = numbers(data, sizes)
     x[~np.isfinite(x)] = 2
     indices, values = select(tf.constant(x), Rule(ratio, rule, scope), context_of(*sizes))
@@ -428,8 +428,8 @@ KINDS = {
     "zeros": lambda rng, size: np.zeros(size),
     "equal": lambda rng, size: np.full(size, rng.normal()),
     "sparse": lambda rng, size: rng.normal(size=size) * (rng.random(size) < 0.05),
-    "sorted": lambda rng, size: np.sort(rng.normal(size=size)),  # samples of it mislead the least
-    "periodic": lambda rng, size: np.where(np.arange(size) % 3, 1e-3, 10.0) * rng.normal(size=size),  # and most
+    "sorted": lambda rng, size: np.sort(rng.normal(size=size)),  # samples are most representative
+    "periodic": lambda rng, size: np.where(np.arange(size) % 3, 1e-3, 10.0) * rng.normal(size=size),  # or least so
     "subnormal": lambda rng, size: rng.normal(size=size) * 1e-38,
     "around the smallest float16": lambda rng, size: rng.normal(size=size) * 2.0**-24,
     "large": lambda rng, size: rng.normal(size=size) * 1e37,
@@ -439,7 +439,7 @@ KINDS = {
 
 @st.composite
 def vectors(draw):
-    """Tensors of several kinds and sizes, one after another, as (float32 vector, sizes)."""
+    """Draw concatenated tensors of several kinds and sizes as (float32 vector, sizes)."""
     sizes = draw(st.lists(st.sampled_from([0, 1, 2, 63, 64, 65, 300, 700]), min_size=1, max_size=5))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     parts = [KINDS[draw(st.sampled_from(sorted(KINDS)))](rng, size) for size in sizes]
@@ -488,8 +488,8 @@ def test_both_implementations_give_the_same_bits(
     tensors, found = np.split(x, np.cumsum(sizes)[:-1]), []
     context = context_of(*sizes, values=values, seed=seed)
     for name in IMPLEMENTATIONS:
-        with running(name), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(c, "MINIMUM_KEPT_IN_SAMPLE", smallest_sample)  # with fewer than 32, samples often mislead
+        with use_implementation(name), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(c, "MINIMUM_KEPT_IN_SAMPLE", smallest_sample)  # under 32, samples often mislead
             limits = c.thresholds(tensors, ratio, rule, scope, sample, seed)
             indices, sent, new = accumulate_and_select(
                 tf.constant(x), state, Rule(ratio, rule, scope, sample), context, momentum, nesterov, clear_velocity

@@ -1,4 +1,4 @@
-"""The wire format: run lengths and messages come back exactly, and are as long as the layout states."""
+"""The wire format: run lengths and messages round-trip exactly, with the documented sizes."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from dgc_lab.compression.wire_format import (
 
 BLOCK = LONGEST_RUN + 1
 DTYPES = {"float32": np.uint32, "float16": np.uint16}
-HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)  # all there are; 0.0 first
+HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)  # all float16 values; 0.0 first
 floats = st.sampled_from([float(x) for x in HALVES if x == 0 or np.finfo(np.float16).tiny <= abs(x) < np.inf])
 
 
@@ -31,7 +31,7 @@ def bits(values):
 
 @st.composite
 def entries(draw, dtype="float32"):
-    """Ascending indices with distances around the most that 16 bits hold, and values that float16 can hold."""
+    """Draw ascending indices with gaps around the 16-bit limit, and values that fit in float16."""
     edges = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1]
     steps = draw(st.lists(st.one_of(st.integers(1, 50), st.sampled_from(edges), st.integers(1, 10**7)), max_size=12))
     values = draw(st.lists(floats, min_size=len(steps), max_size=len(steps)))
@@ -39,7 +39,7 @@ def entries(draw, dtype="float32"):
 
 
 @given(st.sampled_from(sorted(DTYPES)).flatmap(entries))
-def test_run_lengths_come_back_exactly(sent):
+def test_run_lengths_are_decoded_exactly(sent):
     indices, values = sent
     runs, filled = run_lengths(indices, values)
     back = positions(runs).numpy()
@@ -76,7 +76,7 @@ LAYOUTS = [
 
 @st.composite
 def messages(draw, layout):
-    """A message that one worker could send in this layout; lengths are drawn, most numbers come from a seed."""
+    """Draw a message in this layout; lengths are drawn, most values come from a seed."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
 
     def numbers(dtype, *shape):
@@ -129,7 +129,7 @@ def test_messages_of_several_workers_come_back_exactly(layout, traced):
     check()
 
 
-def test_values_are_rounded_to_the_layouts_type():
+def test_values_are_rounded_to_the_dtype_of_the_layout():
     layout = Layout("float16", sparse=1)
     message = Message(tf.zeros([0]), [(tf.constant([3]), tf.constant([0.1]))], [])
     [back] = unpack(pack(message, layout), layout, 1)
@@ -146,14 +146,14 @@ def test_values_are_rounded_to_the_layouts_type():
         ("float16", "run_lengths", 4),
     ],
 )
-def test_entries_take_the_bytes_the_layout_states(values, indices, each):
+def test_entry_size_matches_the_layout(values, indices, each):
     layout = Layout(values, indices, fixed=2, sparse=1)
     for size in (0, 1, 700):
         message = Message(tf.zeros([2]), [(tf.range(0, 1000 * size, 1000), tf.ones([size]))], [])
         assert len(pack(message, layout)) == 12 + each * size == layout.header_bytes + layout.entry_bytes * size
 
 
-def test_bytes_are_in_the_documented_order():
+def test_bytes_follow_the_documented_order():
     layout = Layout("float16", "run_lengths", 2, 2, ((tf.float32, (2,)), (tf.int32, ())))
     sparse = [(tf.constant([0, 7]), tf.constant([5.0, 6.0])), (tf.constant([3]), tf.constant([8.0]))]
     message = Message(tf.constant([1.0, 2.0]), sparse, [tf.constant([[3.0, 4.0]]), tf.constant([9])])
@@ -177,8 +177,8 @@ def test_layouts_with_unknown_types_are_rejected(types, message):
 
 
 @pytest.mark.parametrize("needed", [(), (0,), (0, 1), (1, 2)])
-def test_sums_keep_one_order_if_tensors_are_used_elsewhere(needed):
-    """AddN begins with the first tensor whose memory is free."""
+def test_order_of_addition_ignores_other_uses_of_tensors(needed):
+    """AddN would start with the first tensor whose memory it may reuse."""
 
     @tf.function(autograph=False)
     def total(*numbers):
@@ -195,7 +195,7 @@ def example_message():
     return layout, Message(tf.constant([7.0]), [(tf.constant([5, 9]), tf.constant([0.5, 2.0]))], [])
 
 
-def test_surplus_bytes_are_rejected_in_a_session_too():
+def test_surplus_bytes_are_rejected_in_a_session():
     layout, message = example_message()
     packed = pack(message, layout).numpy()
     longer = np.concatenate([packed, np.zeros(4, np.uint8)])
@@ -207,7 +207,7 @@ def test_surplus_bytes_are_rejected_in_a_session_too():
             session.run(back.entries[0][0], {given: longer})
 
 
-def test_messages_cut_short_are_rejected():
+def test_truncated_messages_are_rejected():
     layout, message = example_message()
     packed = pack(message, layout)
     for size in range(len(packed)):
@@ -217,7 +217,7 @@ def test_messages_cut_short_are_rejected():
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_negative_counts_are_rejected(traced):
-    """The counts -1 and 4 add up to the length of this message."""
+    """The counts -1 and 4 sum to the length of this message."""
     message = tf.bitcast(tf.constant([-1, 4] + [0] * 6), tf.uint8)
     read = tf.function(unpack) if traced else unpack
     with pytest.raises(tf.errors.InvalidArgumentError, match="negative"):

@@ -1,6 +1,6 @@
-"""Eight real ranks: they hold the same bits, each for itself and as the ranks of two or four hosts.
+"""Eight real ranks hold the same bits, as eight workers and as the ranks of two or four hosts.
 
-What runs on the ranks are the functions of this file; each rank imports it.
+The ranks import this file and run its functions.
 """
 
 import warnings
@@ -30,7 +30,7 @@ def ranks(horovod):
 
 
 def on_ranks(config, hosts, steps=STEPS):
-    """Weights after every step, what the workers were told at last, and bytes; neighbouring ranks pose as one host."""
+    """Return weights per step, the last metadata, and bytes sent; neighbouring ranks simulate one host."""
     import horovod.tensorflow as hvd
 
     communicator = (
@@ -39,19 +39,19 @@ def on_ranks(config, hosts, steps=STEPS):
         else HierarchicalCommunicator(f"host {hvd.rank() * hosts // hvd.size()}")
     )
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
-    compressor, told, history = Compressor(config, weights, communicator), None, []
+    compressor, metadata, history = Compressor(config, weights, communicator), None, []
     for step in range(steps):
         own = local_gradients(tf.constant(step), hvd.rank())
         updates, report = compressor([own], metadata=[tf.constant([float(hvd.rank())])])
         for weight, change in zip(weights, updates, strict=True):
             weight.assign_sub(0.1 * tf.convert_to_tensor(change))
         history.append([weight.numpy() for weight in weights])
-        told = report.metadata.numpy().tolist()
-    return history, told, int(compressor.bytes_sent.numpy().sum())
+        metadata = report.metadata.numpy().tolist()
+    return history, metadata, int(compressor.bytes_sent.numpy().sum())
 
 
-def simulated(config, hosts, steps=STEPS):
-    """The same in one process: a worker a host, with the mean of its ranks' gradients."""
+def train_simulated(config, hosts, steps=STEPS):
+    """Do the same in one process: one worker per host, with the mean gradient of its ranks."""
     weights, each = [tf.Variable(tf.zeros(shape)) for shape in SHAPES], RANKS // hosts
     compressor = Compressor(config, weights, SimulatedWorkers(hosts))
     for step in range(steps):
@@ -68,23 +68,23 @@ def simulated(config, hosts, steps=STEPS):
 
 
 @pytest.mark.parametrize(("name", "hosts"), [("warm-up", RANKS), ("dgc", 2), ("warm-up", 4)])
-def test_eight_ranks_hold_the_same_bits_as_so_many_workers(ranks, name, hosts):
-    """With eight addends the order of the sum matters, and must be the same everywhere."""
+def test_eight_ranks_match_each_other_and_simulated_workers(ranks, name, hosts):
+    """With eight terms, the order of addition matters and must be the same on every rank."""
     results = ranks.run(on_ranks, CONFIGS[name], hosts)
-    first, told, _ = results[0]
+    first, metadata, _ = results[0]
     for history, *_ in results[1:]:
         assert_bits(first, history)
-    expected, handed = simulated(CONFIGS[name], hosts)
+    expected, bytes_expected = train_simulated(CONFIGS[name], hosts)
     for found, other in zip(first[-1], expected, strict=True):
         assert tf.reduce_max(tf.abs(found - other)) < 1e-6
     each = RANKS // hosts
-    assert told == [[sum(range(host * each, (host + 1) * each)) / each] for host in range(hosts)]
+    assert metadata == [[sum(range(host * each, (host + 1) * each)) / each] for host in range(hosts)]
     sent = [sent for _, _, sent in results[::each]]
-    assert sum(sent) / hosts == pytest.approx(handed, abs=STEPS), "a mean that is rounded down in every step"
+    assert sum(sent) / hosts == pytest.approx(bytes_expected, abs=STEPS), "the mean is rounded down in every step"
 
 
 def beside_hosts():
-    """What a rank gets of the examples, and its statistics after they were averaged."""
+    """Return a rank's shard, its averaged batch-norm statistics, and its number of callbacks."""
     import horovod.tensorflow as hvd
     import keras
 
@@ -100,9 +100,9 @@ def beside_hosts():
     return shard(np.arange(16), communicator=communicator)[0].tolist(), mean.numpy().tolist(), len(callbacks)
 
 
-def test_examples_metrics_and_files_are_each_ranks_own_where_hosts_are_the_workers(ranks):
+def test_shards_and_callbacks_are_per_rank_with_hosts_as_workers(ranks):
     parts, means, callbacks = zip(*ranks.run(beside_hosts), strict=True)
-    assert sorted(number for part in parts for number in part) == list(range(16)), "every example goes to one rank"
+    assert sorted(number for part in parts for number in part) == list(range(16)), "each example goes to one rank"
     assert means == ([3.5],) * RANKS
     assert callbacks == (1, *[0] * 7)
 
@@ -117,14 +117,14 @@ def pooled_from_bfloat16():
     return dense.numpy().tolist(), rows.values.numpy().ravel().tolist()
 
 
-def test_what_a_hosts_ranks_have_in_bfloat16_is_pooled_in_float32(ranks):
-    """Horovod gathers no bfloat16, and a mean that is rounded to it loses what the ranks differ in."""
+def test_bfloat16_gradients_are_averaged_in_float32_within_hosts(ranks):
+    """Horovod cannot gather bfloat16, and rounding the mean to bfloat16 would lose the differences between ranks."""
     for dense, rows in ranks.run(pooled_from_bfloat16):
         assert dense == [1 + 1 / 256]
         assert rows == [0.25, 0.25 + 1 / 512] * 2
 
 
-def test_hosts_of_different_sizes_are_refused(ranks):
+def test_hosts_of_different_sizes_are_rejected(ranks):
     def uneven():
         import horovod.tensorflow as hvd
 

@@ -1,4 +1,4 @@
-"""The Keras and the compat.v1 optimizer on one worker: what they accept, refuse, save and show."""
+"""The Keras and the compat.v1 optimizer on one worker: validation, training, saving and loading."""
 
 import contextlib
 
@@ -63,18 +63,18 @@ def fit(model, **options):
         ("sgd", None, r"optimizer must be a Keras 3 optimizer, got 'sgd'"),
     ],
 )
-def test_keras_optimizers_that_do_not_go_with_it(inner, config, message):
+def test_unsupported_keras_optimizers_are_rejected(inner, config, message):
     with pytest.raises(ValueError, match=message):
         DistributedOptimizer(inner, config)
 
 
-def test_options_without_a_scheme_are_refused_at_once():
+def test_options_without_a_scheme_are_rejected():
     for config in (None, DGCConfig()):
         with pytest.raises(ValueError, match=r"options must be None unless config is a scheme, got DGCConfig"):
             DistributedOptimizer(keras.optimizers.SGD(), config, options=DGCConfig())
 
 
-def test_without_compression_it_is_the_inner_optimizer():
+def test_without_compression_it_matches_the_inner_optimizer():
     keras.utils.set_random_seed(0)
     alone = compiled(keras.optimizers.Adam(0.1))
     wrapped = compiled(DistributedOptimizer(keras.optimizers.Adam(0.1)))
@@ -85,14 +85,14 @@ def test_without_compression_it_is_the_inner_optimizer():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_xla_is_refused_and_says_what_to_do():
+def test_the_error_for_xla_says_how_to_disable_it():
     with pytest.raises(
         ValueError, match=r"jit_compile must be False, got True: .* model.compile\(..., jit_compile=False"
     ):
         fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL), jit_compile=True))
 
 
-def test_xla_is_refused_in_custom_loops_and_after_training():
+def test_xla_is_rejected_in_custom_loops_and_after_training():
     weight = keras.Variable([1.0, 2.0])
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL)
 
@@ -112,7 +112,7 @@ def test_xla_is_refused_in_custom_loops_and_after_training():
         fit(model)
 
 
-def test_learning_rate_schedules_and_callbacks_reach_the_inner_optimizer():
+def test_learning_rate_changes_reach_the_inner_optimizer():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     callback = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
     history = fit(model, epochs=3, callbacks=[AverageMetrics(), callback])
@@ -128,16 +128,16 @@ def test_learning_rate_schedules_and_callbacks_reach_the_inner_optimizer():
 
 
 @pytest.mark.parametrize("config", [None, DGCConfig(ratio=0.01, warm_up=(0.5, 0.1), clip_norm=1.0)])
-def test_configuration_makes_the_same_optimizer(config):
+def test_the_optimizer_round_trips_through_its_config(config):
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), config, name="mine")
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert isinstance(again, DistributedOptimizer)
-    assert again.config == config
-    assert again.name == "mine"
-    assert float(again.learning_rate) == pytest.approx(0.3)
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(restored, DistributedOptimizer)
+    assert restored.config == config
+    assert restored.name == "mine"
+    assert float(restored.learning_rate) == pytest.approx(0.3)
 
 
-def test_a_model_is_saved_and_loaded_with_its_residuals(tmp_path):
+def test_saved_models_include_residuals(tmp_path):
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), DGCConfig(ratio=0.25, dense_below=0)))
     fit(model, epochs=2)
     model.save(tmp_path / "model.keras")
@@ -156,7 +156,7 @@ def test_a_model_saved_before_training_can_be_loaded(tmp_path):
     fit(keras.saving.load_model(tmp_path / "model.keras"))
 
 
-def test_another_ranks_file_is_refused(tmp_path):
+def test_loading_the_file_of_another_rank_is_rejected(tmp_path):
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     fit(model)
     model.save_weights(tmp_path / "model.weights.h5")
@@ -165,13 +165,13 @@ def test_another_ranks_file_is_refused(tmp_path):
         model.optimizer.load_own_variables({"rank": np.array(0), "workers": np.array(1)})
 
 
-def test_mixed_float16_is_refused_before_it_hangs():
+def test_an_outer_loss_scale_optimizer_is_rejected():
     with pytest.raises(ValueError, match="the policy must not be mixed_float16"):
         fit(compiled(keras.optimizers.LossScaleOptimizer(DistributedOptimizer(keras.optimizers.SGD(0.1)))))
 
 
 @pytest.mark.parametrize("auto_scale_loss", [True, False])
-def test_mixed_float16_is_refused_only_with_loss_scaling(auto_scale_loss):
+def test_mixed_float16_is_rejected_only_with_loss_scaling(auto_scale_loss):
     keras.config.set_dtype_policy("mixed_float16")
     try:
         optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, loss_scale_factor=8.0), SMALL)
@@ -185,12 +185,12 @@ def test_mixed_float16_is_refused_only_with_loss_scaling(auto_scale_loss):
         keras.config.set_dtype_policy("float32")
 
 
-def test_a_loss_scale_optimizer_is_refused_inside():
+def test_an_inner_loss_scale_optimizer_is_rejected():
     with pytest.raises(ValueError, match="optimizer must not be a LossScaleOptimizer"):
         DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
 
 
-def test_a_fixed_loss_scale_changes_nothing():
+def test_a_fixed_loss_scale_does_not_change_training():
     keras.utils.set_random_seed(0)
     models = [
         compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, loss_scale_factor=s), SMALL)) for s in (None, 64.0)
@@ -202,7 +202,7 @@ def test_a_fixed_loss_scale_changes_nothing():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_layers_unfrozen_later_are_refused_and_not_left_out():
+def test_layers_unfrozen_after_building_are_rejected():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     fit(model)
     late = keras.Variable([1.0], name="late")
@@ -210,27 +210,27 @@ def test_layers_unfrozen_later_are_refused_and_not_left_out():
         model.optimizer.apply([tf.constant([1.0])], [late])
 
 
-def test_ranks_of_a_launcher_must_start_horovod(monkeypatch):
+def test_launched_ranks_must_initialize_horovod(monkeypatch):
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     with pytest.raises(LabError, match=r"one of 2 ranks, but Horovod is not initialized: call .*init\(\) first"):
         fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1))))
 
 
-def test_a_custom_loop_trains_with_it():
+def test_the_optimizer_trains_in_a_custom_loop():
     weight = keras.Variable([[1.0, 2.0]])
     optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), DGCConfig(ratio=0.5, momentum=0.0, dense_below=0))
     optimizer.apply_gradients([(tf.constant([[0.25, -0.5]]), weight)])
     assert np.array(weight).tolist() == [[1.0, 2.5]]
-    assert optimizer.bytes_sent == 8 + 8, "an element, and the message's header"
+    assert optimizer.bytes_sent == 8 + 8, "one element and the message header"
 
 
-def test_in_a_loop_of_ones_own_autograph_converts_nothing_of_the_optimizer():
-    """Converting its code took seconds, in every process, and warned of what cannot be converted."""
-    of_the_loop, ours, now = [], [], tf.__internal__.autograph.control_status_ctx
+def test_autograph_does_not_convert_the_optimizer():
+    """AutoGraph would take seconds in every process, and warn about code that it cannot convert."""
+    in_loop, in_library, now = [], [], tf.__internal__.autograph.control_status_ctx
 
     class Watched(OneWorker):
         def assert_same_on_all_ranks(self, what):
-            ours.append(now().status.name)
+            in_library.append(now().status.name)
 
     weight = keras.Variable([[1.0, 2.0]])
     optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), DGCConfig(momentum=0.0), Watched())
@@ -238,18 +238,18 @@ def test_in_a_loop_of_ones_own_autograph_converts_nothing_of_the_optimizer():
 
     @tf.function
     def step():
-        of_the_loop.append(now().status.name)
+        in_loop.append(now().status.name)
         optimizer.apply([tf.ones([1, 2])], [weight])
         compressor([[tf.ones([3])]])
 
     step()
-    assert set(of_the_loop) == {"ENABLED"}
-    assert len(ours) >= 2
-    assert "ENABLED" not in ours
+    assert set(in_loop) == {"ENABLED"}
+    assert len(in_library) >= 2
+    assert "ENABLED" not in in_library
 
 
 def one_of_two(rank):
-    """A rank's communicator, for what asks it for its place alone."""
+    """Return a communicator that only knows its rank, of two."""
     communicator = SimulatedWorkers(2)
     communicator.first, communicator.local = rank, 1
     return communicator
@@ -278,12 +278,12 @@ def test_shards_are_equal_and_disjoint():
         (keras.optimizers.SGD(), None, "got SGD"),
     ],
 )
-def test_v1_optimizers_that_do_not_go_with_it(inner, config, message):
+def test_unsupported_v1_optimizers_are_rejected(inner, config, message):
     with pytest.raises(ValueError, match=message):
         GradientCompressionOptimizer(inner, config)
 
 
-def test_slots_and_variables_before_and_after_the_first_step():
+def test_slots_and_variables_exist_after_the_first_step():
     weight = tf.Variable(tf.random.stateless_normal([4, 5], (0, 0)))
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), DGCConfig(ratio=0.1, dense_below=0))
     assert optimizer.get_slot_names() == []
@@ -297,7 +297,7 @@ def test_slots_and_variables_before_and_after_the_first_step():
     assert len(optimizer.variables()) == 3
 
 
-def test_another_list_of_variables_is_refused():
+def test_changing_the_variables_is_rejected():
     weights = [tf.Variable(tf.ones([2, 2])) for _ in range(2)]
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
     optimizer.minimize(lambda: tf.reduce_sum(weights[0]), var_list=weights[:1])
@@ -305,7 +305,7 @@ def test_another_list_of_variables_is_refused():
         optimizer.minimize(lambda: tf.reduce_sum(weights[1]), var_list=weights[1:])
 
 
-def test_momentum_of_the_inner_optimizer_where_the_recipe_has_none():
+def test_inner_momentum_is_allowed_if_the_config_has_none():
     weight = tf.Variable(tf.ones([2, 2]))
     optimizer = GradientCompressionOptimizer(v1.MomentumOptimizer(0.1, 0.5), SMALL)
     for _ in range(2):
@@ -315,21 +315,21 @@ def test_momentum_of_the_inner_optimizer_where_the_recipe_has_none():
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_embeddings_stay_rows_unless_asked_to_be_dense(dense):
+def test_embedding_gradients_stay_rows_unless_made_dense(dense):
     table, unused = tf.Variable(tf.zeros([6, 4])), tf.Variable(1.0)
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), SMALL, sparse_to_dense=dense)
     pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(tf.gather(table, [2, 2])), var_list=[table, unused])
     assert pairs[1][0] is None
     gradient = pairs[0][0]
     assert isinstance(gradient, tf.IndexedSlices)
-    assert gradient.values.shape.rank == (1 if dense else 2), "single elements, or a row named once"
+    assert gradient.values.shape.rank == (1 if dense else 2), "single elements, or one merged row"
     optimizer.apply_gradients(pairs)
     expected = np.zeros((6, 4))
     expected[2] = -2
     np.testing.assert_array_equal(table, expected)
 
 
-def test_a_session_trains_and_counts_global_steps():
+def test_training_in_a_session_counts_global_steps():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         weight = tf.Variable(tf.ones([10, 10]))
         step = tf.compat.v1.train.get_or_create_global_step()
@@ -345,8 +345,8 @@ def test_a_session_trains_and_counts_global_steps():
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("options", [{}, {"ratio": 1.0}, {"momentum_correction": False}], ids=str)
-def test_variables_of_other_types_are_trained_in_the_order_inside_horovods_optimizer(dtype, options):
-    """Whole tensors, tensors in part, and rows; TensorFlow ends the process where an update has another type."""
+def test_v1_optimizer_trains_variables_of_other_dtypes(dtype, options):
+    """Covers dense, sparse and row updates; TensorFlow aborts if an update has the wrong dtype."""
     config = DGCConfig(**{"ratio": 0.5, "dense_below": 0, "momentum": 0.0, **options})
     shapes = ((10, 10), (5,), (6, 4))
     weights = [tf.Variable(tf.ones(shape, dtype)) for shape in shapes]
@@ -360,19 +360,19 @@ def test_variables_of_other_types_are_trained_in_the_order_inside_horovods_optim
     assert [weight.dtype for weight in weights] == [dtype] * 3
     moved = [1 - np.asarray(weight, np.float32) for weight in weights]
     assert set(moved[0].ravel()) <= {0, 0.5}
-    assert set(moved[1]) == {0.5}, "vectors go whole"
+    assert set(moved[1]) == {0.5}, "vectors are sent uncompressed"
     assert set(moved[2].ravel()) <= {0, 1.0}
     assert all(part.any() for part in moved)
 
 
-def test_an_epoch_without_an_exchange_writes_nothing(tmp_path):
+def test_an_epoch_without_an_exchange_writes_no_ratios(tmp_path):
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=4), SMALL)
     fit(compiled(optimizer), batch_size=4, epochs=3, callbacks=[WriteCompression(tmp_path)])
-    assert set(read(tmp_path)["compression/bytes"]) == {1, 2}, "the first epoch exchanges nothing"
+    assert set(read(tmp_path)["compression/bytes"]) == {1, 2}, "no exchange happens in the first epoch"
 
 
-def test_rows_that_horovod_made_whole_have_their_momentum():
-    """As ``hvd.DistributedOptimizer(..., sparse_as_dense=True)`` hands them back."""
+def test_rows_that_horovod_densified_keep_their_momentum():
+    """`hvd.DistributedOptimizer(..., sparse_as_dense=True)` returns such gradients."""
     for whole in (False, True):
         table = tf.Variable(tf.zeros([600, 2]))
         optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(1.0), DGCConfig(momentum=0.5))
@@ -382,7 +382,7 @@ def test_rows_that_horovod_made_whole_have_their_momentum():
         np.testing.assert_array_equal(table[1], [-4.25, -4.25])
 
 
-def test_nan_is_told_with_the_variables_name():
+def test_the_error_for_nan_names_the_variable():
     weight = tf.Variable(tf.ones([4, 5]), name="kernel")
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL)
     with pytest.raises(tf.errors.InvalidArgumentError, match="gradient of kernel"):
@@ -390,7 +390,7 @@ def test_nan_is_told_with_the_variables_name():
     np.testing.assert_array_equal(weight, np.ones((4, 5)))
 
 
-# Corners of Keras ---------------------------------------------------------------------------------------------------
+# Keras edge cases ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -400,24 +400,24 @@ def test_nan_is_told_with_the_variables_name():
         ({"use_ema": True, "gradient_accumulation_steps": 2}, "use_ema must be False with gradient_accumulation_steps"),
     ],
 )
-def test_what_would_train_otherwise_than_keras_is_refused(options, message):
+def test_options_that_would_differ_from_keras_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.0, **options), SMALL)
 
 
-def test_averaged_weights_and_accumulated_gradients_are_refused_without_compression_too():
+def test_ema_with_accumulation_is_rejected_without_compression():
     with pytest.raises(ValueError, match="use_ema must be False with gradient_accumulation_steps, got True"):
         DistributedOptimizer(keras.optimizers.Adam(use_ema=True, gradient_accumulation_steps=2))
 
 
-def test_mirrored_strategy_is_refused_by_name():
+def test_mirrored_strategy_is_rejected():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
         with pytest.raises(ValueError, match=r"must not run under tf.distribute's MirroredStrategy"):
             fit(model)
 
 
-def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
+def test_accumulated_gradients_are_sent_once_per_update():
     whole = DGCConfig(ratio=1.0, momentum=0.9, dense_below=0, dense_vectors=False)
     keras.utils.set_random_seed(0)
     start = compiled("sgd").get_weights()
@@ -428,7 +428,7 @@ def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
     ]
     for model in models:
         model.set_weights(start)
-        fit(model, epochs=4, batch_size=2, shuffle=False)  # four batches an epoch
+        fit(model, epochs=4, batch_size=2, shuffle=False)  # four batches per epoch
     for one, other in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
     assert 4 * models[1].optimizer.bytes_sent == models[2].optimizer.bytes_sent > 0
@@ -437,8 +437,8 @@ def test_accumulated_gradients_are_sent_once_and_are_keras_at_ratio_1():
 
 @pytest.mark.nightly_except("Adam", "SGD")
 @pytest.mark.parametrize("name", ["Adadelta", "Adafactor", "Adam", "AdamW", "Adamax", "Lamb", "Nadam", "SGD"])
-def test_accumulated_gradients_are_keras_with_every_optimizer(name):
-    """Those that count their updates count them, and not the batches; a schedule counts the batches, as in Keras."""
+def test_accumulation_matches_keras_with_every_optimizer(name):
+    """As in Keras, optimizers count updates, and schedules count batches."""
     models = []
     for around in (lambda inner: inner, DistributedOptimizer):
         rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)
@@ -452,14 +452,14 @@ def test_accumulated_gradients_are_keras_with_every_optimizer(name):
     assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations) == 3
 
 
-def test_schedules_survive_accumulation_saving_and_resetting():
+def test_schedules_work_with_accumulation_after_reloading():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([4, 8], [0.5, 0.25, 0.125])
     inner = keras.optimizers.SGD(schedule, gradient_accumulation_steps=3)
     optimizer = DistributedOptimizer(inner, SMALL)
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     later = DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3), SMALL)
     later.learning_rate = schedule
-    for one in (optimizer, again, later):
+    for one in (optimizer, restored, later):
         config = keras.optimizers.serialize(one)["config"]["optimizer"]["config"]
         assert config["gradient_accumulation_steps"] == 3
         assert config["learning_rate"] == keras.optimizers.schedules.serialize(schedule)
@@ -467,10 +467,10 @@ def test_schedules_survive_accumulation_saving_and_resetting():
         for _ in range(12):
             rates.append(float(one.learning_rate))
             one.apply([tf.ones([1, 2])], [weight])
-        assert rates[2::3] == [0.5, 0.25, 0.25, 0.125], "updates come after batches 2, 5, 8 and 11"
+        assert rates[2::3] == [0.5, 0.25, 0.25, 0.125], "updates follow batches 2, 5, 8 and 11"
 
 
-def test_a_run_of_accumulated_gradients_is_saved_in_the_middle_of_a_sum(tmp_path):
+def test_partial_accumulation_survives_saving_and_loading(tmp_path):
     def model():
         keras.utils.set_random_seed(0)
         return compiled(DistributedOptimizer(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3), SMALL))
@@ -479,14 +479,14 @@ def test_a_run_of_accumulated_gradients_is_saved_in_the_middle_of_a_sum(tmp_path
     fit(whole, epochs=6, batch_size=8)
     fit(first, epochs=4, batch_size=8)
     first.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.optimizer.gradient_accumulation_steps == 3
-    fit(again, epochs=2, batch_size=8)
-    for one, other in zip(whole.get_weights(), again.get_weights(), strict=True):
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.optimizer.gradient_accumulation_steps == 3
+    fit(restored, epochs=2, batch_size=8)
+    for one, other in zip(whole.get_weights(), restored.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_scaled_loss_is_clipped_and_decayed_as_it_is():
+def test_clipping_and_weight_decay_ignore_the_loss_scale():
     config = DGCConfig(ratio=0.5, clip_norm=0.1, weight_decay=0.1, dense_below=0, dense_vectors=False)
     keras.utils.set_random_seed(0)
     models = [
@@ -500,7 +500,7 @@ def test_a_scaled_loss_is_clipped_and_decayed_as_it_is():
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_weights_are_loaded_before_the_first_step_with_a_warning(tmp_path):
+def test_loading_weights_before_the_first_step_warns(tmp_path):
     trained, fresh = (compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL)) for _ in range(2))
     fit(trained)
     trained.save_weights(tmp_path / "model.weights.h5")
@@ -512,7 +512,7 @@ def test_weights_are_loaded_before_the_first_step_with_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_nan_in_a_micro_batch_that_waits_spoils_one_exchange_and_no_more(graph):
+def test_nan_in_an_accumulated_batch_fails_one_exchange_only(graph):
     weight = keras.Variable(np.zeros((4, 4), np.float32))
     inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
     optimizer = DistributedOptimizer(inner, DGCConfig(ratio=0.5, momentum=0.0, dense_below=0))
@@ -522,19 +522,19 @@ def test_nan_in_a_micro_batch_that_waits_spoils_one_exchange_and_no_more(graph):
         step(tf.ones([4, 4]))
     assert not np.any(weight)
     step(tf.ones([4, 4]))
-    assert not np.any(weight), "a new sum begins after the failed exchange, on every rank"
+    assert not np.any(weight), "every rank starts a new sum after the failed exchange"
     for _ in range(4):
         step(tf.ones([4, 4]))
     assert np.all(np.isfinite(weight))
     assert np.all(np.array(weight) < 0)
 
 
-def test_a_scheme_of_ones_own_is_loaded_without_it_and_the_error_says_how(tmp_path):
+def test_the_error_for_custom_schemes_suggests_compile_false(tmp_path):
     def mine(gradient, state, context):
         mean = yield AllReduceMean(gradient)
         return mean, gradient, state
 
-    for scheme in (Scheme(mine, name="sign"), with_error_feedback(qsgd())):  # "sign" is a published scheme's name
+    for scheme in (Scheme(mine, name="sign"), with_error_feedback(qsgd())):  # "sign" is also a published name
         model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), scheme))
         fit(model)
         model.save(tmp_path / "model.keras")
@@ -544,21 +544,21 @@ def test_a_scheme_of_ones_own_is_loaded_without_it_and_the_error_says_how(tmp_pa
         np.testing.assert_array_equal(loaded(np.ones((1, 4))), model(np.ones((1, 4))))
 
 
-def test_whole_gradients_have_no_residuals_and_their_file_fits_any_number_of_ranks():
+def test_uncompressed_state_loads_with_any_number_of_ranks():
     model = compiled(DistributedOptimizer(keras.optimizers.Adam(0.1)))
     fit(model)
     model.optimizer.load_own_variables({"rank": np.array(1), "workers": np.array(2), "0": np.array(7)})
     assert int(model.optimizer.compressor.step) == 7
 
 
-def test_a_file_of_as_many_ranks_alone_is_loaded():
+def test_state_of_another_number_of_ranks_is_rejected():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     fit(model)
     with pytest.raises(ValueError, match="residuals of rank 0 of 2, and this is rank 0 of 1"):
         model.optimizer.load_own_variables({"rank": np.array(0), "workers": np.array(2)})
 
 
-def test_a_generator_needs_its_number_of_steps_on_several_ranks():
+def test_generators_need_steps_per_epoch_on_several_ranks():
     model = compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), SMALL))
     metrics = AverageMetrics(one_of_two(0))
     batches = ((np.ones((4, 4)), np.ones((4, 3))) for _ in range(3))
@@ -566,7 +566,7 @@ def test_a_generator_needs_its_number_of_steps_on_several_ranks():
         model.fit(batches, verbose=0, callbacks=[metrics])
 
 
-def test_frozen_weights_are_not_changed_by_averaging_them():
+def test_averaging_statistics_does_not_change_frozen_weights():
     model = keras.Sequential([keras.Input((50,)), keras.layers.Dense(50), keras.layers.BatchNormalization()])
     model.layers[0].trainable = False
     before = model.get_weights()
@@ -575,25 +575,25 @@ def test_frozen_weights_are_not_changed_by_averaging_them():
         np.testing.assert_array_equal(one, other)
 
 
-def test_simulated_workers_are_not_taken_for_ranks():
-    """Each process has one gradient: two workers would be made of one, or of none."""
-    pair, told = SimulatedWorkers(2), "communicator must have one worker in this process, got 2 simulated workers"
-    with pytest.raises(ValueError, match=told):
+def test_simulated_workers_are_rejected_as_ranks():
+    """Each process has a single gradient, which cannot serve two workers."""
+    pair, message = SimulatedWorkers(2), "communicator must have one worker in this process, got 2 simulated workers"
+    with pytest.raises(ValueError, match=message):
         fit(compiled(DistributedOptimizer(keras.optimizers.SGD(0.1), communicator=pair)))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         fit(compiled(keras.optimizers.SGD(0.1)), callbacks=[AverageMetrics(pair)])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         shard([0, 1, 2, 3], communicator=pair)
     weight = tf.Variable([[1.0, 2.0]])
     optimizer = GradientCompressionOptimizer(v1.GradientDescentOptimizer(0.1), SMALL, communicator=pair)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 @pytest.mark.parametrize("session", [False, True])
-def test_nan_inside_horovods_optimizer_spoils_one_step_and_no_more(ratio, session):
-    """What is kept stayed NaN, and with it every step after."""
+def test_nan_in_the_v1_optimizer_fails_one_step_only(ratio, session):
+    """The optimizer state must not stay NaN, which would spoil every later step."""
     config = DGCConfig(ratio=ratio, momentum=0.5, dense_below=0)
     with tf.Graph().as_default() if session else contextlib.nullcontext():
         weight, factor = tf.Variable(tf.ones([4, 5])), tf.Variable(1.0)

@@ -1,4 +1,4 @@
-"""A training in `model.fit` on two ranks dies in the middle of an epoch and goes on as if it never had."""
+"""Training with `model.fit` on two ranks is killed within an epoch and resumes with the same bits."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ from dgc_lab.compression import DGCConfig
 from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, SaveRanks
 
 CONFIG = DGCConfig(ratio=0.05, momentum=0.9, dense_below=0, dense_vectors=False, warm_up=(0.5,), warm_up_steps=8)
-STEPS = 4  # an epoch
+STEPS = 4  # per epoch
 
 
 def fit_on_rank(folder, epochs, dies_after=None):
-    """Weights, residuals and epochs of this call; with ``dies_after`` rank 1 is killed two steps into that epoch."""
+    """Return weights and residuals, and the epoch resumed from; `dies_after`: epoch in which rank 1 is killed."""
     import horovod.tensorflow as hvd
 
     class Killed(keras.callbacks.Callback):
@@ -67,11 +67,11 @@ def test_two_ranks_go_on_after_one_was_killed_with_the_same_bits(tmp_path):
     assert any(np.any(one != other) for one, other in zip(whole[0][0], whole[1][0], strict=True)), "residuals differ"
     for rank in range(2):
         names = {file.name for file in (tmp_path / "killed").glob(f"rank_{rank}_*")}
-        assert names == {f"rank_{rank}_step_{epoch}.npz" for epoch in (4, 5)}, "two saves a rank"
+        assert names == {f"rank_{rank}_step_{epoch}.npz" for epoch in (4, 5)}, "every rank keeps two checkpoints"
 
 
 def relabel(folder, workers, now):
-    """Make rank 0's saves look as if another number of workers had trained."""
+    """Change the number of workers in rank 0's checkpoints."""
     for file in folder.glob("rank_0*"):
         with np.load(file, allow_pickle=False) as saved:
             about, *values = (saved[name] for name in saved.files)
@@ -90,7 +90,7 @@ def fit(model, saves, epochs=2, first=0):
     model.fit(np.ones((4, 3)), np.ones((4, 2)), epochs=epochs, initial_epoch=first, verbose=0, callbacks=[saves])
 
 
-def test_what_does_not_belong_together_is_refused(tmp_path):
+def test_checkpoints_of_a_different_run_are_rejected(tmp_path):
     model, saves = model_and_saves(tmp_path)
     with pytest.raises(LabError, match=r"call saves.restore\(model\) first"):
         fit(model, saves)
@@ -106,7 +106,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
         saves.restore(model)
 
 
-def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
+def test_a_new_run_does_not_delete_later_checkpoints(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)
     fit(model, saves, epochs=5)
@@ -122,28 +122,28 @@ def test_a_new_run_does_not_delete_an_old_ones_later_saves(tmp_path):
 
 
 class OneOfTwo:
-    """A rank of two, which hears what it is told all ranks have saved."""
+    """Communicator of one of two ranks; the other rank's checkpoints are set by hand."""
 
     size, local = 2, 1
 
     def __init__(self, rank):
-        self.first, self.told = rank, None
+        self.first, self.gathered = rank, None
 
     def allgather(self, tensors, name):
-        return tensors[0] if name == "dgc_lab.damaged" else self.told
+        return tensors[0] if name == "dgc_lab.damaged" else self.gathered
 
 
-def restored(files) -> list[int]:
-    """What all ranks take up, each told what all have."""
+def restore_all(files) -> list[int]:
+    """Exchange the available steps; return the step that each rank restores."""
     steps = [each.steps() or [0] for each in files]
-    told = tf.constant([[own[0], own[-1]] for own in steps])
+    gathered = tf.constant([[own[0], own[-1]] for own in steps])
     for each in files:
-        each.communicator.told = told
+        each.communicator.gathered = gathered
     return [each.restore() for each in files]
 
 
-def test_what_one_rank_alone_had_saved_is_never_taken_for_a_part_of_another_run(tmp_path):
-    """A run dies with step 3 on rank 0, the next one with step 3 on rank 1: these two do not belong together."""
+def test_partial_checkpoints_of_different_runs_are_not_combined(tmp_path):
+    """One run dies with step 3 saved on rank 0 only, the next on rank 1 only: these two must not be combined."""
     from dgc_lab.distributed.rank_files import RankFiles
 
     values = [tf.Variable(0.0), tf.Variable(0.0)]
@@ -160,12 +160,12 @@ def test_what_one_rank_alone_had_saved_is_never_taken_for_a_part_of_another_run(
         values[rank].assign(run + 3)
         files[rank].save(3)
         files = start()
-        assert restored(files) == [2, 2]
+        assert restore_all(files) == [2, 2]
         assert [float(value) for value in values] == [102, 102]
 
 
-def test_a_first_save_of_one_rank_alone_is_no_dead_end(tmp_path):
-    """The next run begins anew, and may save an earlier step first, as after Ctrl-C."""
+def test_training_restarts_if_only_one_rank_has_a_checkpoint(tmp_path):
+    """The next run starts over, and may save an earlier step first, for example after Ctrl-C."""
     from dgc_lab.distributed.rank_files import RankFiles
 
     def start():
@@ -173,14 +173,14 @@ def test_a_first_save_of_one_rank_alone_is_no_dead_end(tmp_path):
 
     start()[0].save(37)
     files = start()
-    assert restored(files) == [0, 0]
+    assert restore_all(files) == [0, 0]
     for each in files:
         each.save(20)
-    assert restored(start()) == [20, 20]
+    assert restore_all(start()) == [20, 20]
 
 
-def test_every_rank_says_that_no_step_is_there_of_all(tmp_path):
-    """A damaged save, which had to be removed, was the only one that the other rank had, too."""
+def test_every_rank_reports_that_no_step_is_common_to_all(tmp_path):
+    """A damaged checkpoint was removed, and it was the only step that both ranks had."""
     from dgc_lab.distributed.rank_files import RankFiles
 
     for rank, steps in enumerate(([1, 2], [2, 3])):
@@ -190,9 +190,9 @@ def test_every_rank_says_that_no_step_is_there_of_all(tmp_path):
     (tmp_path / "rank_0_step_2.npz").unlink()
     for rank in range(2):
         files = RankFiles(tmp_path, OneOfTwo(rank), [tf.Variable(0.0)], {})
-        files.communicator.told = tf.constant([[1, 1], [2, 3]])
-        words = r"holds steps \[2, 3\] of rank 1, but step 1 of another rank: .* or remove all rank_\*_step_\*.npz to"
-        with pytest.raises(LabError, match=words):
+        files.communicator.gathered = tf.constant([[1, 1], [2, 3]])
+        message = r"holds steps \[2, 3\] of rank 1, but step 1 of another rank: .* or remove all rank_\*_step_\*.npz to"
+        with pytest.raises(LabError, match=message):
             files.restore()
 
 
@@ -205,7 +205,7 @@ def test_a_save_that_was_cut_short_is_no_save(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:1000], lambda whole: whole[:900] + b"x" * 24 + whole[924:]])
-def test_a_damaged_save_is_named_and_without_it_the_one_before_is_taken(tmp_path, damage):
+def test_removing_a_damaged_checkpoint_restores_the_previous_one(tmp_path, damage):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)
     fit(model, saves)
@@ -218,17 +218,17 @@ def test_a_damaged_save_is_named_and_without_it_the_one_before_is_taken(tmp_path
     assert saves.restore(model) == 1
 
 
-def test_a_save_that_cannot_be_written_names_the_file_and_leaves_the_one_before(tmp_path):
+def test_a_failed_write_names_the_file_and_keeps_the_last_one(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)
     fit(model, saves, epochs=1)
     (tmp_path / "rank_0_step_2.npz").mkdir()
     with pytest.raises(LabError, match=r"rank_0_step_2.npz cannot be written .*run the same call again"):
         fit(model, saves, epochs=2, first=1)
-    assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_1.npz", "rank_0_step_2.npz"}, "nothing half"
+    assert {file.name for file in tmp_path.iterdir()} == {"rank_0_step_1.npz", "rank_0_step_2.npz"}, "partial file"
 
 
-def test_bfloat16_is_saved_without_pickle_and_taken_for_nothing_else(tmp_path):
+def test_bfloat16_round_trips_and_is_not_restored_as_float16(tmp_path):
     from dgc_lab.distributed.communicators import OneWorker
     from dgc_lab.distributed.rank_files import RankFiles
 
@@ -242,19 +242,19 @@ def test_bfloat16_is_saved_without_pickle_and_taken_for_nothing_else(tmp_path):
         RankFiles(tmp_path, OneWorker(), [half], {}).restore()
 
 
-def test_a_list_that_leaves_out_arrays_is_told_without_a_sha_256_too(tmp_path):
-    """`zipfile` reads as many entries as the list's size says, and passes over whatever else is in the file."""
+def test_an_incomplete_zip_directory_is_detected_without_sha_256(tmp_path):
+    """`zipfile` trusts the directory's size and ignores the rest of the file."""
     file = tmp_path / "saved.npz"
     np.savez(file, weights=np.ones(3), step=np.array(7))
     assert list(load_arrays(file)) == ["weights", "step"]
     whole = file.read_bytes()
-    file.write_bytes(whole[:-14] + bytes(14))  # no entries, of no bytes, at the file's beginning
+    file.write_bytes(whole[:-14] + bytes(14))  # an empty directory at offset 0
     with pytest.raises(LabError, match=r"is damaged \(its list of arrays is incomplete\)"):
         load_arrays(file)
 
 
-def test_a_bit_that_turned_is_told_wherever_it_is(tmp_path):
-    """A zip tells of what turned inside of an array, and not of what turned in its directory: an array was hidden."""
+def test_a_flipped_bit_is_detected_at_any_position(tmp_path):
+    """Zip checksums cover the arrays but not the directory, where a flipped bit can hide an array."""
     from dgc_lab.distributed.communicators import OneWorker
     from dgc_lab.distributed.rank_files import RankFiles
 
@@ -262,14 +262,14 @@ def test_a_bit_that_turned_is_told_wherever_it_is(tmp_path):
     RankFiles(tmp_path, OneWorker(), variables, {}).save(1)
     [file] = tmp_path.glob("rank_0_step_1.npz")
     whole = file.read_bytes()
-    for place in range(len(whole)):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+    for position in range(len(whole)):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 16]) + whole[position + 1 :])
         with pytest.raises(LabError, match="is damaged"):
             RankFiles(tmp_path, OneWorker(), variables, {}).restore()
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
         files = RankFiles(tmp_path, OneWorker(), variables, {})
-        if size == len(whole) - TRAILER_SIZE:  # without its SHA-256 it is a file as version 1.0.0 wrote it
+        if size == len(whole) - TRAILER_SIZE:  # without its SHA-256, the file is in the format of version 1.0.0
             assert files.restore() == 1
             continue
         with pytest.raises(LabError, match="is damaged"):

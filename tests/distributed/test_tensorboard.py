@@ -1,4 +1,4 @@
-"""What compression has saved, as TensorBoard reads it."""
+"""The compression ratios that TensorBoard shows."""
 
 import keras
 import numpy as np
@@ -18,21 +18,21 @@ def gradients(seed):
     return [tf.random.stateless_normal([20, 30], (seed, 0)), tf.random.stateless_normal([30], (seed, 1))]
 
 
-def test_elements_of_each_tensor_and_bytes_of_all():
+def test_compression_ratios_per_tensor_and_in_bytes():
     weights = [tf.Variable(tf.zeros([20, 30]), name="kernel"), tf.Variable(tf.zeros([30]), name="bias")]
     compressor = Compressor(CONFIG, weights, SimulatedWorkers(2))
     reports = [compressor([gradients(step), gradients(100 + step)])[1] for step in range(3)]
     ratios = compression_ratios(compressor)
     assert list(ratios) == ["kernel", "bias", "bytes"]
     assert ratios["kernel"] * 600 == pytest.approx(30)
-    assert ratios["bias"] * 30 == pytest.approx(30)  # a vector goes whole
-    handed = sum(int(report.allreduce_bytes + report.allgather_bytes) for report in reports) / 3
-    assert ratios["bytes"] * 2520 == pytest.approx(handed)
+    assert ratios["bias"] * 30 == pytest.approx(30)  # vectors are sent uncompressed
+    bytes_sent = sum(int(report.allreduce_bytes + report.allgather_bytes) for report in reports) / 3
+    assert ratios["bytes"] * 2520 == pytest.approx(bytes_sent)
     assert ratios["kernel"] == pytest.approx(0.05)
 
 
 def read(folder):
-    """Tags and values of the scalars that TensorBoard finds in a folder, by step."""
+    """Return the scalars in a TensorBoard folder as {tag: {step: value}}."""
     found = {}
     for file in sorted(folder.iterdir()):
         for event in tf.compat.v1.train.summary_iterator(str(file)):
@@ -42,7 +42,7 @@ def read(folder):
     return found
 
 
-def test_fit_writes_for_tensorboard(tmp_path):
+def test_fit_writes_ratios_for_tensorboard(tmp_path):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(30, name="wide")], name="model")
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.01), CONFIG, OneWorker())
@@ -56,7 +56,7 @@ def test_fit_writes_for_tensorboard(tmp_path):
     assert found["compression/model/wide/bias"][1] == 1
 
 
-def test_another_optimizer_is_refused(tmp_path):
+def test_other_optimizers_are_rejected(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", loss="mse")
     with pytest.raises(ValueError, match="DistributedOptimizer, got SGD"):

@@ -1,4 +1,4 @@
-"""The reader of Horovod's timeline, on a file that Horovod wrote, its picture; and horovodrun in a private network."""
+"""Reading and plotting a timeline that Horovod wrote, and running horovodrun in a private network."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from dgc_lab.distributed.traffic import count_collective_bytes
 from dgc_lab.training.figures import timelines
 from kernels import until
 
-FILE = Path(__file__).with_name("horovod_timeline.json")  # rank 0 of two, two steps of the digits network at 1 %
+FILE = Path(__file__).with_name("horovod_timeline.json")  # rank 0 of 2; two steps of the digits network at 1 %
 
 
-def test_a_timeline_of_horovods_is_read():
+def test_a_horovod_timeline_is_read():
     frame = read(FILE)
     assert set(frame["tensor"]) == {"dgc_lab.messages"}
     step = ["NEGOTIATE_ALLGATHER", "rank 1 ready", "rank 0 ready", "ALLGATHER", "ALLOCATE_OUTPUT", "GLOO_ALLGATHER"]
@@ -35,10 +35,10 @@ def test_a_timeline_of_horovods_is_read():
     table = by_phase(frame)
     assert table.loc["NEGOTIATE_ALLGATHER", "ms"] == pytest.approx(1.126)
     assert table.loc["ALLGATHER", "times"] == 2
-    assert table.loc["GLOO_ALLGATHER", "ms"] < table.loc["ALLGATHER", "ms"], "the one is in the other"
+    assert table.loc["GLOO_ALLGATHER", "ms"] < table.loc["ALLGATHER", "ms"], "GLOO_ALLGATHER is nested in ALLGATHER"
 
 
-def test_a_file_that_horovod_is_still_writing_is_read(tmp_path):
+def test_an_incomplete_timeline_is_read(tmp_path):
     whole = read(FILE)
     (tmp_path / "growing").write_text(FILE.read_text().rstrip().rstrip("]") + ",")
     assert read(tmp_path / "growing").equals(whole)
@@ -60,13 +60,13 @@ def test_a_file_that_horovod_is_still_writing_is_read(tmp_path):
         ('[{"name": "process_name", "ph": "M", "pid": 0, "args": {}}]', r"holds no phases: was a tensor exchanged"),
     ],
 )
-def test_files_that_are_no_timelines(tmp_path, text, message):
+def test_files_that_are_not_timelines_are_rejected(tmp_path, text, message):
     (tmp_path / "file").write_text(text, encoding="latin-1")
     with pytest.raises(TimelineError, match=message):
         read(tmp_path / "file")
 
 
-def test_the_picture_says_what_it_shows(tmp_path):
+def test_the_alternative_text_describes_the_figure(tmp_path):
     events = [
         {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": f"layer{pid}/kernel"}} for pid in range(30)
     ]
@@ -78,13 +78,13 @@ def test_the_picture_says_what_it_shows(tmp_path):
     assert "1 %: 1 tensor, 7.1 ms" in picture.alt
     assert "whole: 30 tensors, 29.5 ms, 12 of them drawn; longest in all: ALLREDUCE 15.00 ms" in picture.alt
     one, many = picture.figure.axes
-    assert len(one.collections) == 8, "bars; the ticks of the ranks are lines"
+    assert len(one.collections) == 8, "phases are bars; rank ticks are lines"
     assert len(one.lines) == 4
     assert len(many.collections) == 12
     assert picture._repr_mimebundle_()[0]["image/png"]
 
 
-def test_the_end_of_an_inner_count_keeps_the_outer_one():
+def test_an_outer_count_stays_active_after_an_inner_count():
     with count_collective_bytes() as outer:
         with count_collective_bytes():
             pass
@@ -92,14 +92,14 @@ def test_the_end_of_an_inner_count_keeps_the_outer_one():
     assert traffic.ACTIVE_COUNTS == []
 
 
-def test_horovodrun_needs_a_command_and_a_number():
+def test_horovodrun_requires_a_command_and_a_valid_size():
     with pytest.raises(ValueError, match=r"size must be a whole number from 1 to 4096, got 0"):
         launcher.horovodrun(0, "python")
     with pytest.raises(ValueError, match=r"command must name a program, got nothing"):
         launcher.horovodrun(2)
 
 
-def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
+def test_running_without_a_private_network_requires_consent(horovod, monkeypatch):
     monkeypatch.setattr(private_network, "unavailable_reason", lambda: "forbidden")
     with pytest.raises(LabError, match=r"no private network \(forbidden\).*reachable=True"):
         launcher.horovodrun(2, "python")
@@ -107,28 +107,28 @@ def test_without_a_private_network_somebody_must_consent(horovod, monkeypatch):
 
 @pytest.fixture
 def private(horovod):
-    """Horovod, and a network of its own for it."""
+    """Skip tests where Horovod cannot have a private network."""
     if reason := private_network.unavailable_reason():
         pytest.skip(reason)
 
 
-def test_horovodrun_runs_ranks_that_nobody_else_reaches(private):
+def test_ranks_see_only_the_loopback_interface(private):
     seen = "import os, psutil; print('rank', os.environ['HOROVOD_RANK'], 'sees', sorted(psutil.net_if_addrs()))"
-    said = launcher.horovodrun(2, "python", "-c", seen)
-    assert sorted(line.split(":", 1)[1] for line in said if "sees" in line) == [
+    output = launcher.horovodrun(2, "python", "-c", seen)
+    assert sorted(line.split(":", 1)[1] for line in output if "sees" in line) == [
         "rank 0 sees ['lo']",
         "rank 1 sees ['lo']",
     ]
 
 
-def test_a_rank_that_was_killed_leaves_word_of_how_to_go_on(private):
+def test_the_error_for_a_killed_rank_says_how_to_resume(private):
     killed = "import os; os.environ['HOROVOD_RANK'] == '1' and os.kill(os.getpid(), 9)"
     with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* goes on from what the command has kept"):
         launcher.horovodrun(2, "python", "-c", killed)
 
 
 @pytest.mark.nightly
-def test_a_ranks_last_words_are_not_hidden_by_horovodruns_traceback(private):
+def test_rank_errors_are_shown_without_horovodruns_traceback(private):
     fails = "import os, sys; sys.exit('error: no disk' if os.environ['HOROVOD_RANK'] == '1' else 0)"
     with pytest.raises(LabError, match=r"ended with 1 on 2 ranks") as caught:
         launcher.horovodrun(2, "python", "-c", fails)
@@ -163,14 +163,14 @@ sys.exit(1)
 
 
 @pytest.mark.nightly
-def test_ranks_have_time_to_save_when_another_has_failed(private, tmp_path):
+def test_ranks_have_time_to_save_after_another_rank_fails(private, tmp_path):
     with pytest.raises(LabError, match=r"\[0\]<stderr>:error: another rank has ended, all is kept"):
         launcher.horovodrun(2, "python", "-c", SLOW_TO_END, str(tmp_path / "ready"))
 
 
 @pytest.mark.nightly
 def test_a_killed_horovodrun_leaves_no_semaphores(private, tmp_path):
-    """Those of its processes lie in the machine's shared memory, and their tracker is killed with the rest."""
+    """Its semaphores live in shared memory, and their resource tracker is killed along with it."""
     wait = f"import time, pathlib; pathlib.Path({str(tmp_path / 'there')!r}).touch(); time.sleep(600)"
     call = f"from dgc_lab.cluster import horovodrun; horovodrun(2, 'python', '-c', {wait!r})"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -195,14 +195,14 @@ print("killed")
 
 
 @pytest.mark.nightly
-def test_pythons_tracker_of_semaphores_may_be_killed(private):
-    said = launcher.horovodrun(1, "python", "-c", KILL_ITS_TRACKER)
-    assert [line for line in said if "killed" in line]
-    assert not [line for line in said if "Traceback" in line or "KeyError" in line], said
+def test_killing_the_resource_tracker_causes_no_errors(private):
+    output = launcher.horovodrun(1, "python", "-c", KILL_ITS_TRACKER)
+    assert [line for line in output if "killed" in line]
+    assert not [line for line in output if "Traceback" in line or "KeyError" in line], output
 
 
 @pytest.mark.nightly
-def test_what_takes_too_long_is_put_down(private):
+def test_ranks_are_killed_after_the_timeout(private):
     mark = f"mark_{os.getpid()}_{time.monotonic_ns()}"  # in the command lines of the ranks
     with pytest.raises(LabError, match=r"took longer than 25 s on 2 ranks"):
         launcher.horovodrun(2, "python", "-c", f"import time; print('{mark}'); time.sleep(600)", timeout=25)

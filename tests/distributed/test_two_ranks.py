@@ -1,6 +1,6 @@
-"""Compression on real Horovod ranks: the exchange, the training loop, and the two optimizers.
+"""Compression on two Horovod ranks: the exchange, the training loop, and both optimizers.
 
-What runs on the ranks are the functions of this file; each rank imports it.
+The ranks import this file and run its functions.
 """
 
 import dataclasses
@@ -44,12 +44,12 @@ CONFIGS = {
 
 def local_gradients(step, worker):
     drawn = [tf.random.stateless_normal(shape, tf.stack([step, 10 * worker + i])) for i, shape in enumerate(SHAPES)]
-    rows = tf.stack([step % 6, worker % 6, worker % 6])  # one row is named twice, and both workers share some
+    rows = tf.stack([step % 6, worker % 6, worker % 6])  # one row occurs twice, and the workers share some rows
     return [*drawn[:2], tf.IndexedSlices(drawn[2][:3], rows, tf.constant(SHAPES[2]))]
 
 
 def train(config, communicator, steps=8):
-    """Weights after every step of plain SGD with what the compressor gives out, traced."""
+    """Run traced SGD steps on compressed updates; return the weights after every step."""
     weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
     compressor = Compressor(config, weights, communicator)
     here = range(communicator.first, communicator.first + communicator.local)
@@ -79,7 +79,7 @@ def assert_bits(one, other):
 
 @pytest.mark.nightly_except("dgc", "warm-up", "run lengths")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks, name):
+def test_two_ranks_match_each_other_and_simulated_workers(two_ranks, name):
     first, second = two_ranks.run(train_here, CONFIGS[name])
     assert_bits(first, second)
     simulated = train(CONFIGS[name], SimulatedWorkers(2))
@@ -89,8 +89,8 @@ def test_two_ranks_hold_the_same_bits_and_equal_two_simulated_workers(two_ranks,
 
 
 @pytest.mark.nightly
-def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_path, monkeypatch):
-    """From a folder, and by a path that the ranks read as the notebook does; other data than its own are refused."""
+def test_ranks_must_load_the_same_data_as_the_notebook(two_ranks, small_mnist, tmp_path, monkeypatch):
+    """Ranks accept a folder or a path relative to home; data that differ from the notebook's are rejected."""
     settings = DistributedConfig(dataset="mnist", steps=2, batch=4, evaluations=1)
     monkeypatch.setenv("HOME", str(tmp_path))
     for path in (tmp_path, "~/mnist.npz"):
@@ -106,7 +106,7 @@ def test_ranks_load_the_data_that_the_notebook_has(two_ranks, small_mnist, tmp_p
 
 
 def count_a_step(config):
-    """What one step hands to Horovod, after the first, in which the ranks agree; and what its report says."""
+    """Return the bytes and calls of the second step (the first also compares the ranks), and its report."""
     from dgc_lab.distributed.traffic import count_collective_bytes
 
     communicator = HorovodWorkers()
@@ -119,12 +119,12 @@ def count_a_step(config):
 
 
 @pytest.mark.parametrize("name", ["dgc", "all in 16 bits"])
-def test_a_step_is_one_collective_and_as_many_bytes_as_reported(two_ranks, name):
+def test_a_step_is_one_collective_of_the_reported_size(two_ranks, name):
     for rank, (sent, calls, reported) in enumerate(two_ranks.run(count_a_step, CONFIGS[name])):
         assert calls == {"allreduce": 0, "allgather": 1}
         assert (sent["allreduce"], sent["allgather"]) == reported
         each = 4 if name == "all in 16 bits" else 8
-        # Counts and a note, the vector, the entries, and the rows' values and numbers: two on rank 0, one on rank 1.
+        # Counts and metadata, vector, entries, and row values and indices: two rows on rank 0, one on rank 1.
         assert reported[1] == 12 + 4 * 50 + each * 20 + (4 * 3 + 4) * (2 - rank)
 
 
@@ -147,14 +147,14 @@ def differ(how):
 
 
 @pytest.mark.parametrize("how", ["ratio", "order", "gradients"])
-def test_ranks_that_differ_are_told_on_all_ranks(two_ranks, how):
+def test_every_rank_reports_a_disagreement(two_ranks, how):
     with pytest.raises(RankFailed) as failure:
         two_ranks.run(differ, how)
     assert set(failure.value.problems) == {0, 1}
     for problem in failure.value.problems.values():
         assert problem.kind == "RanksDisagree"
         assert "rank 1 differs from rank 0" in problem.message
-    assert two_ranks.ready, "nobody waits for anybody"
+    assert two_ranks.ready, "no rank may hang"
 
 
 def spoil_on_rank_1():
@@ -166,7 +166,7 @@ def spoil_on_rank_1():
     tf.function(compressor)([[bad, tf.ones([4])]])
 
 
-def test_nan_on_one_rank_is_told_on_all(two_ranks):
+def test_every_rank_reports_nan_on_one_rank(two_ranks):
     with pytest.raises(RankFailed) as failure:
         two_ranks.run(spoil_on_rank_1)
     for rank in (0, 1):
@@ -199,11 +199,11 @@ def test_two_ranks_train_like_two_simulated_workers(two_ranks, ratio):
     assert_bits([first], [second])
     simulated = DistributedTrainer(settings, SimulatedWorkers(2))
     expected = [e.loss for e in simulated.run(ratio) if isinstance(e, DistributedStep)]
-    # Convolutions add up in another order with another number of threads.
+    # The order of addition in convolutions depends on the number of threads.
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path):
+def test_a_resumed_run_matches_an_uninterrupted_run(two_ranks, tmp_path):
     settings = DistributedConfig(steps=12, evaluations=1, warm_up="geometric", warm_up_steps=2)
     whole = two_ranks.run(train_digits, settings, 0.02)
     resumed = two_ranks.run(train_digits, settings, 0.02, str(tmp_path), interrupt=True)
@@ -212,7 +212,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(two_ranks, tmp_path)
         assert_bits([weights], [last_weights])
 
 
-def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp_path):
+def test_a_stopped_sweep_on_ranks_keeps_finished_rows(two_ranks, digits, tmp_path):
     settings = DistributedConfig(steps=40, evaluations=2)
     trainer = TrainerOnRanks(settings, two_ranks, digits)
     out = tmp_path / "rows.jsonl"
@@ -225,10 +225,10 @@ def test_sweep_over_ranks_counts_bytes_and_can_be_stopped(two_ranks, digits, tmp
             break
     events.close()
     assert [row["ratio"] for row in rows] == [1.0]
-    assert rows[0]["bytes a step"] == 4 * 38282 + 4 * 3 * 2, "the gradient, and three numbers of each of two ranks"
+    assert rows[0]["bytes a step"] == 4 * 38282 + 4 * 3 * 2, "the gradient, and three numbers per rank"
     finished = [event.row for event in sweep(settings, [1, 0.01], out, trainer=trainer) if isinstance(event, RowEnded)]
     assert [row["ratio"] for row in finished] == [1.0, 0.01]
-    assert finished[0] == rows[0], "the row before the stop was kept"
+    assert finished[0] == rows[0], "rows finished before the stop are kept"
     assert finished[1]["bytes a step"] < rows[0]["bytes a step"] / 15
     assert finished[1]["workers"] == 2
 
@@ -243,7 +243,7 @@ def test_divergence_on_the_ranks_is_a_failed_row(two_ranks, digits):
     assert two_ranks.ready
 
 
-def test_live_events_of_a_run_on_ranks(two_ranks, digits):
+def test_runs_on_ranks_yield_live_events(two_ranks, digits):
     settings = DistributedConfig(steps=10, evaluations=2, warm_up="dense", warm_up_steps=4)
     events = list(TrainerOnRanks(settings, two_ranks, digits).run(0.01))
     steps = [event for event in events if isinstance(event, DistributedStep)]
@@ -262,7 +262,7 @@ def test_workers_must_match_the_ranks(two_ranks, digits):
 
 
 class Counting(HorovodWorkers):
-    """Counts the collectives of the steps that really run, inside traced functions too."""
+    """Counts executed collectives, including those in traced functions."""
 
     def __init__(self):
         super().__init__()
@@ -294,7 +294,7 @@ def fit(config, optimizer="sgd", epochs=2, horovods=False, folder=None):
     from dgc_lab.workloads.data import load
 
     communicator = Counting()
-    model = make_model(seed=communicator.first)  # every rank starts elsewhere; rank 0's weights must win
+    model = make_model(seed=communicator.first)  # ranks start with different weights; rank 0's must win
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     inner = keras.optimizers.SGD(schedule) if optimizer == "sgd" else keras.optimizers.Adam(0.01)
     own = DistributedOptimizer(inner, config, communicator)
@@ -315,25 +315,25 @@ def fit(config, optimizer="sgd", epochs=2, horovods=False, folder=None):
 @pytest.mark.parametrize(
     "config", [None, DGCConfig(ratio=0.01), DGCConfig(ratio=0.01, values="float16", nesterov=True)]
 )
-def test_fit_communicates(two_ranks, config, tmp_path):
+def test_fit_exchanges_gradients_and_metrics(two_ranks, config, tmp_path):
     (first, history, calls, sent), (second, other, _, _) = two_ranks.run(fit, config, folder=str(tmp_path))
     assert_bits([first], [second])
     steps = 2 * int(np.ceil(1437 // 2 / 64))
-    assert calls == steps, "one collective for all variables in each step"
+    assert calls == steps, "each step is one collective for all variables"
     assert sent > 0
-    assert history["loss"] == other["loss"], "averaged over the ranks"
+    assert history["loss"] == other["loss"], "metrics are averaged over the ranks"
     assert history["accuracy"] == other["accuracy"]
     assert history["loss"][-1] < history["loss"][0]
-    assert [path.name for path in tmp_path.iterdir()] == ["by_0.keras"], "rank 0 alone writes"
+    assert [path.name for path in tmp_path.iterdir()] == ["by_0.keras"], "only rank 0 writes"
 
 
 @pytest.mark.nightly
-def test_compressed_fit_sends_less(two_ranks):
+def test_compressed_fit_sends_fewer_bytes(two_ranks):
     dense, sparse = (two_ranks.run(fit, config, epochs=1)[0][3] for config in (None, DGCConfig(ratio=0.01)))
     assert sparse < dense / 5
 
 
-def test_any_keras_optimizer_without_compression(two_ranks):
+def test_adam_works_without_compression(two_ranks):
     (first, _, _, _), (second, _, _, _) = two_ranks.run(fit, None, optimizer="adam", epochs=1)
     assert_bits([first], [second])
 
@@ -361,18 +361,18 @@ def test_accumulating_ranks_stay_in_step_after_nan(two_ranks):
     (first, failed), (second, other) = two_ranks.run(accumulate_with_nan_on_one_rank)
     np.testing.assert_array_equal(first, second)
     assert np.all(np.isfinite(first))
-    assert failed == other == [5], "the exchange after batch 5 fails on both ranks, and the others succeed"
+    assert failed == other == [5], "only the exchange after batch 5 fails, on both ranks"
 
 
 def test_horovods_own_wrapper_does_not_communicate(two_ranks):
-    """The reason for ours; when this fails, Horovod has learned Keras 3."""
+    """This is why our optimizer exists; if this test fails, Horovod supports Keras 3."""
     (first, _, calls, _), (second, _, _, _) = two_ranks.run(fit, None, horovods=True, epochs=1)
     assert calls == 0
     assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def fit_saved_and_loaded(folder):
-    """A run of four epochs, and one that is saved after two, loaded, and goes on."""
+    """Train four epochs, once without a break and once with saving and loading after two."""
     import keras
 
     from dgc_lab.distributed.callbacks import shard
@@ -398,7 +398,7 @@ def fit_saved_and_loaded(folder):
     return results
 
 
-def test_keras_saves_residuals_and_goes_on_bit_for_bit(two_ranks, tmp_path):
+def test_a_reloaded_keras_model_resumes_bit_for_bit(two_ranks, tmp_path):
     for whole, resumed in two_ranks.run(fit_saved_and_loaded, str(tmp_path)):
         assert_bits([whole], [resumed])
 
@@ -416,14 +416,14 @@ def save_lose_and_restore(folder, saves):
     return RankFiles(files.folder, communicator, [variable], {}).restore()
 
 
-def test_a_rank_whose_files_are_lost_does_not_make_all_begin_anew(two_ranks, tmp_path):
-    """With one save at most on any rank it may have come before the others': all begin anew."""
+def test_losing_the_files_of_one_rank_raises(two_ranks, tmp_path):
+    """A single checkpoint may precede those of the other ranks, so all ranks start over."""
     assert two_ranks.run(save_lose_and_restore, str(tmp_path / "once"), 1) == [0, 0]
     with pytest.raises(LabError, match="holds no checkpoint of rank 1, but some of other ranks"):
         two_ranks.run(save_lose_and_restore, str(tmp_path / "often"), 2)
 
 
-def load_on_rank_0_alone(folder):
+def load_on_rank_0_only(folder):
     import keras
 
     from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
@@ -436,13 +436,13 @@ def load_on_rank_0_alone(folder):
     model.fit(np.ones((8, 8, 8, 1)), np.ones((8, 10)), verbose=0)
 
 
-def test_a_state_loaded_on_one_rank_alone_is_refused(two_ranks, tmp_path):
+def test_loading_state_on_only_one_rank_is_rejected(two_ranks, tmp_path):
     with pytest.raises(RankFailed, match="every rank must load its own state"):
-        two_ranks.run(load_on_rank_0_alone, str(tmp_path))
+        two_ranks.run(load_on_rank_0_only, str(tmp_path))
     assert two_ranks.ready
 
 
-def fit_with_metrics_where_rank_0_alone_goes_on():
+def fit_with_metrics_if_only_rank_0_resumes():
     import keras
 
     from dgc_lab.distributed import AverageMetrics, DistributedOptimizer
@@ -455,10 +455,10 @@ def fit_with_metrics_where_rank_0_alone_goes_on():
     model.fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0, callbacks=[AverageMetrics()])
 
 
-def test_metrics_of_a_rank_that_alone_goes_on_do_not_wait_for_ever(two_ranks):
-    """The others would have given it their moments, and it would not have taken them."""
+def test_average_metrics_does_not_hang_if_one_rank_resumes_alone(two_ranks):
+    """The other ranks would send it their moments, and it would not receive them."""
     with pytest.raises(RankFailed, match="all ranks must have the same"):
-        two_ranks.run(fit_with_metrics_where_rank_0_alone_goes_on)
+        two_ranks.run(fit_with_metrics_if_only_rank_0_resumes)
     assert two_ranks.ready
 
 
@@ -476,7 +476,7 @@ def fit_in_bfloat16():
     return np.float32(layer.kernel.numpy())
 
 
-def test_weights_in_bfloat16_begin_and_stay_alike(two_ranks):
+def test_bfloat16_weights_stay_equal_on_all_ranks(two_ranks):
     one, other = two_ranks.run(fit_in_bfloat16)
     np.testing.assert_array_equal(one, other)
 
@@ -497,7 +497,7 @@ def damage_an_older_save_and_restore(folder):
     return RankFiles(folder, communicator, [variable], {}).restore()
 
 
-def test_every_rank_says_that_the_save_of_all_is_damaged_on_one(two_ranks, tmp_path):
+def test_every_rank_reports_a_damaged_common_checkpoint(two_ranks, tmp_path):
     with pytest.raises(RankFailed, match=r"rank_0_step_4\.npz cannot be read") as failure:
         two_ranks.run(damage_an_older_save_and_restore, str(tmp_path))
     assert set(failure.value.problems) == {0, 1}
@@ -507,7 +507,7 @@ def test_every_rank_says_that_the_save_of_all_is_damaged_on_one(two_ranks, tmp_p
 
 
 def train_v1(order, config, mode, embedding=False):
-    """Weights after some steps with the compat.v1 optimizer, in one of the two orders, and what it sent."""
+    """Train with the compat.v1 optimizer inside or around Horovod's; return weights and bytes sent."""
     import horovod.tensorflow as hvd
 
     from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
@@ -553,7 +553,7 @@ def train_v1(order, config, mode, embedding=False):
 @pytest.mark.nightly_except("dgc-eager", "float16-session", "warm-up-function")
 @pytest.mark.parametrize("mode", ["eager", "function", "session"])
 @pytest.mark.parametrize("name", ["dgc", "eq. 5", "nesterov", "float16", "warm-up", "masking", "vectors"])
-def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mode):
+def test_both_wrapping_orders_train_alike_and_save_bytes(two_ranks, name, mode):
     results = {}
     for order in ("inside", "around"):
         (first, sent), (second, _) = two_ranks.run(train_v1, order, CONFIGS[name], mode)
@@ -561,13 +561,13 @@ def test_both_orders_with_horovod_train_alike_and_save_bytes(two_ranks, name, mo
         results[order] = first, sent
     for one, other in zip(results["inside"][0], results["around"][0], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    if name != "warm-up":  # it sends all in its first steps
+    if name != "warm-up":  # its first steps are dense
         assert all(sent < 6 * 4 * 2050 / 3 for _, sent in results.values())
 
 
 @pytest.mark.parametrize("mode", ["function", "session"])
 @pytest.mark.parametrize("order", ["inside", "around"])
-def test_embeddings_stay_rows_in_both_orders(two_ranks, order, mode):
+def test_embeddings_stay_rows_in_both_wrapping_orders(two_ranks, order, mode):
     (first, _), (second, _) = two_ranks.run(train_v1, order, CONFIGS["dgc"], mode, embedding=True)
     assert_bits([first], [second])
     assert np.any(first[2][[0, 1, 3]] != 0, axis=1).all()
@@ -586,7 +586,7 @@ def fit_unequal_shards():
     model.fit(np.ones((examples, 8, 8, 1)), np.ones((examples, 10)), verbose=0, callbacks=[AverageMetrics()])
 
 
-def test_ranks_with_different_numbers_of_steps_are_told(two_ranks):
+def test_different_numbers_of_steps_are_rejected(two_ranks):
     with pytest.raises(RankFailed, match="steps per epoch"):
         two_ranks.run(fit_unequal_shards)
     assert two_ranks.ready
@@ -606,12 +606,12 @@ def count_twice():
     return found
 
 
-def test_what_horovods_own_optimizer_sends_is_counted_every_time(two_ranks):
+def test_bytes_of_horovods_own_optimizer_are_counted(two_ranks):
     for found in two_ranks.run(count_twice):
         assert found == [({"allreduce": 4800, "allgather": 0}, {"allreduce": 1, "allgather": 0})] * 2
 
 
-def nobody_exchanges():
+def train_without_exchange():
     from dgc_lab.distributed.compat_v1_optimizer import GradientCompressionOptimizer
 
     weight = tf.Variable(tf.zeros([3, 4]))
@@ -619,9 +619,9 @@ def nobody_exchanges():
     optimizer.minimize(lambda: tf.reduce_sum(weight), var_list=[weight])
 
 
-def test_training_alone_among_ranks_is_refused(two_ranks):
+def test_training_without_an_exchange_between_ranks_is_rejected(two_ranks):
     with pytest.raises(RankFailed, match="gradients must be exchanged between the 2 ranks"):
-        two_ranks.run(nobody_exchanges)
+        two_ranks.run(train_without_exchange)
 
 
 def spoil_inside():
@@ -635,7 +635,7 @@ def spoil_inside():
     hvd.DistributedOptimizer(inner).minimize(lambda: tf.reduce_sum(weight * factor), var_list=[weight])
 
 
-def test_nan_inside_horovod_is_told_on_all(two_ranks):
+def test_every_rank_reports_nan_inside_horovods_optimizer(two_ranks):
     with pytest.raises(RankFailed) as failure:
         two_ranks.run(spoil_inside)
     assert set(failure.value.problems) == {0, 1}
@@ -643,7 +643,7 @@ def test_nan_inside_horovod_is_told_on_all(two_ranks):
 
 
 @pytest.mark.nightly
-def test_every_combination_of_switches_trains():
+def test_every_combination_of_options_trains():
     switches = ("accumulate", "momentum_correction", "factor_masking", "nesterov", "dense_vectors")
     for choice in itertools.product([False, True], repeat=len(switches)):
         config = DGCConfig(ratio=0.05, dense_below=0, rule="exact", **dict(zip(switches, choice, strict=True)))

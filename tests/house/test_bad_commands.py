@@ -1,4 +1,4 @@
-"""Every option of both command lines with what it cannot be: status 1 or 2, a line that says why, and no traceback."""
+"""Invalid values for every option of both command lines: status 1 or 2, an error message, no traceback."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from dgc_lab import __main__ as lab
 from dgc_lab_grading import __main__ as course
 
 WORDS, NUMBERS = ("ten", "", "ключ ☃", "1.5.2"), ("nan", "-1", "1e999", "9" * 30)
-# What an option cannot be, by its name, else by its type.
+# Invalid values by option name, otherwise by type.
 BAD = {
     int: (*WORDS, *NUMBERS, "1.5"),
     float: (*WORDS, "nan", "-1"),
@@ -24,17 +24,17 @@ BAD = {
     **dict.fromkeys(("moodle", "canvas", "brightspace", "blackboard", "to"), ("/dev/null/x",)),
     **dict.fromkeys(("assignment", "task", "student"), ("ключ ☃", "", "../..")),
 }
-# What makes a command whole; a training that begins all the same is a small one.
+# Required arguments; keeps training small if it starts anyway.
 WHOLE = {
     **{"sweep": ["--steps", "1"], "train": ["--steps", "1"]},
     **{"new": ["04_masking"], "grade": ["04_masking", "/nowhere"], "publish": ["/dev/null/x"]},
     "override": ["jane", "04_masking", "marks-a", "1"],
 }
-RIGHT = {("new", "source", "ключ ☃")}  # a folder that is made
+RIGHT = {("new", "source", "ключ ☃")}  # valid: this folder is created
 
 
 def cases(parser):
-    """Command, option and value, of all that a program has."""
+    """Yield a case for every command, option, and invalid value of a program."""
     [commands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for command, found in commands.choices.items():
         for action in found._actions:
@@ -44,7 +44,7 @@ def cases(parser):
 
 
 def line_of(parser, command, action, value):
-    """The words after the program's name; a word that has a place of its own takes the place of the right one."""
+    """Return the command-line arguments, with the invalid value in its place."""
     words = [*WHOLE.get(command, [])]
     if action.option_strings:
         if action.dest == "roster":
@@ -57,25 +57,25 @@ def line_of(parser, command, action, value):
 
 
 def check(main, words, capsys, monkeypatch, folder):
-    """Status 1 or 2, and something said of it; what is raised is a traceback."""
+    """Check for status 1 or 2 and an error message without a traceback."""
     monkeypatch.chdir(folder)
     (folder / "secret").write_text("a secret of the course")
     monkeypatch.setattr("os.umask", lambda mask: 0)
     try:
         status = main(words)
-    except SystemExit as error:  # of argparse
+    except SystemExit as error:  # from argparse
         status = error.code
-    printed, told = capsys.readouterr()
-    assert status in (1, 2), printed + told
-    assert told.strip(), "nothing was said"
-    assert "Traceback" not in told
+    printed, errors = capsys.readouterr()
+    assert status in (1, 2), printed + errors
+    assert errors.strip(), "no error message"
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(("parser", "command", "action", "value"), list(cases(lab.parser())))
-def test_what_an_option_of_the_lab_cannot_be(parser, command, action, value, capsys, monkeypatch, tmp_path):
+def test_lab_command_rejects_invalid_options(parser, command, action, value, capsys, monkeypatch, tmp_path):
     check(lab.main, line_of(parser, command, action, value), capsys, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(("parser", "command", "action", "value"), list(cases(course.parser())))
-def test_what_an_option_of_the_course_cannot_be(parser, command, action, value, capsys, monkeypatch, tmp_path):
+def test_course_command_rejects_invalid_options(parser, command, action, value, capsys, monkeypatch, tmp_path):
     check(course.main, line_of(parser, command, action, value), capsys, monkeypatch, tmp_path)

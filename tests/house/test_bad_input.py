@@ -1,8 +1,8 @@
-"""Every public name refuses a wrong number, choice, flag, text or path before it works, and names the argument.
+"""Every public name rejects invalid numbers, choices, flags, texts, and paths, and names the argument.
 
-The tests read from signatures which arguments there are and what they take, so that a new public name is covered at
-once. Valid arguments come from the docstring's example, which runs up to its call of the name. Then one argument gets
-another value. Each name is imported from its module and from its package: both must refuse the same.
+The tests read arguments and allowed types from signatures, so new public names are covered automatically. Valid
+arguments come from the docstring's example, which runs up to its call of the name. Then one argument is replaced.
+Each name is imported from its module and from its package: both must reject the same values.
 """
 
 import ast
@@ -22,12 +22,12 @@ import typing
 from pathlib import Path
 
 import pytest
-from test_reference import ROOMS, public
+from test_reference import SUBPACKAGES, public
 
 from dgc_lab.common import LabError
 
 LIBRARY = str(Path(__file__).resolve().parents[2] / "dgc_lab")
-# Valid arguments where the docstring's example is skipped, or calls something else.
+# Valid arguments for names whose docstring example is skipped or calls something else.
 EXAMPLES = {
     "distributed.average_statistics": "import keras\naverage_statistics(keras.Sequential([keras.Input((3,))]))",
     "parameter_server.train": "train(RingGAN(hidden=4), AsyncConfig(gradients=6))",
@@ -46,7 +46,7 @@ from dgc_lab.parameter_server import AsyncConfig
 from dgc_lab.training import DistributedConfig
 from dgc_lab.workloads import RingGAN
 """
-NOT_HERE = {  # and why
+NOT_HERE = {  # name: reason
     "parameter_server.worker_step": "its model is on parameter servers",
     **dict.fromkeys(
         [
@@ -55,7 +55,7 @@ NOT_HERE = {  # and why
         ],
         "TensorFlow takes tuples apart",
     ),
-    # Results, which the library makes and nobody else.
+    # Results, which only the library creates.
     **dict.fromkeys(
         [
             *(f"parameter_server.{name}" for name in ("Finished", "GradientEvent", "Score", "Training", "WorkerDied")),
@@ -66,7 +66,7 @@ NOT_HERE = {  # and why
         "a result",
     ),
 }
-NO_ANNOTATION = {  # arguments, and why
+NO_ANNOTATION = {  # argument: reason
     "aggregation.profiler_trace.arguments": "the function's own",
     "distributed.on_first_rank.callbacks": "any objects",
 }
@@ -74,14 +74,14 @@ CALLED = {"path": "DGC_LAB_DATA|path", "text": "text|scheme|ratios|parameters", 
 
 
 class Called(BaseException):
-    """The example has reached the call that was waited for."""
+    """The example has called the name under test."""
 
 
-def example_of(room, name, thing):
-    """The arguments of the first call in a name's example: positional ones, and those by name."""
-    package, caught = importlib.import_module(f"dgc_lab.{room}"), []
+def example_of(subpackage, name, thing):
+    """Return positional and keyword arguments of the first call in a name's example."""
+    package, caught = importlib.import_module(f"dgc_lab.{subpackage}"), []
     parsed = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
-    code = EXAMPLES.get(f"{room}.{name}") or "".join(example.source for example in parsed)
+    code = EXAMPLES.get(f"{subpackage}.{name}") or "".join(example.source for example in parsed)
 
     def spy(*args, **kwargs):
         caught.append((args, kwargs))
@@ -98,41 +98,41 @@ def example_of(room, name, thing):
         return caught[0]
     finally:
         setattr(package, name, thing)
-    raise AssertionError(f"the example of {room}.{name} does not call it: add one to EXAMPLES")
+    raise AssertionError(f"the example of {subpackage}.{name} does not call it: add one to EXAMPLES")
 
 
 examples = functools.cache(example_of)
 
 
-def from_both(room, name, thing):
-    """The name as its package has it and as its module has it: one object, unless somebody changes one of them."""
+def from_both(subpackage, name, thing):
+    """Return the distinct objects behind a name in its package and its module (normally one)."""
     return {id(each): each for each in (thing, getattr(sys.modules[thing.__module__], name))}.values()
 
 
-def is_covered(room, name, thing):
+def is_covered(subpackage, name, thing):
     is_error = inspect.isclass(thing) and issubclass(thing, BaseException)
-    return callable(thing) and not is_error and f"{room}.{name}" not in NOT_HERE
+    return callable(thing) and not is_error and f"{subpackage}.{name}" not in NOT_HERE
 
 
 @functools.cache
-def parameters(room):
-    """Name, thing and parameter of all that a room's public names take, as their package and their module have them."""
+def parameters(subpackage):
+    """List (name, object, parameter) for all public names of a subpackage, from package and module."""
     return [
         (name, each, parameter)
-        for name, thing in public(room)
-        if is_covered(room, name, thing)
-        for each in from_both(room, name, thing)
+        for name, thing in public(subpackage)
+        if is_covered(subpackage, name, thing)
+        for each in from_both(subpackage, name, thing)
         for parameter in inspect.signature(each).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
 
 
-WITH_NAMES = [room for room in ROOMS if parameters(room)]
+WITH_NAMES = [subpackage for subpackage in SUBPACKAGES if parameters(subpackage)]
 
 
-def refused(room, name, thing, parameter, value):
-    """None, or in words what was wrong with the refusal of a value."""
-    args, kwargs = examples(room, name, thing)
+def refused(subpackage, name, thing, parameter, value):
+    """Return None if the value is rejected correctly, otherwise a description of the problem."""
+    args, kwargs = examples(subpackage, name, thing)
     bound = inspect.signature(thing).bind(*args, **kwargs)
     bound.arguments[parameter.name] = (value,) if parameter.kind is parameter.VAR_POSITIONAL else value
     try:
@@ -152,7 +152,7 @@ def refused(room, name, thing, parameter, value):
 
 
 class Stranger:
-    """Of no type that anything takes."""
+    """An instance of a type that no argument accepts."""
 
     def __repr__(self):
         return "Stranger()"
@@ -165,7 +165,7 @@ SIMPLE = {
     "str": lambda x: isinstance(x, str),
     "bool": lambda x: isinstance(x, bool),
     "None": lambda x: x is None,
-    "PathLike": lambda x: False,  # none of the values above is one; strings are allowed where the annotation says so
+    "PathLike": lambda x: False,  # none of the values above is a path; annotations list str separately
     "Path": lambda x: False,
 }
 SEVERAL = ("Container", "Iterable", "Sequence", "list", "tuple")
@@ -177,10 +177,10 @@ def last_name(node) -> str:
 
 
 def rule_of(node):
-    """Which values an annotation allows, as a function; None for what no user writes down, such as tensors and models.
+    """Return a predicate for the values an annotation allows, or None for types such as tensors and models.
 
-    Not covered on purpose: tensors, arrays, tables, models, functions and dictionaries. What they must hold is too much
-    to find out from a signature, and the operations on them say themselves what they cannot do.
+    Tensors, arrays, tables, models, functions, and dictionaries are deliberately not covered: a signature does not
+    describe their contents, and operations on them raise their own errors.
     """
     if isinstance(node, ast.BinOp):  # A | B
         rules = [rule_of(node.left), rule_of(node.right)]
@@ -203,7 +203,7 @@ def rule_of(node):
 
 
 def names_at_top(node) -> set[str]:
-    """The names of the types that an annotation is a union of: those of members of lists and dictionaries left out."""
+    """Return the type names in an annotation's union, without types of list and dict members."""
     if isinstance(node, ast.BinOp):
         return names_at_top(node.left) | names_at_top(node.right)
     if isinstance(node, ast.Subscript) and last_name(node.value) == "Annotated":
@@ -212,7 +212,7 @@ def names_at_top(node) -> set[str]:
 
 
 def annotation_of(thing, parameter) -> str:
-    """A parameter's annotation as it is written, its module's aliases resolved; empty where there is none."""
+    """Return a parameter's annotation with aliases resolved, or "" if there is none."""
     if parameter.annotation is parameter.empty:
         return ""
     names, written = vars(sys.modules[thing.__module__]), parameter.annotation
@@ -220,7 +220,7 @@ def annotation_of(thing, parameter) -> str:
 
 
 def wrong_values(thing, parameter) -> list:
-    """Values that a parameter's annotation does not allow; in a configuration also for fields of the lab's classes."""
+    """List values a parameter's annotation forbids; in configs this includes fields of the lab's own classes."""
     if not (annotation := annotation_of(thing, parameter)):
         return []
     allows = rule_of(ast.parse(annotation, mode="eval").body)
@@ -230,14 +230,14 @@ def wrong_values(thing, parameter) -> list:
     return [value for value in VALUES if allows and not allows(value) and not (default and value is None)]
 
 
-@pytest.mark.parametrize("room", WITH_NAMES)
-def test_every_argument_has_an_annotation(room):
-    """The other tests find out from it what is wrong; without one an argument would not be tried."""
-    every = {f"{room}.{name}.{p.name}": annotation_of(thing, p) for name, thing, p in parameters(room)}
+@pytest.mark.parametrize("subpackage", WITH_NAMES)
+def test_every_argument_has_an_annotation(subpackage):
+    """The other tests derive invalid values from annotations and skip arguments without one."""
+    every = {f"{subpackage}.{name}.{p.name}": annotation_of(thing, p) for name, thing, p in parameters(subpackage)}
     assert {name for name, annotation in every.items() if not annotation} <= NO_ANNOTATION.keys()
 
 
-def test_rules_are_read_from_annotations():
+def test_rules_follow_annotations():
     def takes(annotation):
         allows = rule_of(ast.parse(annotation, mode="eval").body)
         return allows and [value for value in VALUES if allows(value)]
@@ -251,7 +251,7 @@ def test_rules_are_read_from_annotations():
 
 
 def devices() -> bool:
-    """Whether there are devices for replicas, which TensorFlow makes before it does anything else."""
+    """Return whether logical devices exist; TensorFlow only creates them at its start."""
     from dgc_lab.replicas import TooLate, start_devices
 
     try:
@@ -261,22 +261,22 @@ def devices() -> bool:
 
 
 def in_its_own_process(test, file=__file__):
-    """Run a test of a file where TensorFlow has not started yet."""
+    """Run a test in a subprocess, where TensorFlow has not started yet."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", f"{file}::{test}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-@pytest.mark.parametrize("room", WITH_NAMES)
-def test_wrong_types_are_refused(room):
-    if room == "replicas" and not devices():
-        in_its_own_process("test_wrong_types_are_refused[replicas]")
+@pytest.mark.parametrize("subpackage", WITH_NAMES)
+def test_wrong_types_are_rejected(subpackage):
+    if subpackage == "replicas" and not devices():
+        in_its_own_process("test_wrong_types_are_rejected[replicas]")
         return
-    every = [(*each, value) for each in parameters(room) for value in wrong_values(*each[1:])]
+    every = [(*each, value) for each in parameters(subpackage) for value in wrong_values(*each[1:])]
     found = [
-        f"{room}.{name}: {parameter.name}={value!r}: {said}"
+        f"{subpackage}.{name}: {parameter.name}={value!r}: {said}"
         for name, thing, parameter, value in every
-        if (said := refused(room, name, thing, parameter, value)) is not None
+        if (said := refused(subpackage, name, thing, parameter, value)) is not None
     ]
     assert found == []
 
@@ -288,7 +288,7 @@ IMPORTS = (
 
 
 @pytest.mark.parametrize("imported", [*IMPORTS, "\n".join(IMPORTS), "\n".join(reversed(IMPORTS))])
-def test_a_check_does_not_depend_on_the_import(imported):
+def test_validation_does_not_depend_on_the_import_path(imported):
     code = f'{imported}\nAsyncConfig(staleness_aware="no")'
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stderr.splitlines()[-1] == "ValueError: staleness_aware must be True or False, got 'no'"

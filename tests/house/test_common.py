@@ -1,4 +1,4 @@
-"""What every room shares: checks of arguments, and arrays in files."""
+"""Code shared by all subpackages: argument validation, and arrays in files."""
 
 import os
 import pwd
@@ -31,7 +31,7 @@ from dgc_lab.workloads import load, resnet20
 from dgc_lab.workloads.data import DataError
 
 
-def test_a_file_and_a_folder_can_be_there_already_or_be_made(tmp_path):
+def test_existing_and_new_paths_are_accepted(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "new", tmp_path / "new" / "deep"):
         assert check_file("out", path) == path
@@ -44,17 +44,17 @@ def test_a_file_and_a_folder_can_be_there_already_or_be_made(tmp_path):
 
 @pytest.mark.parametrize("check", [check_file, check_folder])
 @pytest.mark.parametrize("name", ["file/below", "file/far/below", "a\0b", "long" * 100, "/dev/null"])
-def test_a_place_where_nothing_can_be_made_is_refused(check, name, tmp_path):
+def test_impossible_paths_are_rejected(check, name, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"out must be a (file|folder), or not be there yet"):
         check("out", tmp_path / name)
 
 
-def test_without_a_home_a_folder_of_ones_own_is_asked_for(monkeypatch):
-    def nobody(user):
+def test_missing_home_error_suggests_a_cache_folder(monkeypatch):
+    def unknown_user(user):
         raise KeyError(user)
 
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(pwd, "getpwuid", unknown_user)
     for name in ("HOME", "DGC_LAB_CACHE", "KERAS_HOME", "DGC_LAB_DATA"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(LabError, match="there is no home folder: set DGC_LAB_CACHE to the path of a folder"):
@@ -64,15 +64,15 @@ def test_without_a_home_a_folder_of_ones_own_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400)])
-def test_a_whole_number_beyond_all_floats_is_refused_by_name(value):
+def test_integers_beyond_float_range_are_rejected(value):
     with pytest.raises(ValueError, match=r"rate must be finite, got -?10{400}"):
         check_number("rate", value, "finite")
     with pytest.raises(ValueError, match=r"step must be above 0 and finite, got -?10{400}"):
         Prediction("?", of=("a",), step=value)
 
 
-def test_files_whose_names_differ_after_the_last_point_alone_are_saved_at_once(tmp_path, monkeypatch):
-    """Their unfinished files are two: what one saves is never moved to the other's place."""
+def test_similar_file_names_can_be_saved_concurrently(tmp_path, monkeypatch):
+    """Each file has its own temporary file, so neither save can replace the other."""
     one, other, replace = tmp_path / "rate_0.1", tmp_path / "rate_0.5", os.replace
 
     def saves_the_other_first(source, target):
@@ -97,7 +97,7 @@ def test_files_whose_names_differ_after_the_last_point_alone_are_saved_at_once(t
         (lambda x: resnet20(x), "shape"),
     ],
 )
-def test_an_array_of_no_dimension_is_no_list(call, name, scalar):
+def test_scalar_arrays_are_not_lists(call, name, scalar):
     with pytest.raises(ValueError, match=rf"{name} must be a list"):
         call(scalar)
 
@@ -118,7 +118,7 @@ def test_an_array_of_no_dimension_is_no_list(call, name, scalar):
         (lambda name, value: check_instance(name, value, dict), [], "x must be an instance of dict, got []"),
     ],
 )
-def test_checks_name_argument_value_and_what_is_allowed(check, value, message):
+def test_errors_name_argument_value_and_requirement(check, value, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check("x", value)
 

@@ -1,4 +1,4 @@
-"""Everything that reads bytes from elsewhere decodes them correctly or refuses them with its documented error."""
+"""Every decoder reads external bytes correctly or rejects them with its documented error."""
 
 import tempfile
 import types
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def bytes_of(write):
-    """What a function writes to the path it is given."""
+    """Return the bytes that a function writes to its path argument."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "example")
         write(path)
@@ -33,13 +33,13 @@ def savez(path, **arrays):
 def same_arrays(stored):
     def wrong(found, _):
         same = len(found) == len(stored) and all(map(np.array_equal, found, stored))
-        return None if same else "other data than was stored, without an error"
+        return None if same else "decoded different data without an error"
 
     return wrong
 
 
 def wire():
-    """Messages of two workers; the first byte chooses one of four layouts."""
+    """Messages from two workers; the first byte selects one of four layouts."""
     from dgc_lab.compression.wire_format import INDEX_TYPES, VALUE_TYPES, Layout, Message, pack, unpack
 
     tensors = ((tf.float32, (2,)), (tf.int32, ()))
@@ -54,7 +54,7 @@ def wire():
         @tf.function(input_signature=[tf.TensorSpec([None], tf.uint8)])
         def read(message):
             messages = unpack(message, layout, workers=2)
-            # Run lengths have more than one encoding, and float16 changes the kind of a NaN.
+            # Run lengths are not unique, and float16 changes NaN payloads.
             exact = layout.indices == "int32" and layout.values == "float32"
             return tf.concat([pack(own, layout) for own in messages], 0) if exact else message
 
@@ -97,7 +97,7 @@ def arrays():
 
 
 def arrays_without_checksum():
-    """Arrays as ``numpy.savez`` writes them: a changed value is not noticed, anything else is."""
+    """Arrays from ``numpy.savez``: only changed values go unnoticed."""
     example = bytes_of(lambda path: savez(path, weights=np.arange(12.0), about=np.array("seed=0")))
     return Decoder((example,), lambda data, folder: load_arrays(written(folder, "a.npz", data)), (LabError,))
 
@@ -122,7 +122,7 @@ def rank_files():
 
 
 def server_checkpoints():
-    """The checkpoint of a training on parameter servers."""
+    """The checkpoint of a parameter-server run."""
     from dgc_lab.parameter_server import AsyncConfig, Schedule
     from dgc_lab.parameter_server.training_loop import restore, save
 
@@ -151,7 +151,7 @@ def mnist():
 
 
 def texts():
-    """Ratios and schemes that somebody types; the first letter says which of the two."""
+    """Typed ratios and schemes; the first letter selects which."""
     from dgc_lab.compression import parse_scheme
     from dgc_lab.training import parse_ratios
 
@@ -178,5 +178,5 @@ def test_valid_examples_are_accepted(maker, tmp_path):
 
 @pytest.mark.parametrize("maker", DECODERS)
 @given(data=st.data())
-def test_damaged_bytes_are_refused_or_decoded_correctly(maker, data):
+def test_damaged_bytes_are_rejected_or_decoded_correctly(maker, data):
     made(maker).check(data.draw(inputs(made(maker).examples)))

@@ -1,6 +1,6 @@
-"""Every public name takes what is at an argument's edges, or refuses it in words of ours, at once.
+"""Every public name accepts an argument's edge values or promptly rejects them with our own message.
 
-Negative and huge numbers, infinities and NaN, empty and odd texts, each in the place of an argument that is right.
+The values are negative and huge numbers, infinities, NaN, and empty or unusual texts, one argument at a time.
 """
 
 import ast
@@ -24,8 +24,8 @@ EDGES = {
     "float": [-1.0, 0.0, 1e30, math.inf, -math.inf, math.nan],
     "str": ["", " ", "ä 中 \0", "../..", "x" * 10_000],
 }
-LONGEST = 60  # seconds for one call
-NOT_HERE = {  # and why
+LONGEST = 60  # seconds per call
+NOT_HERE = {  # argument: reason
     "distributed.DistributedOptimizer.name": "Keras says in words of its own what a name may be",
     "distributed.HierarchicalCommunicator.host": "of a Horovod that has been started",
     "parameter_server.train.checkpoint": "in a cluster's process",
@@ -34,16 +34,16 @@ NOT_HERE = {  # and why
 
 
 class TooLong(BaseException):
-    """A call did not come back."""
+    """A call did not return in time."""
 
 
 def too_long(*_):
     raise TooLong
 
 
-def edges(room, name, thing, parameter) -> list:
-    """The values of all types that an argument's annotation names at its top."""
-    if f"{room}.{name}.{parameter.name}" in NOT_HERE:
+def edges(subpackage, name, thing, parameter) -> list:
+    """List the edge values for the types in an argument's annotation."""
+    if f"{subpackage}.{name}.{parameter.name}" in NOT_HERE:
         return []
     annotation = annotation_of(thing, parameter)
     named = names_at_top(ast.parse(annotation, mode="eval").body) if annotation else ()
@@ -51,29 +51,29 @@ def edges(room, name, thing, parameter) -> list:
 
 
 def outcome(*each):
-    """None for a value that was refused as it should be, or taken; else what came instead."""
+    """Return None if the value is accepted or correctly rejected, otherwise the problem."""
     previous = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(LONGEST)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
-            told = refused(*each)
+            problem = refused(*each)
     except TooLong:
-        told = f"no answer in {LONGEST} s"
+        problem = f"no answer in {LONGEST} s"
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
-    return None if told == "taken" else told
+    return None if problem == "taken" else problem
 
 
-@pytest.mark.parametrize("room", WITH_NAMES)
-def test_a_value_at_the_edge_is_taken_or_refused_by_name(room, tmp_path, monkeypatch):
+@pytest.mark.parametrize("subpackage", WITH_NAMES)
+def test_edge_values_are_accepted_or_rejected_by_name(subpackage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if room == "replicas" and not devices():
-        in_its_own_process("test_a_value_at_the_edge_is_taken_or_refused_by_name[replicas]", __file__)
+    if subpackage == "replicas" and not devices():
+        in_its_own_process("test_edge_values_are_accepted_or_rejected_by_name[replicas]", __file__)
         return
-    every = [(room, *each, value) for each in parameters(room) for value in edges(room, *each)]
+    every = [(subpackage, *each, value) for each in parameters(subpackage) for value in edges(subpackage, *each)]
     found = [
-        (f"{each[0]}.{each[1]}", each[3].name, str(each[4])[:30], told) for each in every if (told := outcome(*each))
+        (f"{each[0]}.{each[1]}", each[3].name, str(each[4])[:30], what) for each in every if (what := outcome(*each))
     ]
     assert found == []

@@ -1,7 +1,7 @@
-"""Another user of this machine, and a network beside it, try whatever listens and lies about while everything runs.
+"""Another local user and a neighbouring network probe every open port and file while everything runs.
 
-JupyterLab as ``make lab`` starts it with a kernel that prints, Horovod ranks and parameter servers in that kernel, and
-the grading of a hand-in behind its fence. A hub's servers are looked at in ``tests/install/test_hub.py``.
+JupyterLab runs as ``make lab`` starts it, with Horovod ranks and parameter servers in a printing kernel, while a
+submission is graded in its sandbox. ``tests/install/test_hub.py`` covers a hub's servers.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from outside import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EXERCISE, TOKEN = "01_aggregation", "a token of this test"
-SLEEPS = "import time\ntime.sleep(800)"  # a hand-in that is being graded for as long as the test looks at it
+SLEEPS = "import time\ntime.sleep(800)"  # a submission that is graded for as long as the tests run
 IN_THE_KERNEL = """
 import threading, time
 from dgc_lab.cluster import HorovodRanks, ParameterServers
@@ -58,40 +58,40 @@ pytestmark = [
 
 
 class Running:
-    """All that runs: the processes it began with, and where it may leave files."""
+    """Everything under test: the root processes, and where they may leave files."""
 
     def __init__(self, place):
         self.place, self.roots, self.shared = place, [], set(Path("/dev/shm").glob("*"))
 
     def family(self):
-        """Every process of it."""
+        """Return all processes, descendants included."""
         roots = [root for root in self.roots if root.is_running()]
         return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
     def kernels(self):
-        """Jupyter's kernels among them: the student's own, and the one behind the fence."""
+        """Return the Jupyter kernels: the student's and the sandboxed one."""
         found = []
         for process in self.family():
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the process has exited
                 found += [process] if "ipykernel" in " ".join(process.cmdline()) else []
         return found
 
     def places(self):
-        """Folders and files of sessions: temporary ones, sockets' and connection files', shared memory, marks."""
+        """Return session paths: temporary, socket, and connection files, shared memory, grades."""
         graded = [file for file in Path("/tmp").glob("dgc-*") if file.stat().st_mtime > self.place.stat().st_ctime - 1]
         folders = [self.place / "tmp", self.place / "home" / ".local" / "share" / "jupyter" / "runtime"]
         return [*folders, self.place / "grading", *graded, *(set(Path("/dev/shm").glob("*")) - self.shared)]
 
 
 def ask(address, path, body=None):
-    """JupyterLab's answer to somebody who has the token."""
+    """Query JupyterLab's API with the token."""
     headers = {"Authorization": f"token {TOKEN}"}
     request = urllib.request.Request(f"{address}{path}", data=body, headers=headers)
     return json.loads(urllib.request.urlopen(request, timeout=60).read())
 
 
 def make_lab(port):
-    """What ``make lab`` runs, with the Python of this test, on a port of its own, with a token and no browser."""
+    """Return the ``make lab`` command with this Python, its own port, a token, and no browser."""
     said = subprocess.check_output(["make", "-n", "lab", "GPU=0"], cwd=ROOT, text=True)
     [line] = [line for line in said.splitlines() if "jupyter lab " in line]
     _, _, *options, _ = shlex.split(line)
@@ -101,7 +101,7 @@ def make_lab(port):
 
 @pytest.fixture(scope="module")
 def running():
-    """Everything up; folders that others may enter, as homes and /tmp are on many machines."""
+    """Start everything in folders that other users may enter, like many homes and /tmp."""
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="who-", dir="/tmp")))
         for folder, mode in ((place, 0o755), (place / "home", 0o755), (place / "tmp", 0o1777), (place / "work", 0o755)):
@@ -156,7 +156,7 @@ def running():
 
 
 def ids_of(name):
-    """The places for answers in an exercise."""
+    """List the ids of an exercise's answer cells."""
     from dgc_lab_grading.course import sources
     from instructor import EXERCISES
 
@@ -169,7 +169,7 @@ def family_of(process):
 
 
 def end(process):
-    """End a program and all that it has started."""
+    """Terminate a process and its descendants."""
     family = family_of(process)
     process.terminate()
     process.wait(60)
@@ -180,8 +180,8 @@ def end(process):
 # The tests ---------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_has_the_key_hears_the_kernel(running):
-    """Else the other tests would find silence, and call it safe."""
+def test_the_key_gives_access_to_the_kernel(running):
+    """Without this check, the other tests would mistake silence for safety."""
     message = running.client.get_iopub_msg(timeout=60)
     assert message["msg_type"] in ("stream", "status")
     assert len(listening_ports(running.family())) > 4
@@ -198,7 +198,7 @@ def test_a_network_beside_this_one_reaches_no_port(running, neighbour):
     elsewhere, _ = neighbour
     here = psutil.net_connections("tcp")
     others = {e.laddr.port for e in here if e.status == psutil.CONN_LISTEN} - set(listening_ports(running.family()))
-    ports = sorted(ports_in_all_networks(running.family()) - others)  # what this machine has open is not ours to close
+    ports = sorted(ports_in_all_networks(running.family()) - others)  # ports that other programs opened are not ours
     assert elsewhere([(ip, port) for ip in ("10.213.77.1", "fd6d:9c1::1") for port in ports]) == []
 
 
@@ -210,22 +210,22 @@ def test_sockets_take_no_connection_of_another_user(running):
 
 def test_files_of_sessions_are_for_their_owner_only(running):
     places = list(map(str, running.places()))
-    assert open_files(places), "root reads them"
-    common = str(running.place / "tmp")  # all may make files there, as in /tmp
+    assert open_files(places), "root must be able to read them"
+    common = str(running.place / "tmp")  # world-writable, like /tmp
     assert [path for path in as_nobody(open_files, places) if path != common] == []
     for folder in (running.place / "tmp").iterdir():
         assert folder.stat().st_mode & 0o077 == 0, folder
 
 
 @needs_instructor
-def test_what_is_behind_the_fence_has_a_network_of_its_own(running):
+def test_sandboxed_kernel_has_its_own_network(running):
     own = os.readlink("/proc/self/ns/net")
     networks = {os.readlink(f"/proc/{kernel.pid}/ns/net") for kernel in running.kernels()}
-    assert len(networks - {own}) == 1, "the hand-in's; that of the student's own kernel is this one"
+    assert len(networks - {own}) == 1, "only the submission's network may differ from ours"
 
 
-def test_what_is_open_is_found_by_the_same_looks(running, tmp_path, neighbour):
-    """A kernel without encryption, a server that greets all, a page without a token, a socket and files for all."""
+def test_probes_detect_open_resources(running, tmp_path, neighbour):
+    """Probes an unencrypted kernel, an open server, a page without a token, and public sockets and files."""
     from jupyter_client.manager import KernelManager
 
     elsewhere, _ = neighbour
@@ -271,7 +271,7 @@ def test_what_is_open_is_found_by_the_same_looks(running, tmp_path, neighbour):
             shutil.rmtree(folder)
 
 
-def test_a_token_of_somebody_else_opens_nothing(running):
+def test_wrong_tokens_are_rejected(running):
     [port] = [port for port, ips in listening_ports(running.roots[:1]).items() if "127.0.0.1" in ips]
     for token in ("", "another token", TOKEN[:-1]):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

@@ -1,6 +1,6 @@
-"""Every field of every widget takes what may be typed into it, or says in its own words what is wrong, and goes on.
+"""Every widget field accepts typed values or reports what is wrong, and the widget stays usable.
 
-Values come as the front end sends them. After each, Run and Stop are pressed, or the picture is waited for.
+Values arrive as the front end sends them. After each one, the test presses Run and Stop or waits for the figure.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ TYPED = {
     ipywidgets.FloatText: [-1.0, 0.0, 1e30, math.inf, math.nan],
     ipywidgets.Text: ["", " ", "ä 中 \0", "../..", "x" * 10_000, "nan", "inf", "-1", "1e-400", "1, " * 5000],
 }
-WIDGETS = {  # room, name, and first values that make a run short
+WIDGETS = {  # name: (subpackage, settings for a short run)
     "CompressionSweep": ("training", {"steps": 20}),
     "DistributedSweep": ("training", {"steps": 20}),
     "SchemeLab": ("comparison", {"steps": 20, "schemes": "qsgd:levels=7"}),
@@ -30,38 +30,38 @@ WIDGETS = {  # room, name, and first values that make a run short
     "ReplicaExplorer": ("replicas", {}),
     "ScaleExplorer": ("scaling", {}),
 }
-CALLED = {"knob": "levels", **{f"value{place}": "values" for place in range(8)}}  # in messages
-LONGEST = 60  # seconds from a value to the answer
+CALLED = {"knob": "levels", **{f"value{place}": "values" for place in range(8)}}  # names used in messages
+LONGEST = 60  # seconds until the widget must respond
 
 
 def fields(widget):
-    """Every field that is typed into and can be changed, by its name in the widget."""
+    """Return all enabled text and number fields by attribute name."""
     every = {**vars(widget), **widget.controls}
     return {name: field for name, field in every.items() if type(field) in TYPED and not field.disabled}
 
 
 def answer(widget, name, field, value):
-    """None for a value that was taken, or refused by name; else what the widget did in its place."""
+    """Return None if the value is accepted or rejected by name, otherwise the widget's message."""
     field.set_state({"value": value})
     if isinstance(widget, LivePanel):
         press(widget, "run")
         widget.stop()
     if not widget.wait(LONGEST):
         return f"no answer in {LONGEST} s: {said(widget)}"
-    told, refused = said(widget), 'role="alert"' in widget.message.value
+    shown, refused = said(widget), 'role="alert"' in widget.message.value
     if isinstance(widget, LivePanel):
         widget.clear()
-    named = re.match(rf"({CALLED.get(name, name)}) must ", told)
-    return told if len(told) > 1000 or (refused and not named) else None
+    named = re.match(rf"({CALLED.get(name, name)}) must ", shown)
+    return shown if len(shown) > 1000 or (refused and not named) else None
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_what_is_typed_into_a_field_is_taken_or_refused_by_name(name, request):
-    room, settings = WIDGETS[name]
-    if room == "replicas" and not devices():
-        in_its_own_process(f"test_what_is_typed_into_a_field_is_taken_or_refused_by_name[{name}]", __file__)
+def test_typed_values_are_accepted_or_rejected_by_name(name, request):
+    subpackage, settings = WIDGETS[name]
+    if subpackage == "replicas" and not devices():
+        in_its_own_process(f"test_typed_values_are_accepted_or_rejected_by_name[{name}]", __file__)
         return
-    make, given = getattr(importlib.import_module(f"dgc_lab.{room}"), name), ()
+    make, given = getattr(importlib.import_module(f"dgc_lab.{subpackage}"), name), ()
     if name == "DistributedSweep":
         given = (request.getfixturevalue("two_ranks"),)
     elif name == "ScaleExplorer":

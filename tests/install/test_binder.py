@@ -1,4 +1,4 @@
-"""What Binder builds from this checkout: its Python, Debian packages, pins and postBuild."""
+"""The Binder image built from this checkout: Python, Debian packages, pins, and postBuild."""
 
 import importlib.metadata
 import subprocess
@@ -13,23 +13,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def names(file):
-    """Names of the packages that a requirements file asks for."""
+    """List the package names in a requirements file."""
     lines = [line for line in file.read_text().splitlines() if line and not line.startswith(("#", "-"))]
     return [canonicalize_name(Requirement(line).name) for line in lines]
 
 
-def test_the_image_has_a_python_that_the_lab_runs_on():
+def test_image_has_a_supported_python():
     python = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
     bounds = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert Requirement(f"lab{bounds}").specifier.contains(python)
 
 
-def test_debian_packages_are_those_that_horovod_is_built_with():
+def test_image_installs_the_build_tools_of_horovod():
     assert (ROOT / "binder" / "apt.txt").read_text().split() == ["g++", "make"]
 
 
-def test_students_have_all_groups_but_what_developers_need():
-    """One list of packages and one of versions: binder/requirements.txt repeats names alone."""
+def test_image_installs_all_groups_except_developer_tools():
+    """binder/requirements.txt lists package names only; versions come from the constraints file."""
     heading, wanted = "", {"": set()}
     for line in (ROOT / "requirements.in").read_text().splitlines():
         if line.startswith("#"):
@@ -44,8 +44,8 @@ def test_students_have_all_groups_but_what_developers_need():
     assert {*names(file)} <= {*names(ROOT / "requirements.txt")}
 
 
-def test_students_get_all_that_the_lab_needs():
-    """All that pyproject.toml names is asked for, or comes with what is asked for."""
+def test_image_installs_all_lab_dependencies():
+    """Every dependency in pyproject.toml is installed directly or transitively."""
     reached, waiting = set(), names(ROOT / "binder" / "requirements.txt")
     while waiting:
         name = waiting.pop()
@@ -54,7 +54,7 @@ def test_students_get_all_that_the_lab_needs():
         reached.add(name)
         try:
             needs = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:  # for another system
+        except importlib.metadata.PackageNotFoundError:  # for another platform
             continue
         waiting += [
             canonicalize_name(r.name)
@@ -69,7 +69,7 @@ def test_students_get_all_that_the_lab_needs():
 
 
 def run_post_build(folder, fails):
-    """Run postBuild with a `python` that writes down what it is asked for, and fails at one thing."""
+    """Run postBuild with a fake `python` that logs its arguments and fails at one step."""
     for name in ("bin", "prefix", "tmp"):
         (folder / name).mkdir()
     python = folder / "bin" / "python"
@@ -80,11 +80,11 @@ def run_post_build(folder, fails):
     python.chmod(0o755)
     variables = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "TMPDIR": str(folder / "tmp")}
     done = subprocess.run(["./binder/postBuild"], cwd=ROOT, env=variables, capture_output=True, text=True)
-    assert not list((folder / "tmp").iterdir()), "the wheel would stay in the image"
+    assert not list((folder / "tmp").iterdir()), "temporary files would bloat the image"
     return done.returncode, (folder / "asked").read_text().splitlines()
 
 
-def test_post_build_installs_builds_and_warms(tmp_path):
+def test_post_build_runs_all_steps_in_order(tmp_path):
     status, asked = run_post_build(tmp_path, fails="nothing")
     assert status == 0
     steps = ["pip install", "sys.prefix", "dgc_lab build-horovod", "dgc_lab build-native", "compileall", "font_manager"]
@@ -94,7 +94,7 @@ def test_post_build_installs_builds_and_warms(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["pip install", "build-horovod", "build-native", "compileall"])
-def test_post_build_ends_at_the_first_failure(tmp_path, step):
+def test_post_build_stops_at_the_first_failure(tmp_path, step):
     status, asked = run_post_build(tmp_path, fails=step)
     assert status == 1
     assert step in asked[-1]

@@ -1,4 +1,4 @@
-"""What a lesson prepares on Colab, and that it prepares nothing elsewhere."""
+"""Lessons prepare their environment on Colab and do nothing elsewhere."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dgc_lab.install import colab
 from dgc_lab.install.colab import NO_GPU, prepare
 
 
-def test_a_lesson_prepares_nothing_where_it_is_not_on_colab(monkeypatch, capsys):
+def test_prepare_does_nothing_outside_colab(monkeypatch, capsys):
     monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
     monkeypatch.setattr(colab, "horovod_state", lambda: (None, None))
     monkeypatch.setattr(colab, "build", lambda: pytest.fail("Horovod was built"))
@@ -14,7 +14,7 @@ def test_a_lesson_prepares_nothing_where_it_is_not_on_colab(monkeypatch, capsys)
     assert capsys.readouterr().out == ""
 
 
-def test_on_colab_horovod_is_built_if_missing_and_a_gpu_asked_for(monkeypatch, capsys):
+def test_prepare_builds_horovod_and_requests_a_gpu_on_colab(monkeypatch, capsys):
     import tensorflow as tf
 
     builds = []

@@ -1,4 +1,4 @@
-"""What an installation promises: a quick import, a doctor that tells the truth, a Horovod that adds up."""
+"""Installation guarantees: a fast import, a correct doctor report, and a working Horovod."""
 
 import os
 import re
@@ -36,28 +36,28 @@ def python(code, **environment):
         "dgc_lab.training.masking_widget",
     ],
 )
-def test_import_starts_no_tensorflow(module):
+def test_import_does_not_load_tensorflow(module):
     heavy = "('tensorflow', 'keras', 'horovod')"
     done = python(f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_import_of_the_package_loads_nothing_but_itself():
+def test_package_import_loads_no_other_modules():
     done = python("import sys; before = set(sys.modules); import dgc_lab; print(sorted(set(sys.modules) - before))")
     assert eval(done.stdout) == ["dgc_lab"]
 
 
-def test_doctor_reports_what_is_here():
+def test_doctor_reports_the_environment():
     done = subprocess.run([sys.executable, "-m", "dgc_lab", "doctor"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     import keras
 
     assert re.search(rf"^ok +keras +{re.escape(keras.__version__)} *$", done.stdout, re.MULTILINE)
     for name in ("python", "tensorflow", "horovod", "C\\+\\+ compiler", "GPUs", "processor cores", "memory", "MNIST"):
-        assert re.search(rf"^\S+ +{name}", done.stdout, re.MULTILINE), f"no line on {name}"
+        assert re.search(rf"^\S+ +{name}", done.stdout, re.MULTILINE), f"no line for {name}"
 
 
-def test_doctor_names_the_remedy(monkeypatch):
+def test_doctor_suggests_remedies(monkeypatch):
     monkeypatch.setattr(doctor, "installed", lambda name: {"keras": "2.9.0"}.get(name))
     monkeypatch.setattr(doctor, "horovod_state", lambda: ("0.28.1", "2.19.0"))
     monkeypatch.setenv("DGC_LAB_DATA", "/nowhere")
@@ -75,8 +75,8 @@ def test_doctor_names_the_remedy(monkeypatch):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("missing", ["numpy", "pandas", "psutil", "matplotlib", "lazy-loader"])
-def test_doctor_speaks_where_a_package_is_missing(missing):
-    """The package cannot be imported, and TensorFlow with it where it needs it."""
+def test_doctor_works_if_a_package_is_missing(missing):
+    """Neither the package nor anything that depends on it can be imported."""
     code = f"""
 import importlib.metadata, sys
 sys.modules[{missing.replace("-", "_")!r}] = None
@@ -94,30 +94,30 @@ print(main(["doctor"]))
     assert done.stdout.splitlines()[-1] == "1"
 
 
-def test_lower_bounds_are_met_by_colab():
-    """The image of 2026-08-19; raising a bound above it would break the class there."""
+def test_colab_meets_the_lower_bounds():
+    """The image of 2026-08-19; a higher bound would break classes on Colab."""
     import tomllib
 
     colab = pins((ROOT / "colab" / "freeze.txt").read_text())
     colab |= {"pandas": "2.2.2", "pillow": "11.0", "psutil": "5.9.5", "tqdm": "4.67", "cloudpickle": "3.1.1"}
-    colab |= {"lazy-loader": "0.4"}  # which scikit-image and librosa ask for
-    colab |= {"scipy": "1.14.1"}  # the oldest for its Python 3.13
+    colab |= {"lazy-loader": "0.4"}  # required by scikit-image and librosa
+    colab |= {"scipy": "1.14.1"}  # the oldest version for Python 3.13
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:
         name, least = requirement.split(">=")
-        if name == "simpy":  # not in the image; it needs nothing else, so that installing it changes nothing there
+        if name == "simpy":  # not in the image, but it has no dependencies
             continue
         assert not doctor.older(colab[name], least), requirement
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
-def test_two_ranks_add_up():
+def test_two_ranks_compute_a_sum():
     build_horovod.verify()
 
 
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
-def test_a_rank_that_fails_is_named(monkeypatch):
+def test_errors_name_the_failed_rank(monkeypatch):
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import os; assert os.environ['HOROVOD_RANK'] == '0', 'lost'")
     with pytest.raises(build_horovod.BuildError, match=r"rank 1 failed:(.|\n)*lost"):
         build_horovod.verify()
@@ -127,10 +127,10 @@ def test_a_rank_that_fails_is_named(monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.alone  # it looks at what the whole machine listens on
+@pytest.mark.alone  # inspects all listening sockets of the machine
 @pytest.mark.skipif(build_horovod.horovod_state()[0] is None, reason="Horovod is not built here")
-def test_ranks_and_rendezvous_listen_on_loopback_alone(tmp_path, monkeypatch):
-    """Both ranks look at all listening sockets of the group while the job runs."""
+def test_ranks_and_rendezvous_listen_on_loopback_only(tmp_path, monkeypatch):
+    """Both ranks record all listening sockets while the job runs."""
     import psutil
 
     before = {connection.laddr.port for connection in psutil.net_connections("tcp") if connection.status == "LISTEN"}
@@ -149,7 +149,7 @@ def test_ranks_and_rendezvous_listen_on_loopback_alone(tmp_path, monkeypatch):
     assert new == {"127.0.0.1"}
 
 
-def test_missing_tools_are_named_with_their_remedy(monkeypatch):
+def test_missing_build_tools_are_named_with_remedies(monkeypatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, **k: None if name in ("g++", "c++", "clang++", "cmake") else "x")
     with pytest.raises(build_horovod.BuildError, match=r"C\+\+ compiler .*apt-get install g\+\+(.|\n)*cmake<4"):
@@ -160,8 +160,8 @@ def test_missing_tools_are_named_with_their_remedy(monkeypatch):
         build_horovod.check_tools()
 
 
-def test_nothing_of_another_source_runs(monkeypatch, tmp_path):
-    """pip runs a source's setup.py when it downloads it, to find out what it needs."""
+def test_modified_sources_are_never_executed(monkeypatch, tmp_path):
+    """pip runs setup.py of a downloaded source to determine its requirements."""
     name, ran = f"horovod-{build_horovod.VERSION}", tmp_path / "ran"
     setup = f"open({str(ran)!r}, 'w')\nfrom setuptools import setup\nsetup(name='horovod', version='0.28.1')"
     (tmp_path / name).mkdir()
@@ -176,8 +176,8 @@ def test_nothing_of_another_source_runs(monkeypatch, tmp_path):
     assert not ran.exists()
 
 
-def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
-    """What it asked after a long message of its own, the other rank would read after that message."""
+def test_patched_allgather_posts_receives_first(tmp_path):
+    """Otherwise the other rank would read the request only after a long message."""
     source = tmp_path / horovod_source.ALLGATHER_SOURCE
     source.parent.mkdir(parents=True)
     send, recv, wait = (
@@ -191,15 +191,15 @@ def test_allgather_asks_for_what_it_receives_before_it_sends(tmp_path):
 
 
 @pytest.mark.nightly
-def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(horovod, monkeypatch):
-    """A link may be lost for some seconds as they start; Horovod alone gives up after 1.5 s."""
+def test_ranks_retry_an_unreachable_rendezvous(horovod, monkeypatch):
+    """A link may fail for some seconds at startup; unpatched Horovod gives up after 1.5 s."""
     from horovod.runner.http import http_server
 
     calls, usual = [], http_server.RendezvousHandler.handle
 
     def handle(self):
         calls.append(time.monotonic())
-        if calls[-1] - calls[0] > 5:  # until then they get no answer
+        if calls[-1] - calls[0] > 5:  # no response until then
             usual(self)
 
     monkeypatch.setattr(http_server.RendezvousHandler, "handle", handle)
@@ -207,7 +207,7 @@ def test_ranks_try_on_where_they_cannot_reach_the_rendezvous_for_a_while(horovod
     assert calls[-1] - calls[0] > 5
 
 
-def test_a_source_in_which_ranks_try_otherwise_is_not_built(tmp_path):
+def test_sources_with_unexpected_retry_code_are_rejected(tmp_path):
     source = tmp_path / horovod_source.RENDEZVOUS_SOURCE
     source.parent.mkdir(parents=True)
     source.write_text("#define MAX_RETRY_TIMES 5\n")
@@ -215,18 +215,18 @@ def test_a_source_in_which_ranks_try_otherwise_is_not_built(tmp_path):
         horovod_source.keep_trying(tmp_path)
 
 
-def test_wheels_are_kept_by_python_and_tensorflow(monkeypatch, tmp_path):
+def test_wheel_cache_depends_on_python_and_tensorflow(monkeypatch, tmp_path):
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
     monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.20.0")
     one = build_horovod.wheel_folder()
     monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.21.0")
     assert one != build_horovod.wheel_folder()
     assert f"cp{sys.version_info.major}{sys.version_info.minor}" in one.name
-    assert one.name.endswith(sysconfig.get_platform()), "a home folder may be shared by machines of several kinds"
+    assert one.name.endswith(sysconfig.get_platform()), "different platforms may share a home folder"
     assert one.is_relative_to(tmp_path)
 
 
-def test_failed_build_shows_the_compilers_last_words(tmp_path):
+def test_failed_build_shows_the_compiler_output(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "setup.py").write_text("raise SystemExit('no way to compile this')")
@@ -234,7 +234,7 @@ def test_failed_build_shows_the_compilers_last_words(tmp_path):
         build_horovod.compile_wheel(tree, tmp_path / "out", tmp_path / "build.log")
 
 
-def test_a_space_in_the_folders_name_removes_nothing_beside_it_and_finds_the_wheelhouse(tmp_path):
+def test_makefile_works_in_a_folder_with_a_space(tmp_path):
     folder = tmp_path / "DGC Lab"
     (folder / "wheelhouse").mkdir(parents=True)
     for file in ROOT.iterdir():
@@ -255,17 +255,17 @@ def test_a_space_in_the_folders_name_removes_nothing_beside_it_and_finds_the_whe
     removed = [line for line in said[0].splitlines() if line.startswith(("rm ", "mv "))]
     assert removed == ["rm -rf wheelhouse.new", "rm -rf wheelhouse", "mv wheelhouse.new wheelhouse"]
     assert f"links: file://{tmp_path}/DGC%20Lab/wheelhouse\n" in said[1]
-    assert said[2].endswith("\nlinks:\n"), "other environments need what is not in it"
+    assert said[2].endswith("\nlinks:\n"), "other targets must not use the wheelhouse"
 
 
-def test_a_build_that_is_stopped_leaves_no_compiler(tmp_path, monkeypatch):
+def test_interrupted_build_leaves_no_compiler_running(tmp_path, monkeypatch):
     tree = tmp_path / "tree"
     tree.mkdir()
-    going_on = f"[ 10%] compiling\\n{tmp_path}"
+    progress = f"[ 10%] compiling\\n{tmp_path}"
     (tree / "setup.py").write_text(
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', {str(tmp_path)!r}])\n"
-        f"print('{going_on}', flush=True)\ntime.sleep(600)\n"
+        f"print('{progress}', flush=True)\ntime.sleep(600)\n"
     )
 
     def stopped(words):
@@ -277,20 +277,20 @@ def test_a_build_that_is_stopped_leaves_no_compiler(tmp_path, monkeypatch):
     until(lambda: not any(str(tmp_path) in " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])))
 
 
-def test_the_doctor_looks_at_all_that_the_lab_asks_for():
+def test_doctor_checks_all_dependencies():
     import tomllib
 
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = {re.split(r"\W", requirement.replace("-", "_"))[0].replace("_", "-") for requirement in asked}
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"\W", requirement.replace("-", "_"))[0].replace("_", "-") for requirement in required}
     assert names - {"tensorflow"} <= set(doctor.PACKAGES)
     assert [doctor.older("2.22rc1", "2.20"), doctor.older("2.19.0rc2", "2.20")] == [False, True]
 
 
-def test_a_cache_of_ones_own_needs_no_home(monkeypatch, tmp_path):
-    def nowhere():
+def test_custom_cache_folder_needs_no_home(monkeypatch, tmp_path):
+    def no_home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.delenv("DGC_LAB_DATA", raising=False)

@@ -1,4 +1,4 @@
-"""`make lab` where there is an NVIDIA GPU, and what the doctor says of it. The driver's answer is a script's here."""
+"""`make lab` and the doctor on machines with an NVIDIA GPU; a script stands in for the driver."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ LINUX = sys.platform == "linux" and subprocess.run(["uname", "-m"], capture_outp
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
-    """A machine whose driver knows a GPU, whatever this one has."""
+    """Put a fake nvidia-smi that reports a GPU on the PATH."""
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text('#!/bin/sh\ncase "$1" in -L) echo "GPU 0: NVIDIA T4 (UUID: x)" ;; *) echo "NVIDIA T4" ;; esac\n')
@@ -28,7 +28,7 @@ def driver(tmp_path, monkeypatch):
 
 @pytest.fixture
 def steps(tmp_path):
-    """A function: what make would do in a new checkout, with more arguments and with stamps that are there already."""
+    """Function that returns the commands of make in a new checkout with given arguments and stamps."""
 
     def said(*arguments, stamps=()):
         folder = tmp_path / "lab"
@@ -48,32 +48,32 @@ def steps(tmp_path):
 
 
 def installs_cuda(said: str) -> bool:
-    """Whether pip is given the requirements with CUDA, and not the others."""
+    """Return whether pip installs the CUDA requirements."""
     given = re.findall(r"pip install --quiet --no-compile --requirement (.*)", said)
     assert len(given) == 1, said
     return given == [".venv/requirements.txt --constraint requirements-gpu.txt"]
 
 
 @pytest.mark.skipif(not LINUX, reason="TensorFlow with CUDA is for Linux on x86_64")
-def test_where_there_is_a_gpu_tensorflow_comes_with_cuda(driver, steps):
+def test_tensorflow_comes_with_cuda_if_there_is_a_gpu(driver, steps):
     assert installs_cuda(steps())
 
 
 @pytest.mark.parametrize(("stamps", "said", "expected"), [((), "GPU=0", False), ((".installed",), "GPU=1", True)])
-def test_the_user_overrules(driver, steps, stamps, said, expected):
+def test_gpu_option_overrides_detection(driver, steps, stamps, said, expected):
     assert installs_cuda(steps(said, stamps=stamps)) is expected
 
 
 @pytest.mark.parametrize("stamp", [".installed", ".installed-gpu"])
-def test_what_is_installed_stays_until_the_user_says_otherwise(driver, steps, stamp):
+def test_installed_build_is_kept_by_default(driver, steps, stamp):
     assert "pip install" not in steps(stamps=[stamp])
 
 
-def test_another_word_is_refused(steps):
+def test_invalid_gpu_option_is_rejected(steps):
     assert "GPU must be 0 or 1, got yes" in steps("GPU=yes")
 
 
-def test_the_pins_of_cuda_are_those_of_the_same_tensorflow():
+def test_cuda_pins_match_the_tensorflow_version():
     pins = (ROOT / "requirements-gpu.txt").read_text()
     (version,) = re.findall(r"^tensorflow-cpu==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     assert f"\ntensorflow=={version}\n" in pins
@@ -81,7 +81,7 @@ def test_the_pins_of_cuda_are_those_of_the_same_tensorflow():
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="TensorFlow sees a GPU here")
-def test_the_doctor_tells_which_build_there_is_and_what_to_do(driver, monkeypatch):
+def test_doctor_reports_the_build_and_the_remedy(driver, monkeypatch):
     found = doctor.gpu_finding()
     assert found.found == "NVIDIA T4; TensorFlow for the CPU, the lessons run on the CPU"
     assert found.remedy == "make lab GPU=1"

@@ -1,4 +1,4 @@
-"""Horovod from a wheel that the lab knows by its hash: taken from a release, here a server of the test's own."""
+"""Horovod installed from a release wheel with a known hash; a local server stands in for the release."""
 
 import functools
 import http.server
@@ -21,7 +21,7 @@ WHEEL = f"horovod-{build_horovod.VERSION}-1tf2.20.0-cp313-cp313-linux_x86_64.whl
 
 @pytest.fixture
 def release(tmp_path):
-    """A folder that a server on the loopback interface hands out, as a release does its files; and its address."""
+    """Serve a folder on loopback like a release's files; yield the folder and its address."""
     folder = tmp_path / "release"
     folder.mkdir()
 
@@ -36,8 +36,8 @@ def release(tmp_path):
 
 
 @pytest.fixture
-def lab_knows(monkeypatch, tmp_path):
-    """The table of known wheels, to be set: what the lab knows, and where."""
+def known_wheels(monkeypatch, tmp_path):
+    """Function that sets the table of known wheels and their address."""
 
     def know(address, *wheels):
         table = tmp_path / "horovod_wheels.json"
@@ -53,17 +53,17 @@ def row(file, content, tensorflow="2.20.0"):
     return {**horovod_wheels.environment(tensorflow), "file": file, "sha256": horovod_wheels.sha256_of(content)}
 
 
-def test_a_wheel_whose_hash_is_known_is_taken(release, lab_knows, tmp_path):
+def test_wheel_with_a_known_hash_is_installed(release, known_wheels, tmp_path):
     folder, address = release
-    lab_knows(address, row(WHEEL, folder / WHEEL))
+    known_wheels(address, row(WHEEL, folder / WHEEL))
     wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
     assert wheel.read_bytes() == b"a wheel"
     assert said == f"took {address}/{WHEEL}, whose SHA-256 the lab knows"
 
 
-def test_another_file_of_that_name_is_not_taken(release, lab_knows, tmp_path):
+def test_wheel_with_a_wrong_hash_is_rejected(release, known_wheels, tmp_path):
     folder, address = release
-    lab_knows(address, row(WHEEL, folder / WHEEL))
+    known_wheels(address, row(WHEEL, folder / WHEEL))
     (folder / WHEEL).write_bytes(b"something else")
     wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
     assert wheel is None
@@ -71,23 +71,23 @@ def test_another_file_of_that_name_is_not_taken(release, lab_knows, tmp_path):
     assert not (tmp_path / WHEEL).exists()
 
 
-def test_what_is_not_there_is_said(release, lab_knows, tmp_path, monkeypatch):
+def test_unavailable_wheels_are_explained(release, known_wheels, tmp_path, monkeypatch):
     folder, address = release
     known = row(WHEEL, folder / WHEEL)
-    lab_knows(address, known)
+    known_wheels(address, known)
     assert horovod_wheels.fetch_wheel("2.19.0", tmp_path)[1].startswith("the lab has no wheel for cp")
     (folder / WHEEL).unlink()
     assert f"{address}/{WHEEL} cannot be had (HTTP Error 404" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
-    lab_knows("https://github.com/YOUR_NAME/YOUR_COPY/releases/download/x", known)
+    known_wheels("https://github.com/YOUR_NAME/YOUR_COPY/releases/download/x", known)
     assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1].startswith("this copy has no address of its own yet")
     monkeypatch.setenv("DGC_LAB_WHEELS", "http://127.0.0.1 ")
     assert "cannot be had (URL can't contain" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
-    monkeypatch.setenv("DGC_LAB_WHEELS", f"file://{folder}")  # a room without internet
+    monkeypatch.setenv("DGC_LAB_WHEELS", f"file://{folder}")  # offline, from a local folder
     row(WHEEL, folder / WHEEL)
     assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[0] == tmp_path / WHEEL
 
 
-def test_a_download_that_was_cut_short_is_said(lab_knows, tmp_path):
+def test_truncated_downloads_are_reported(known_wheels, tmp_path):
     class CutShort(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -100,29 +100,27 @@ def test_a_download_that_was_cut_short_is_said(lab_knows, tmp_path):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), CutShort) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        lab_knows(f"http://127.0.0.1:{server.server_port}", row(WHEEL, tmp_path / "known"))
+        known_wheels(f"http://127.0.0.1:{server.server_port}", row(WHEEL, tmp_path / "known"))
         wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
         server.shutdown()
     assert wheel is None
     assert "cannot be had (IncompleteRead" in said
 
 
-def test_without_a_wheel_it_is_built_and_that_is_said(lab_knows, monkeypatch, capsys, tmp_path):
-    lab_knows("http://127.0.0.1:9")
+def test_horovod_is_built_if_there_is_no_wheel(known_wheels, monkeypatch, capsys, tmp_path):
+    known_wheels("http://127.0.0.1:9")
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
     monkeypatch.setattr(build_horovod, "horovod_state", lambda: (None, None))
-    monkeypatch.setattr(build_horovod, "BUILD_PACKAGES", ("no-such-package",))  # the build then ends at its first check
+    monkeypatch.setattr(build_horovod, "BUILD_PACKAGES", ("no-such-package",))  # so the first check fails
     with pytest.raises(build_horovod.BuildError, match="no-such-package"):
         build_horovod.build()
     assert capsys.readouterr().out.startswith("Horovod is built here: the lab has no wheel for cp")
 
 
-def test_a_wheel_that_does_not_work_here_is_taken_off_and_horovod_built(
-    release, lab_knows, monkeypatch, capsys, tmp_path
-):
-    """Built for an older C library, say. No pip and no ranks are started: what they say is the test's own."""
+def test_horovod_is_built_if_the_wheel_does_not_work(release, known_wheels, monkeypatch, capsys, tmp_path):
+    """For example, the wheel needs a newer C library. The test fakes pip and the ranks."""
     folder, address = release
-    lab_knows(address, row(WHEEL, folder / WHEEL, build_horovod.tensorflow_version()))
+    known_wheels(address, row(WHEEL, folder / WHEEL, build_horovod.tensorflow_version()))
 
     def broken(wheel):
         raise build_horovod.BuildError("rank 0 failed: GLIBC_2.99 not found")
@@ -137,7 +135,7 @@ def test_a_wheel_that_does_not_work_here_is_taken_off_and_horovod_built(
 
 
 def without_horovod(folder):
-    """A Python that has all of this one's packages but Horovod."""
+    """Create an environment with all current packages except Horovod; return its Python."""
     packages, view = Path(sysconfig.get_path("purelib")), folder / "packages"
     view.mkdir()
     for entry in packages.iterdir():
@@ -151,8 +149,8 @@ def without_horovod(folder):
 
 
 @pytest.mark.nightly
-def test_the_real_wheel_is_installed_and_two_ranks_add_up(horovod, release, tmp_path, monkeypatch):
-    """The wheel that this environment's Horovod came from, in an environment without, and nothing is compiled."""
+def test_real_wheel_installs_and_two_ranks_compute_a_sum(horovod, release, tmp_path, monkeypatch):
+    """Installs this environment's own wheel in an environment without Horovod; nothing is compiled."""
     [real] = list(build_horovod.wheel_folder().glob("horovod-*.whl")) or pytest.skip("the cache has no wheel of it")
     folder, address = release
     name, version, *_, abi, platform = real.name.split("-")
@@ -174,7 +172,7 @@ def test_the_real_wheel_is_installed_and_two_ranks_add_up(horovod, release, tmp_
     assert f"Horovod {build_horovod.VERSION} for TensorFlow {tensorflow} works" in done.stdout
 
 
-def test_the_table_says_what_a_wheel_was_built_for(tmp_path):
+def test_table_records_the_target_of_each_wheel(tmp_path):
     (tmp_path / WHEEL).write_bytes(b"a wheel")
     [known] = build_wheels.table_of(tmp_path)
     assert (known["python"], known["tensorflow"], known["platform"]) == ("cp313", "2.20.0", "linux-x86_64")
@@ -183,7 +181,7 @@ def test_the_table_says_what_a_wheel_was_built_for(tmp_path):
         build_wheels.table_of(tmp_path)
 
 
-def test_every_known_wheel_says_all_that_is_needed():
+def test_known_wheels_have_all_fields():
     table = json.loads(horovod_wheels.TABLE.read_text())
     needed = {*horovod_wheels.environment(""), "file", "sha256"}
     assert [wheel for wheel in table["wheels"] if set(wheel) != needed] == []

@@ -1,7 +1,7 @@
-"""Two students on a real JupyterHub on this machine: its proxy, a browser each, one lesson at the same time.
+"""Two students run the same lesson at once on a local JupyterHub, each in their own browser.
 
-The recipe is the one for instructors, ``hub/jupyterhub_config.py``. Here users have a number and a home of their own,
-of which the machine need not know, and a password for all. Needs root, as any hub does that starts servers for others.
+The configuration is the instructors' ``hub/jupyterhub_config.py``. Test users have a user id and a home folder but no
+system account, and share one password. Needs root, like any hub that starts servers for other users.
 """
 
 import ast
@@ -61,7 +61,7 @@ from dgc_lab.cluster import HorovodRanks
 ranks = HorovodRanks(2, timeout=600, progress=None)
 ranks.start()
 """
-# In a student's kernel: what can be had of another's processes and ports.
+# Runs in a student's kernel: tries to access another student's processes and ports.
 PROBE = """
 import os, socket
 def tried(what, *arguments):
@@ -88,7 +88,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def running(command, log, up, **options):
-    """A process that is there as soon as ``up`` says so, and of which nothing is left."""
+    """Run a process, wait until ``up`` returns True, and finally end its whole process tree."""
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **options)
     try:
@@ -108,7 +108,7 @@ def running(command, log, up, **options):
 
 
 def answers(address):
-    """Whether a page is there; before the hub is, its proxy says 404."""
+    """Return whether a page responds with 200; the proxy answers 404 until the hub is up."""
     try:
         return urllib.request.urlopen(address, timeout=2).status == 200
     except OSError:
@@ -116,7 +116,7 @@ def answers(address):
 
 
 def may_run(number, command):
-    """Whether a user may run a command."""
+    """Return whether a user can run a command."""
     with contextlib.suppress(PermissionError):
         return subprocess.run(command, user=number, group=number, extra_groups=[], cwd="/").returncode == 0
     return False
@@ -124,7 +124,7 @@ def may_run(number, command):
 
 @pytest.fixture(scope="module")
 def place():
-    """A folder that students can come through to their homes; pytest's own are for their owner alone."""
+    """A folder that students can traverse; pytest's own folders are private to their owner."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o711)
         yield Path(name)
@@ -132,7 +132,7 @@ def place():
 
 @pytest.fixture(scope="module")
 def link(place):
-    """What students are sent: nbgitpuller's link to the lesson, in a published copy of this repository."""
+    """The nbgitpuller link that students receive, to a lesson in a published copy of this repository."""
     if not may_run(USERS["ann"], [HUB / "bin" / "python", "-c", "import dgc_lab"]):
         pytest.skip("the hub's Python is not for all users: make hub PYTHON=/usr/bin/python3")
     homes = place / "homes"
@@ -171,14 +171,14 @@ def link(place):
 
 
 def listening(pid):
-    """Ports that something listens on in a process's own network."""
+    """List the listening ports in a process's network namespace."""
     lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     return sorted({int(line.split()[1].split(":")[1], 16) for line in lines if line.split()[3] == "0A"})
 
 
 @contextlib.contextmanager
-def giving_up(barrier):
-    """Nobody waits for one who has failed."""
+def abort_on_failure(barrier):
+    """Abort the barrier on failure, so that no thread waits forever."""
     try:
         yield
     except BaseException:
@@ -192,7 +192,7 @@ def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(
     together, ranks = threading.Barrier(len(USERS), timeout=900), {}
 
     def student(name):
-        with giving_up(together), opened(address) as page:
+        with abort_on_failure(together), opened(address) as page:
             page.get_by_label("Username").fill(name)
             page.get_by_label("Password").fill(PASSWORD)
             page.get_by_role("button", name=re.compile("Sign in", re.IGNORECASE)).click()
@@ -223,7 +223,7 @@ def test_two_students_run_a_lesson_at_once_and_see_nothing_of_each_others_ranks(
         print(f"{name}: {seconds:.0f} s, {said}")
         assert errors == []
         assert said.pop("uid") == USERS[name]
-        assert seen["ports"], "the other's ranks listen somewhere"
+        assert seen["ports"], "the other student's ranks must listen"
         kinds = {}
         for what, came in said.items():
             kinds.setdefault(what.split()[0], set()).add(came)

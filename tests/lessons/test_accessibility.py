@@ -1,6 +1,6 @@
-"""For readers who see little, see no colours, or use no mouse: what the lessons show, run or not, and their pictures.
+"""Accessibility of lessons and figures: low vision, colour blindness, and use without a mouse.
 
-`tests/controls.py` goes through the widgets by Tab; the browser tests of the lessons do that, with a kernel.
+The browser tests of the lessons check keyboard use of the widgets with a kernel, through `tests/controls.py`.
 """
 
 import nbformat
@@ -19,11 +19,11 @@ from dgc_lab.ui.curves import Curves
 from dgc_lab.ui.widget import message_line
 
 LESSON = "00_start_here.ipynb"
-SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # all cells in the page, not those in the window
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # renders all cells, not just the visible ones
 LESSONS = sorted((ROOT / "notebooks").glob("0*.ipynb"))
-TEXT, SHAPE = 4.5, 3.0  # the least contrasts of WCAG 2.2, level AA: rules 1.4.3 and 1.4.11
-# JupyterLab shows a PNG without the alternative text in its metadata, which nbviewer and nbconvert read. A lesson that
-# was run has an <img> with it instead.
+TEXT, SHAPE = 4.5, 3.0  # minimum contrast, WCAG 2.2 level AA: 1.4.3 and 1.4.11
+# JupyterLab ignores a PNG's alternative text in the metadata, which nbviewer and nbconvert use. Lessons that ran show
+# an <img> with alternative text instead.
 PNG_OF_JUPYTERLAB = {"image-alt": ".jp-RenderedImage > img"}
 
 
@@ -33,7 +33,7 @@ def lesson_file():
 
 
 @pytest.mark.nightly
-def test_every_lesson_as_it_is_stored(page):
+def test_stored_lessons_are_accessible(page):
     for file in LESSONS:
         page.evaluate(
             """async path => {
@@ -51,7 +51,7 @@ def test_every_lesson_as_it_is_stored(page):
 
 
 def contrast(colour, background="white"):
-    """The contrast ratio of two colours by WCAG 2.2; what shines through of the background is part of the colour."""
+    """Return the WCAG 2.2 contrast ratio of two colours; a transparent colour is blended first."""
 
     def luminance(rgb):
         linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
@@ -63,20 +63,20 @@ def contrast(colour, background="white"):
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def test_contrast_is_that_of_wcag():
+def test_contrast_matches_wcag():
     assert contrast("black") == pytest.approx(21)
     assert contrast("white") == 1
-    assert contrast("#767676") == pytest.approx(4.54, abs=0.005), "the palest grey for text that is said to pass"
+    assert contrast("#767676") == pytest.approx(4.54, abs=0.005), "the palest grey that passes for text"
     assert contrast("#0000ff") == pytest.approx(8.59, abs=0.005)
     assert contrast((0, 0, 0, 0.5)) == pytest.approx(contrast("0.5"))
 
 
 @pytest.mark.parametrize("colour", [*PALETTE, GREY])
-def test_colours_of_lines_can_be_seen_on_white(colour):
+def test_line_colours_have_enough_contrast(colour):
     assert contrast(colour) >= SHAPE
 
 
-def test_an_error_can_be_read_on_white():
+def test_error_messages_have_enough_contrast():
     colour = message_line("wrong", error=True).partition("color: ")[2].partition(";")[0]
     assert contrast(colour) >= TEXT
 
@@ -112,9 +112,9 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_texts_lines_and_bars_of_a_picture_can_be_seen(name):
+def test_figure_elements_have_enough_contrast(name):
     figure = FIGURES[name]().figure
-    png(figure)  # tick labels are made when it is drawn
+    png(figure)  # drawing creates the tick labels
     texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     assert len(texts) > 5
     for text in texts:

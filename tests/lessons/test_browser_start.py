@@ -1,4 +1,4 @@
-"""The first page in a real JupyterLab in a real Chromium: run it, move the one slider, press Run."""
+"""The first lesson in JupyterLab and Chromium: run all cells, move the slider, press Run."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
 def watch_the_picture(page):
-    """Keeps every picture that the training draws before it is done, for it takes less than a second."""
+    """Record every figure drawn during training, which takes less than a second."""
     widget(page).locator("img").evaluate(
         """picture => {
             const top = picture.closest(".widget-vbox");
@@ -27,7 +27,7 @@ def watch_the_picture(page):
     )
 
 
-def test_run_all_then_one_slider_and_one_curve_more(page):
+def test_run_all_then_a_new_ratio_adds_a_curve(page):
     run_all(page)
     assert errors_of_all_cells(page) == []
     expect(rows(page)).to_have_count(3)
@@ -39,16 +39,16 @@ def test_run_all_then_one_slider_and_one_curve_more(page):
     widget(page).get_by_role("button", name="Run").click()
     widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
     expect(rows(page)).to_have_count(4)
-    assert page.evaluate("() => window.pictures.size") >= 2, "it moves while it trains"
+    assert page.evaluate("() => window.pictures.size") >= 2, "the figure must update during training"
     screenshot(page, "start_here")
 
 
-def test_stop_keeps_the_rows_and_run_goes_on(page):
+def test_stop_keeps_finished_rows_and_run_continues(page):
     slider = widget(page).locator(".noUi-handle")
     run, stop = (widget(page).get_by_role("button", name=name) for name in ("Run", "Stop"))
-    for _ in range(5):  # the training takes less than a second: it may be done before Stop is heard
+    for _ in range(5):  # training takes less than a second and may finish before Stop
         before = slider.get_attribute("aria-valuenow")
-        slider.press("ArrowLeft")  # a row that is there already would not be trained again
+        slider.press("ArrowLeft")  # finished rows are not trained again
         expect(slider).not_to_have_attribute("aria-valuenow", before)
         finished = rows(page).count()
         run.click()
@@ -58,23 +58,23 @@ def test_stop_keeps_the_rows_and_run_goes_on(page):
         if widget(page).get_by_text(re.compile("Stopped at step")).count():
             break
     else:
-        pytest.fail("Stop was never heard")
+        pytest.fail("Stop never took effect")
     expect(rows(page)).to_have_count(finished)
     run.press("Enter")
     widget(page).get_by_text(re.compile("Done: 1 row")).wait_for(timeout=60_000)
     expect(rows(page)).to_have_count(finished + 1)
 
 
-def test_what_the_page_shows_is_accessible(page):
+def test_the_lesson_is_accessible(page):
     assert not axe_complaints(page)
 
 
 @pytest.mark.nightly
-def test_restart_and_run_all(page):
+def test_restart_and_run_all_works(page):
     run_all(page, restart=True)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
     expect(rows(page)).to_have_count(3)
 
 
-def test_console_is_silent(page):
+def test_console_shows_no_complaints(page):
     assert not [complaint for complaint in page.complaints if complaint[1] not in BADGES]

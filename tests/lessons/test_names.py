@@ -1,6 +1,6 @@
-"""What lessons and exercises take from the library is there, and a lesson takes it from the rooms, in few lines.
+"""Imports in lessons and exercises resolve, and lessons import from subpackages in few lines.
 
-Names in other texts are the house's own test's business (tests/house).
+tests/house covers names in other texts.
 """
 
 import importlib
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((ROOT / "notebooks" / "text").glob("*.md"))
 EXERCISES = sorted((ROOT / "notebooks" / "exercises").glob("source/*/text/*.md"))
 IMPORT = re.compile(r"^[ \t]*from (dgc_lab[\w.]*) import (\([^)]*\)|.+)$", re.MULTILINE)
-SETUP = ("dgc_lab.install", ["prepare"])  # in the first cell, which is the same in all lessons
+SETUP = ("dgc_lab.install", ["prepare"])  # in the first cell of every lesson
 MOST_IMPORTS = 6
 
 
@@ -23,14 +23,14 @@ def named(path):
 
 
 def imports(path):
-    """Of each import line the module and the names that are taken from it."""
+    """Yield the module and the imported names of each import line."""
     for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
         names = re.sub(r"#.*", "", names).strip("()\n ").split(",")
         yield module, [name.split(" as ")[0].strip() for name in names if name.strip()]
 
 
 def found(module, name):
-    """What a name of a module is: something in it, or a module of the room."""
+    """Return an attribute or a submodule."""
     try:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
@@ -38,27 +38,27 @@ def found(module, name):
 
 
 @pytest.mark.parametrize("path", [*LESSONS, *EXERCISES], ids=named)
-def test_imports_find_what_they_name(path):
+def test_imports_resolve(path):
     for module, names in imports(path):
         for name in names:
             assert found(module, name) is not None
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=named)
-def test_a_lesson_imports_from_rooms_in_few_lines(path):
+def test_lessons_import_from_subpackages_in_few_lines(path):
     lines = [line for line in imports(path) if line != SETUP]
     assert 1 <= len(lines) <= MOST_IMPORTS
     for module, _ in lines:
-        assert re.fullmatch(r"dgc_lab\.\w+", module), f"{module} is no room"
+        assert re.fullmatch(r"dgc_lab\.\w+", module), f"{module} is not a subpackage"
 
 
 @pytest.mark.parametrize("path", [*LESSONS, *EXERCISES], ids=named)
-def test_names_in_a_module_are_there(path):
-    """Figures of a room, say, are taken as a module: figures.timelines(runs)."""
+def test_attributes_of_imported_modules_exist(path):
+    """For example, lessons import a figures module and call figures.timelines(runs)."""
     code = "\n".join(re.findall(r"(?ms)^```\{code-cell\}.*?^```$", path.read_text(encoding="utf-8")))
     taken = {name: found(module, name) for module, names in imports(path) for name in names}
     for name, module in taken.items():
         if isinstance(module, types.ModuleType):
             used = set(re.findall(rf"(?<![\w./]){name}\.([A-Za-z_]\w*)", code))
-            assert used, f"{name} is imported for nothing"
+            assert used, f"{name} is imported but unused"
             assert not {each for each in used if not hasattr(module, each)}

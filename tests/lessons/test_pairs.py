@@ -1,6 +1,6 @@
-"""A notebook and its text are in two folders, and Jupyter keeps them in step: what is saved in one is in the other.
+"""Jupyter keeps each notebook in sync with its text file, which is in another folder.
 
-Students see each lesson once in the file browser. `make lab` serves the folder of the lessons, Binder the whole copy.
+So students see each lesson once in the file browser. `make lab` serves the lessons' folder, Binder the whole copy.
 """
 
 import json
@@ -23,13 +23,13 @@ PAIRS = {
     f"{LESSON}.ipynb": f"text/{LESSON}.md",
     f"exercises/source/{EXERCISE}/{EXERCISE}.ipynb": f"exercises/source/{EXERCISE}/text/{EXERCISE}.md",
 }
-if not (ROOT / "notebooks" / "exercises" / "source").exists():  # students have none
+if not (ROOT / "notebooks" / "exercises" / "source").exists():  # student copies have no sources
     del PAIRS[f"exercises/source/{EXERCISE}/{EXERCISE}.ipynb"]
 
 
 @pytest.fixture(scope="module", params=["notebooks", "."])
 def server(request, tmp_path_factory):
-    """A Jupyter server on one of the two folders of a copy; gives the folder of the lessons, and its contents API."""
+    """Run a Jupyter server on a copy; yield the lessons' folder and a function for its contents API."""
     copy, port = tmp_path_factory.mktemp("copy"), free_port()
     for file in [file for pair in PAIRS.items() for file in pair]:
         (copy / "notebooks" / file).parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def server(request, tmp_path_factory):
 
 @pytest.mark.nightly_except("notebooks-00_start_here")
 @pytest.mark.parametrize(("notebook", "text"), PAIRS.items(), ids=[LESSON, EXERCISE][: len(PAIRS)])
-def test_what_is_saved_in_one_half_is_in_the_other(server, notebook, text):
+def test_saving_one_file_of_a_pair_updates_the_other(server, notebook, text):
     folder, ask = server
     before = (folder / text).read_text()
     model = ask(notebook)
@@ -75,16 +75,16 @@ def test_what_is_saved_in_one_half_is_in_the_other(server, notebook, text):
     ask(notebook, type="notebook", format="json", content=model["content"])
     lines = (folder / text).read_text().splitlines()
     assert "## Written in the notebook" in lines
-    assert len(set(before.splitlines()) - set(lines)) <= 2, "the line that was written, and jupytext's version"
+    assert len(set(before.splitlines()) - set(lines)) <= 2, "only the edited line and jupytext's version may change"
 
     written = (folder / text).read_text().replace("## Written in the notebook", "## Written in the text")
     (folder / text).write_text(written)
-    later = time.time() + 60  # than the notebook, by more than what a file system can tell
+    later = time.time() + 60  # newer than the notebook, beyond the file system's time resolution
     os.utime(folder / text, (later, later))
     assert ask(notebook)["content"]["cells"][place]["source"].split("\n") == ["## Written in the text", *rest]
 
 
-def test_a_student_sees_each_lesson_once(server):
+def test_students_see_each_lesson_once(server):
     _, ask = server
     assert [entry["name"] for entry in ask("")["content"] if re.match(r"\d", entry["name"])] == [f"{LESSON}.ipynb"]
     files = {file.name for file in (ROOT / "notebooks").iterdir() if file.is_file()}

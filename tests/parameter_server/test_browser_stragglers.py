@@ -1,6 +1,6 @@
-"""Lesson 3's widget on real parameter servers, in a real JupyterLab in a real Chromium.
+"""Lesson 3's widget on real parameter servers, in JupyterLab and Chromium.
 
-In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
+The notebook holds only the widget's cell; the full lesson trains for minutes and is tested with nbval.
 """
 
 import time
@@ -32,14 +32,14 @@ lab"""
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_failure")]
 
 
-def test_the_widget_appears(page):
+def test_widget_is_displayed(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
     wait_for_message(page, "Press Run to train")
     assert rows(page).count() == 0
 
 
-def test_run_starts_servers_and_draws_live(page):
+def test_run_starts_servers_and_plots_update_live(page):
     control(page, "Mode").select_option("asynchronous")
     slowdown = widget(page).locator(".noUi-handle").nth(1)
     slowdown.focus()
@@ -50,11 +50,11 @@ def test_run_starts_servers_and_draws_live(page):
     press(page, "Run")
     wait_for_message(page, r"2 workers, asynchronous, worker 1 slowed 5 times: \d+ of 100000 gradients")
     wait_for_pictures(page, 4)
-    time.sleep(3)  # for a picture with something in it
+    time.sleep(3)  # wait until the plot has data
     screenshot(page, "stragglers_running")
 
 
-def test_stop_ends_the_training_and_keeps_a_row(page):
+def test_stop_ends_training_and_keeps_a_row(page):
     asked = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped: 2 workers, asynchronous")
@@ -63,11 +63,11 @@ def test_stop_ends_the_training_and_keeps_a_row(page):
     assert rows(page).inner_text().split("\t")[:2] == ["1, stopped", "asynchronous"]
 
 
-def test_other_modes_have_their_own_controls_and_rows(page):
+def test_modes_have_their_own_controls_and_rows(page):
     fill(page, {"Gradients": "60"})
     for mode, own, hidden in (("bounded staleness", "Bound", "Backup"), ("backup workers", "Backup", "Bound")):
         control(page, "Mode").select_option(mode)
-        expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has answered
+        expect(control(page, own)).to_be_visible(timeout=30_000)  # the kernel has replied
         expect(control(page, hidden)).to_be_hidden()
         before = kernel_values(page, "lab")
         by_mouse(page, control(page, own))
@@ -82,24 +82,24 @@ def test_other_modes_have_their_own_controls_and_rows(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "stragglers_widget.png")
 
 
-def test_a_wrong_value_is_said_in_the_widget(page):
+def test_widget_reports_an_invalid_value(page):
     fill(page, {"Learning rate": "0"})
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("learning_rate must be above 0").wait_for(timeout=60_000)
     expect(rows(page)).to_have_count(3)
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "lab")
     change_all_by_keyboard(page, widget(page), "lab")
 
 
-def test_what_it_shows_is_accessible(page):
+def test_widget_has_no_accessibility_violations(page):
     assert not axe_complaints(page)
 
 
-def test_restart_and_run_all(page):
-    """The servers of the kernel that was ended are no hindrance to new ones."""
+def test_run_works_after_a_kernel_restart(page):
+    """Servers of the previous kernel do not block new ones."""
     run_all(page, restart=True)
     wait_for_message(page, "Press Run to train")
     fill(page, {"Gradients": "60"})
@@ -108,5 +108,5 @@ def test_restart_and_run_all(page):
     expect(rows(page)).to_have_count(1)
 
 
-def test_console_is_silent(page):
+def test_widget_logs_no_console_errors(page):
     assert page.complaints == []

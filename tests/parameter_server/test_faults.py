@@ -1,4 +1,4 @@
-"""Training on parameter servers when processes die, when it is stopped, and when it goes on from a checkpoint."""
+"""Parameter-server training when processes die, when it is stopped and when it resumes from a checkpoint."""
 
 import time
 
@@ -16,11 +16,11 @@ from dgc_lab.parameter_server.training_loop import restore, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* workers share .* cores")
 
-SLOW = tuple(Straggler(worker, delay=0.01) for worker in range(3))  # time enough for a fault in the middle
+SLOW = tuple(Straggler(worker, delay=0.01) for worker in range(3))  # leaves time for a fault mid-run
 
 
 def dense_layer():
-    """The smallest network: one dense layer, with the same first weights every time."""
+    """Return a minimal network: one dense layer with fixed initial weights."""
     import keras
 
     return keras.Sequential(
@@ -61,8 +61,8 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
-def check_whole(events, gradients):
-    """Every batch was worked off once, and went into one update or into none."""
+def check_complete(events, gradients):
+    """Check that every batch was processed once and used in at most one update."""
     records = of(GradientEvent, events)
     assert sorted(record.batch for record in records) == list(range(gradients))
     end = events[-1]
@@ -75,7 +75,7 @@ def check_whole(events, gradients):
 
 
 def train_and_kill(servers, task, settings, names, restart=False):
-    """Train, kill processes after 30 gradients, and bring a worker back after 60 more; all that happened."""
+    """Train, kill `names` after 30 gradients, optionally restart them after 60 more; return the events."""
     events, taken = [], 0
     for event in servers.stream(train, task, settings):
         events.append(event)
@@ -93,38 +93,38 @@ def train_and_kill(servers, task, settings, names, restart=False):
 
 
 @pytest.mark.parametrize("killed", [["worker 0"], ["worker 1", "worker 2"]])
-def test_asynchronous_training_goes_on_without_workers(three, task, killed):
+def test_asynchronous_training_survives_worker_deaths(three, task, killed):
     events = train_and_kill(three, task, settings("asynchronous", stragglers=SLOW), killed)
-    records, end = check_whole(events, 240)
-    assert end.version == 240, "each gradient is one update"
+    records, end = check_complete(events, 240)
+    assert end.version == 240, "each gradient must be one update"
     assert sorted(f"worker {event.worker}" for event in of(WorkerDied, events)) == killed
     dead = {int(name[-1]) for name in killed}
     assert {record.worker for record in records[150:]}.isdisjoint(dead)
     assert of(Score, events)[-1].values["loss"] < of(Score, events)[0].values["loss"]
 
 
-def test_a_worker_that_comes_back_takes_part_again(three, task):
+def test_restarted_worker_rejoins_training(three, task):
     chosen = settings("asynchronous", gradients=600, stragglers=SLOW)
     events = train_and_kill(three, task, chosen, ["worker 1"], restart=True)
-    records, end = check_whole(events, 600)
+    records, end = check_complete(events, 600)
     assert end.version == 600
     assert [event.worker for event in of(WorkerDied, events)] == [1]
     place = next(place for place, event in enumerate(events) if isinstance(event, WorkerDied))
-    assert any(record.worker == 1 for record in of(GradientEvent, events[place + 100 :])), "the new process works"
+    assert any(record.worker == 1 for record in of(GradientEvent, events[place + 100 :])), "the new worker must work"
     assert {record.worker for record in records} == {0, 1, 2}
 
 
 @pytest.mark.nightly
-def test_backup_workers_stand_in_for_one_that_dies(three, task):
+def test_backup_worker_replaces_a_dead_one(three, task):
     events = train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 2"])
-    records, end = check_whole(events, 240)
+    records, end = check_complete(events, 240)
     assert [event.worker for event in of(WorkerDied, events)] == [2]
     for update in range(end.version):
-        assert sum(record.update == update for record in records) == 2, "the mean of the first two"
+        assert sum(record.update == update for record in records) == 2, "updates must average the first two"
     assert of(Score, events)[-1].values["loss"] < of(Score, events)[0].values["loss"]
 
 
-def test_more_dead_workers_than_backups_are_an_error(three, task):
+def test_more_deaths_than_backups_raise_an_error(three, task):
     with pytest.raises(FunctionFailed, match="worker 0 and worker 2 died, and backup workers training cannot go on"):
         train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 0", "worker 2"])
 
@@ -132,7 +132,7 @@ def test_more_dead_workers_than_backups_are_an_error(three, task):
 @pytest.mark.nightly_except("synchronous")
 @pytest.mark.alone
 @pytest.mark.parametrize("mode", ["synchronous", "bounded staleness"])
-def test_training_that_waits_for_all_says_who_died(three, task, mode):
+def test_blocking_modes_name_the_dead_worker(three, task, mode):
     stream, taken = three.stream(train, task, settings(mode, stragglers=SLOW)), 0
     while taken < 30:
         taken += isinstance(next(stream), GradientEvent)
@@ -143,14 +143,14 @@ def test_training_that_waits_for_all_says_who_died(three, task, mode):
     assert time.monotonic() - began < 5
     three.restart_worker(1)
     events = list(three.stream(train, task, settings(mode, gradients=60)))
-    records, _ = check_whole(events, 60)
-    assert {record.worker for record in records} == {0, 1, 2}, "the same cluster, and the new worker in it"
+    records, _ = check_complete(events, 60)
+    assert {record.worker for record in records} == {0, 1, 2}, "the restarted worker must join the cluster"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["synchronous", "bounded staleness", "asynchronous", "backup workers"])
-def test_a_worker_that_is_back_at_once_was_dead_all_the_same(three, task, mode):
-    """Killed and started anew in less time than lies between two looks; synchronous training then hung for ever."""
+def test_immediate_restart_still_counts_as_a_death(three, task, mode):
+    """A worker killed and restarted between two polls; synchronous training used to hang."""
     events, taken = [], 0
     chosen = settings(mode, stragglers=tuple(Straggler(worker, delay=0.03) for worker in range(3)))
     began = time.monotonic()
@@ -170,18 +170,18 @@ def test_a_worker_that_is_back_at_once_was_dead_all_the_same(three, task, mode):
         assert time.monotonic() - began < 30
     else:
         train_and_lose_worker_1()
-        check_whole(events, 240)
+        check_complete(events, 240)
         assert [event.worker for event in of(WorkerDied, events)] == [1]
 
 
-def test_a_stop_that_comes_before_the_first_batch_hands_out_none(three, task):
-    """It may come while the model is built: the workers' first step takes longer than the grace of a slow machine."""
+def test_stop_before_the_first_batch_dispatches_none(three, task):
+    """A stop may arrive while the model is built: on slow machines, the first step exceeds the grace."""
     from dgc_lab.cluster.rank import request_stop
     from dgc_lab.parameter_server import training_loop
 
     def stopped_before_it_began(*arguments):
         events = training_loop.train(*arguments)
-        yield next(events)  # the score of the first weights
+        yield next(events)  # the score of the initial weights
         request_stop()
         yield from events
 
@@ -201,7 +201,7 @@ def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(th
     stream, before = three.stream(train, task, chosen, file), []
     while len(of(Score, before)) < 3:  # at 0, 60 and 120 gradients
         before.append(next(stream))
-    for _ in range(20):  # what these learn is lost
+    for _ in range(20):  # these updates are lost
         before.append(next(stream))
     three.kill("parameter server 1")
     began = time.monotonic()
@@ -214,22 +214,22 @@ def test_after_a_parameter_servers_death_training_goes_on_from_the_checkpoint(th
     assert len(known) >= 100
     three.restart()
     events = list(three.stream(train, task, chosen, file))
-    done_again = {record.batch for record in of(GradientEvent, events)}
-    assert done_again == set(range(240)) - known, "all that is not in the checkpoint, and nothing twice"
+    retrained = {record.batch for record in of(GradientEvent, events)}
+    assert retrained == set(range(240)) - known, "exactly the batches missing in the checkpoint must run"
     assert of(Score, events)[0].gradients == len(known)
     assert events[-1].gradients == 240
     assert events[-1].version == (80 if mode == "synchronous" else 240)
     assert set(updates[sorted(known)].tolist()) == {*range(version)}
-    told = [record for record in of(GradientEvent, before) if record.batch in known]
-    assert all(updates[record.batch] == record.update for record in told)
+    reported = [record for record in of(GradientEvent, before) if record.batch in known]
+    assert all(updates[record.batch] == record.update for record in reported)
     assert of(Score, events)[-1].values["loss"] < of(Score, before)[0].values["loss"]
 
 
-# A stop, and going on
+# Stopping and resuming
 
 
 def train_in_parts(servers, task, settings, file, parts):
-    """Train, close the stream at these numbers of gradients, and go on each time; the records, and the last events."""
+    """Train, stopping at each number of gradients in `parts`; return all records and the last events."""
     records = []
     for part in [*parts, None]:
         events, stream = [], servers.stream(train, task, settings, file)
@@ -243,34 +243,34 @@ def train_in_parts(servers, task, settings, file, parts):
 
 
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.nightly), 0.9])
-def test_synchronous_training_in_parts_equals_training_in_one(three, task, tmp_path, momentum):
+def test_resumed_synchronous_run_equals_an_uninterrupted_one(three, task, tmp_path, momentum):
     chosen = settings("synchronous", momentum=momentum, learning_rate=0.01, stragglers=SLOW)
-    _, whole = check_whole(list(three.stream(train, task, chosen)), 240)
+    _, whole = check_complete(list(three.stream(train, task, chosen)), 240)
     records, events = train_in_parts(three, task, chosen, tmp_path / "checkpoint.npz", [50, 130])
     assert events[-1].version == whole.version == 80
     assert events[-1].gradients == 240
-    assert len({record.batch for record in records}) == len(records), "no batch is told of twice"
+    assert len({record.batch for record in records}) == len(records), "no batch may be reported twice"
     for got, expected in zip(events[-1].weights, whole.weights, strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["asynchronous", "bounded staleness", "backup workers"])
-def test_other_training_in_parts_takes_every_batch_once(three, task, tmp_path, mode):
+def test_resumed_runs_process_every_batch_once(three, task, tmp_path, mode):
     file = tmp_path / "checkpoint.npz"
     chosen = settings(mode, stragglers=SLOW)
     _, events = train_in_parts(three, task, chosen, file, [50, 130])
     assert events[-1].gradients == 240
     with np.load(file) as kept:
         updates = kept["updates"]
-    assert (updates != -2).all(), "every batch was worked off"
+    assert (updates != -2).all(), "every batch must be processed"
     took, counts = np.unique(updates[updates != DROPPED], return_counts=True)
-    assert took.tolist() == list(range(events[-1].version)), "and no update was made twice, or by nobody"
+    assert took.tolist() == list(range(events[-1].version)), "updates must be numbered without gaps"
     assert set(counts) == {2 if mode == "backup workers" else 1}
     assert sum(counts) == 240 or mode == "backup workers"
 
 
-def test_a_damaged_checkpoint_is_named(task, tmp_path):
+def test_damaged_checkpoint_is_named(task, tmp_path):
     file = tmp_path / "checkpoint.npz"
     file.write_bytes(b"PK" + bytes(100))
     with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call goes on"):
@@ -279,8 +279,8 @@ def test_a_damaged_checkpoint_is_named(task, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mode):
-    """The gradients that were under way when the stop came are in the weights, so they have to be in the records."""
+def test_records_after_a_stop_match_the_weights(three, task, tmp_path, mode):
+    """Gradients in flight at the stop are part of the weights, so they must be in the records."""
     file, events = tmp_path / "checkpoint.npz", []
     for event in three.stream(train, task, settings(mode, stragglers=SLOW), file):
         events.append(event)
@@ -294,7 +294,7 @@ def test_what_is_told_after_a_stop_is_what_was_learnt(three, task, tmp_path, mod
         assert sorted(record.batch for record in records) == np.flatnonzero(kept["updates"] >= 0).tolist()
 
 
-def test_training_that_had_ended_is_not_done_again(three, task, tmp_path):
+def test_finished_training_is_not_repeated(three, task, tmp_path):
     chosen, file = settings("asynchronous", gradients=60), tmp_path / "checkpoint.npz"
     first = list(three.stream(train, task, chosen, file))[-1]
     again = list(three.stream(train, task, chosen, file))
@@ -304,7 +304,7 @@ def test_training_that_had_ended_is_not_done_again(three, task, tmp_path):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_the_checkpoint_of_another_training_is_refused(three, task, tmp_path):
+def test_checkpoint_of_another_configuration_is_rejected(three, task, tmp_path):
     file = tmp_path / "checkpoint.npz"
     list(three.stream(train, task, settings("asynchronous", gradients=60), file))
     with pytest.raises(FunctionFailed, match=r"ValueError: checkpoint .*gradients=60.*not .*gradients=90"):

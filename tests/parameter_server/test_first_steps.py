@@ -1,4 +1,4 @@
-"""How a training begins: each worker's first step, and what TensorFlow 2.21 does where two of them meet."""
+"""First steps of workers: regression test for a race in TensorFlow 2.21 when two of them overlap."""
 
 import subprocess
 
@@ -13,8 +13,8 @@ from dgc_lab.workloads import digits_cnn
 
 pytestmark = pytest.mark.nightly
 
-# Comes before TensorFlow's own constructor, which `EagerClusterFunctionLibraryRuntime::Run` calls when it holds a
-# pointer into its vector of functions, and no lock. No program without a race minds that a thread pauses there.
+# Runs before TensorFlow's own constructor, which `EagerClusterFunctionLibraryRuntime::Run` calls while it holds a
+# pointer into its vector of functions without a lock. A pause there is harmless in a program without a race.
 PAUSE = """
 #include <dlfcn.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ extern "C" void NAMED(C1)(void *request, void *arena) { NAMED(C2)(request, arena
 
 @pytest.fixture
 def slow_threads(tmp_path, monkeypatch):
-    """Clusters started now pause where TensorFlow uses its vector, and memory that was given back is overwritten."""
+    """Make new clusters pause where TensorFlow uses its vector, and overwrite freed memory."""
     library = tmp_path / "pause.so"
     command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library), "-ldl"]
     subprocess.run(command, input=PAUSE, text=True, check=True)
@@ -50,8 +50,8 @@ def pauses():
 
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
-def test_a_training_begins_where_threads_are_slow(slow_threads, digits, mode):
-    """Before workers rehearsed, the coordinator crashed in seven of ten such starts; with no pauses, now and then."""
+def test_training_starts_even_if_threads_are_slow(slow_threads, digits, mode):
+    """Before workers rehearsed, the coordinator crashed in 7 of 10 such starts, and now and then without pauses."""
     config = AsyncConfig(Schedule(mode), gradients=8, batch=32)
     with ParameterServers(2, 1, progress=None) as servers:
         for _ in range(3):

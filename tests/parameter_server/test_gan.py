@@ -1,6 +1,6 @@
-"""The GAN of lesson 3: its gradients, its score, its picture, and that stale gradients hurt it.
+"""The GAN of lesson 3: gradients, score, plot and the harm of stale gradients.
 
-`trained` is the trainer in one process: what a cluster does by schedule, with the staleness given.
+`trained` is a single-process trainer that imitates a cluster with a fixed staleness.
 """
 
 import functools
@@ -20,7 +20,7 @@ from dgc_lab.workloads.ring import MODES, RADIUS, centres, quality, ring_points
 
 
 def trained(task, gradients, learning_rate=0.2, momentum=0.0, staleness=0, workers=1, batch=64, seed=0):
-    """Weights after that many gradients: each update is the mean of one per worker, at weights ``staleness`` old."""
+    """Train; each update averages one gradient per worker, taken at weights ``staleness`` updates old."""
     work = tf.function(task.gradients)
     weights = task.initial_weights()
     velocities = [np.zeros_like(weight) for weight in weights]
@@ -51,7 +51,7 @@ def score_of(**arguments):
 
 
 def forward(weights, inputs):
-    """Both networks are built alike: output, and its slope by the inputs worked out by hand."""
+    """Return a network's output and its gradient by the inputs, worked out by hand."""
     slope = np.eye(inputs.shape[1])[None].repeat(len(inputs), axis=0)
     for place in range(0, 6, 2):
         if place:
@@ -62,17 +62,17 @@ def forward(weights, inputs):
 
 
 def losses_in_numpy(weights, noise, real, penalty):
-    """Generator's loss, discriminator's loss with the penalty and without, by probabilities, float64."""
+    """Return the generator's loss and the discriminator's loss with and without the penalty, in float64."""
     made, _ = forward(weights[:6], noise)
     on_made, _ = forward(weights[6:], made)
     on_real, slope = forward(weights[6:], real)
     real_by_made, real_by_real = 1 / (1 + np.exp(-on_made)), 1 / (1 + np.exp(-on_real))
-    telling = -np.log(real_by_real).mean() - np.log(1 - real_by_made).mean()
-    return -np.log(real_by_made).mean(), telling + penalty / 2 * (slope**2).sum(axis=1).mean(), telling
+    plain_loss = -np.log(real_by_real).mean() - np.log(1 - real_by_made).mean()
+    return -np.log(real_by_made).mean(), plain_loss + penalty / 2 * (slope**2).sum(axis=1).mean(), plain_loss
 
 
 @pytest.mark.parametrize("penalty", [0.0, 2.0])
-def test_gradients_are_the_finite_differences_of_each_players_own_loss(penalty, monkeypatch):
+def test_gradients_match_finite_differences_of_each_loss(penalty, monkeypatch):
     monkeypatch.setattr(gan_module, "PENALTY", penalty)
     gan = RingGAN(hidden=3)
     random = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_gradients_are_the_finite_differences_of_each_players_own_loss(penalty, 
             assert gradient.numpy()[index] == pytest.approx((sides[0] - sides[1]) / 2e-6, abs=2e-5), (place, index)
 
 
-def test_the_same_seed_gives_the_same_gradients_and_another_seed_others():
+def test_seed_determines_the_gradients():
     gan = RingGAN(hidden=8)
     weights = [tf.constant(weight) for weight in gan.initial_weights()]
     real = tf.constant(gan.examples[0][:16])
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_gradients_and_another_seed_others():
     assert not np.array_equal(first[0], other[0])
 
 
-def test_a_task_that_travelled_gives_the_same_results():
+def test_pickled_task_gives_the_same_results():
     gan = RingGAN(hidden=8, seed=3)
     there = pickle.loads(cloudpickle.dumps(gan))
     assert there == gan
@@ -114,7 +114,7 @@ def test_a_task_that_travelled_gives_the_same_results():
     assert there.score(there.initial_weights()) == gan.score(gan.initial_weights())
 
 
-def test_another_seed_gives_other_points_and_other_weights():
+def test_another_seed_changes_points_and_weights():
     one, other = RingGAN(hidden=8, seed=0), RingGAN(hidden=8, seed=1)
     assert not np.array_equal(one.examples[0], other.examples[0])
     assert not np.array_equal(one.initial_weights()[0], other.initial_weights()[0])
@@ -130,7 +130,7 @@ def test_weights_and_examples_are_float32():
 # Score -------------------------------------------------------------------------------------------------------------
 
 
-def test_real_points_score_as_well_as_can_be():
+def test_real_points_get_the_best_score():
     for seed in range(1, 6):
         score = quality(ring_points(SAMPLES, seed))
         assert score["modes covered"] == MODES
@@ -139,7 +139,7 @@ def test_real_points_score_as_well_as_can_be():
 
 
 @pytest.mark.parametrize("kept", [1, 3, 7])
-def test_left_out_centres_are_counted(kept):
+def test_missing_centres_are_counted(kept):
     points = ring_points(8 * SAMPLES, seed=1)
     nearest = np.linalg.norm(points[:, None] - centres(), axis=2).argmin(axis=1)
     score = quality(points[nearest < kept][:SAMPLES])
@@ -148,14 +148,14 @@ def test_left_out_centres_are_counted(kept):
     assert score["energy distance"] > 0.02
 
 
-def test_points_on_one_spot_between_the_centres_are_all_bad():
+def test_points_between_the_centres_are_all_bad():
     score = quality(np.zeros((SAMPLES, 2)))
     assert (score["modes covered"], score["good samples"]) == (0, 0)
-    # E|x - y| is about the radius; x does not vary; two points on a circle are 4/pi radii apart on average.
+    # E|x - y| is about the radius; x is constant; two points on a circle are 4/pi radii apart on average.
     assert score["energy distance"] == pytest.approx(2 * RADIUS - 4 / np.pi * RADIUS, abs=0.1)
 
 
-def test_a_circle_without_centres_covers_them_all_and_is_told_by_its_good_samples():
+def test_uniform_circle_covers_all_modes_with_few_good_samples():
     angles = np.linspace(0, 2 * np.pi, SAMPLES, endpoint=False)
     score = quality(RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1))
     assert score["modes covered"] == MODES
@@ -163,14 +163,14 @@ def test_a_circle_without_centres_covers_them_all_and_is_told_by_its_good_sample
     assert score["good samples"] == pytest.approx(MODES * 4 * np.arcsin(0.15) / (2 * np.pi), abs=0.02)
 
 
-def test_a_centre_needs_a_fifth_of_its_share():
+def test_mode_needs_a_fifth_of_its_share():
     one, other = centres()[:2]
     assert quality(np.array([one] * 976 + [other] * 24))["modes covered"] == 1
     assert quality(np.array([one] * 975 + [other] * 25))["modes covered"] == 2
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_training_that_diverged_has_the_worst_score(bad):
+def test_diverged_training_gets_the_worst_score(bad):
     gan = RingGAN(hidden=4)
     score = gan.score([weight + np.float32(bad) for weight in gan.initial_weights()])
     assert score == {"modes covered": 0, "good samples": 0, "energy distance": np.inf}
@@ -179,7 +179,7 @@ def test_a_training_that_diverged_has_the_worst_score(bad):
 # Learning ----------------------------------------------------------------------------------------------------------
 
 
-def test_fresh_gradients_teach_it_all_the_centres():
+def test_fresh_gradients_learn_all_centres():
     start = RingGAN().score(RingGAN().initial_weights())
     end = score_of(gradients=1000)
     assert start["modes covered"] == 0
@@ -188,18 +188,18 @@ def test_fresh_gradients_teach_it_all_the_centres():
     assert end["energy distance"] < start["energy distance"] / 5
 
 
-def test_two_workers_in_step_learn_as_well():
+def test_two_synchronous_workers_learn_all_centres():
     assert score_of(gradients=1000, workers=2, learning_rate=0.4)["modes covered"] >= 7
 
 
-def test_gradients_eight_updates_old_spoil_it():
+def test_gradients_eight_updates_old_prevent_learning():
     assert score_of(gradients=1000, staleness=8)["modes covered"] <= 4
 
 
-# Picture and bad input ---------------------------------------------------------------------------------------------
+# Plot and invalid input --------------------------------------------------------------------------------------------
 
 
-def test_the_picture_says_what_it_shows():
+def test_alt_text_describes_the_plot():
     picture = samples_beside_real({"good": ring_points(500, seed=2), "gone": np.full((500, 2), np.nan)})
     assert "good: 8 of 8 modes covered" in picture.alt
     assert "gone: 0 of 8 modes covered, 0% good samples, energy distance inf, 500 points outside" in picture.alt
@@ -208,7 +208,7 @@ def test_the_picture_says_what_it_shows():
     assert len(shown[1].collections[0].get_offsets()) == 500
 
 
-def test_five_runs_take_two_rows():
+def test_five_runs_fill_two_rows_of_panels():
     picture = samples_beside_real({str(number): ring_points(50, number) for number in range(5)})
     assert [axes.axison for axes in picture.figure.axes] == [True] * 6 + [False] * 2
 
@@ -220,19 +220,19 @@ def test_five_runs_take_two_rows():
         ({"seed": -1}, r"seed must be a whole number from 0 to \d+, got -1"),
     ],
 )
-def test_bad_settings_are_refused(arguments, message):
+def test_invalid_settings_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         RingGAN(**arguments)
 
 
-def test_weights_of_another_gan_are_refused():
+def test_weights_of_another_gan_are_rejected():
     weights = RingGAN(hidden=4).initial_weights()
     for use in (RingGAN().score, RingGAN().sample, lambda w: RingGAN().gradients(w, (0, 0), ring_points(4))):
         with pytest.raises(ValueError, match=r"weights must have the shapes .*\(4, 64\).*, got .*\(4, 4\)"):
             use(weights)
 
 
-def test_points_of_another_shape_are_refused():
+def test_points_of_another_shape_are_rejected():
     for points in (np.zeros(4), np.zeros((4, 3)), np.zeros((1, 2))):
         with pytest.raises(ValueError, match=r"points must have shape \(count, 2\) with at least two points, got"):
             quality(points)
@@ -243,8 +243,8 @@ def test_points_of_another_shape_are_refused():
 
 
 @pytest.mark.nightly
-def test_the_score_of_many_points_needs_little_memory():
-    """All distances at once would take 8 bytes for each pair: 3.2 GB here."""
+def test_scoring_many_points_needs_little_memory():
+    """All distances at once would take 8 bytes per pair: 3.2 GB here."""
     code = (
         "import resource\nfrom dgc_lab.workloads.ring import quality, ring_points\nquality(ring_points(100))\n"
         "most = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 10**9\n"

@@ -1,4 +1,4 @@
-"""Trainings made from records: which weights a gradient is of, which update it goes into, and what staleness does."""
+"""Replaying runs from records: the weights of each gradient, the update it joins and the effect of staleness."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ COSTS = StepCosts(computing=np.linspace(0.5, 1.5, 101))
 
 
 class Slope:
-    """A weight w and numbers x: the loss of a batch is mean(x) w^2 / 2."""
+    """Task with one weight w and numbers x; a batch has the loss mean(x) w^2 / 2."""
 
     examples = (np.arange(1, 9, dtype=np.float32),)
 
@@ -41,11 +41,11 @@ def record(batch, version, update, worker=0):
 
 
 def curvatures(config):
-    """Mean of x in each batch."""
+    """Return the mean of x in each batch."""
     return Slope.examples[0][config.batch_order(8)].mean(axis=1)
 
 
-def test_a_gradient_is_of_the_weights_that_it_read():
+def test_gradients_use_the_weights_they_read():
     config = AsyncConfig(gradients=4, batch=2, learning_rate=0.1)
     training = replay(Slope(), config, [record(0, 0, 0), record(1, 0, 1), record(2, 0, 2), record(3, 2, 3)])
     h, w = curvatures(config), [1.0]
@@ -58,7 +58,7 @@ def test_a_gradient_is_of_the_weights_that_it_read():
     np.testing.assert_allclose([one.loss for one in training.records], losses, rtol=1e-5)
 
 
-def test_an_update_is_the_mean_of_its_gradients_at_so_many_times_the_rate_and_leaves_out_what_was_dropped():
+def test_updates_average_gradients_and_skip_dropped_ones():
     config = AsyncConfig(gradients=5, batch=2, learning_rate=0.01, momentum=0.5)
     records = [record(0, 0, 0), record(1, 0, 0), record(2, 0, DROPPED), record(3, 1, 1), record(4, 1, 1)]
     training = replay(Slope(), config, records)
@@ -72,7 +72,7 @@ def test_an_update_is_the_mean_of_its_gradients_at_so_many_times_the_rate_and_le
 
 
 @pytest.mark.parametrize(("staleness", "share"), [(0, 1), (1, 1), (2, 1 / 2), (3, 1 / 3)])
-def test_staleness_aware_the_rate_is_divided_by_the_staleness(staleness, share):
+def test_staleness_aware_rate_is_divided_by_the_staleness(staleness, share):
     config = AsyncConfig(gradients=4, batch=2, learning_rate=0.1, staleness_aware=True)
     records = [record(update, update, update) for update in range(3)] + [record(3, 3 - staleness, 3)]
     ends = [replay(Slope(), config, records[:count]) for config, count in ((_first(config, 3), 3), (config, 4))]
@@ -102,7 +102,7 @@ def test_simulated_schedules_train_a_network(mode):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_synchronous_workers_are_one_with_the_joined_batch():
+def test_synchronous_workers_equal_one_with_the_joined_batch():
     task = Classifier(dense_network, load("digits"))
     two = replay(task, AsyncConfig(gradients=20, batch=16, learning_rate=0.05), simulate(Schedule(), 2, 20, COSTS))
     one = replay(task, AsyncConfig(gradients=10, batch=32, learning_rate=0.1), simulate(Schedule(), 1, 10, COSTS))
@@ -118,34 +118,34 @@ def test_synchronous_workers_are_one_with_the_joined_batch():
         ([record(0, 0, 0), record(1, 0, 2)], r"complete training of 2 gradients, got 2 in 2 updates up to number 2"),
     ],
 )
-def test_records_of_no_whole_training(records, message):
+def test_incomplete_records_are_rejected(records, message):
     with pytest.raises(ValueError, match=message):
         replay(Slope(), AsyncConfig(gradients=2), records)
 
 
-def test_a_training_of_which_all_was_dropped_ends_where_it_began():
-    """Four workers, and three batches: the first update never comes."""
+def test_run_with_only_dropped_gradients_keeps_its_weights():
+    """With four workers and three batches, no update is complete."""
     training = replay(Slope(), AsyncConfig(gradients=3), simulate(Schedule(), 4, 3, COSTS))
     assert [record.update for record in training.records] == [DROPPED] * 3
     assert training.end.version == 0
     np.testing.assert_array_equal(training.end.weights, Slope().initial_weights())
 
 
-# How high the rate may be -------------------------------------------------------------------------------------------
+# Stable learning rates ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 5, 20, 100])
-def test_at_the_stable_rate_the_largest_root_has_length_one(staleness):
-    """w[k+1] = w[k] - a w[k-s] grows as the largest root of z^(s+1) - z^s + a."""
-    for factor, comes_to_rest in ((0.999, True), (1.001, False)):
+def test_largest_root_has_modulus_one_at_the_stable_rate(staleness):
+    """w[k+1] = w[k] - a w[k-s] grows like the largest root of z^(s+1) - z^s + a."""
+    for factor, converges in ((0.999, True), (1.001, False)):
         polynomial = np.zeros(staleness + 2)
         polynomial[:2] = 1, -1
         polynomial[-1] += factor * stable_rate(staleness)
-        assert (abs(np.roots(polynomial)).max() < 1) == comes_to_rest
+        assert (abs(np.roots(polynomial)).max() < 1) == converges
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 5, 20, 100])
-def test_the_guarantee_meets_its_condition_and_stays_below_the_limit(staleness):
+def test_guaranteed_rate_is_below_the_stable_rate(staleness):
     rate = guaranteed_rate(staleness)
     assert rate + 2 * (rate * staleness) ** 2 == pytest.approx(1)
     assert stable_rate(staleness) / 3 < rate < stable_rate(staleness)
@@ -158,18 +158,18 @@ def test_bisection_finds_the_stable_rate(staleness):
 
 
 @pytest.mark.parametrize("updates", [1, 2])
-def test_of_too_few_updates_there_is_no_stable_rate(updates):
+def test_stable_rate_needs_at_least_three_updates(updates):
     with pytest.raises(ValueError, match=rf"records must have at least 3 updates, got {updates}"):
         largest_stable_rate([record(update, update, update) for update in range(updates)])
 
 
-def test_a_part_of_a_run_has_no_stable_rate():
+def test_stable_rate_needs_the_start_of_a_run():
     records = simulate(Schedule("asynchronous"), 16, 160, COSTS)
     with pytest.raises(ValueError, match=r"records must start with the first update"):
         largest_stable_rate(records[40:])
 
 
-def test_the_stable_rate_falls_with_the_number_of_workers():
+def test_stable_rate_falls_with_the_number_of_workers():
     found = {}
     for workers in (1, 4, 16):
         runs = [simulate(Schedule("asynchronous"), workers, 60 * workers, COSTS, seed) for seed in (0, 1, 2)]
@@ -177,7 +177,7 @@ def test_the_stable_rate_falls_with_the_number_of_workers():
     assert all(1.5 < one < 2.7 for rates in found.values() for one in rates)
 
 
-def test_the_picture_of_stable_rates_has_the_same_numbers():
+def test_plot_of_stable_rates_shows_the_table():
     import pandas as pd
 
     picture = figures.stable_rates(pd.DataFrame({"mean staleness": [0.0, 0.96], "largest stable rate": [2.0, 1.15]}))
@@ -190,11 +190,11 @@ def test_the_picture_of_stable_rates_has_the_same_numbers():
     assert "found on simulated schedules: 0 allows 2, 0.96 allows 1.15; always as stale" in picture.alt
 
 
-def test_gradients_that_were_done_at_once_have_an_infinite_speed():
+def test_simultaneous_gradients_have_infinite_speed():
     assert speed_in_parts(simulate(Schedule(), 2, 4, StepCosts(1.0)), 4) == [1.0, math.inf, 1.0, math.inf]
 
 
-def test_speed_in_parts_of_a_run():
+def test_speed_is_computed_for_parts_of_a_run():
     records = [
         dataclasses.replace(record(place, place, place), done=done) for place, done in enumerate((1, 2, 4, 6, 7))
     ]

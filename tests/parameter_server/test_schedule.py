@@ -1,4 +1,4 @@
-"""Schedules of workers: what their records say, the simulation that makes such records, and pictures of both."""
+"""Worker schedules: metrics of their records, the simulation that produces records, and plots of both."""
 
 import math
 from collections import Counter
@@ -31,7 +31,7 @@ costs = st.builds(
 
 @st.composite
 def runs(draw, modes=MODES):
-    """Workers, schedule and the records of a simulated run."""
+    """Draw workers, a schedule and the records of a simulated run."""
     workers = draw(st.integers(2, 9))
     slow = draw(st.lists(st.integers(0, workers - 1), unique=True, max_size=2))
     stragglers = tuple(
@@ -47,19 +47,19 @@ def runs(draw, modes=MODES):
 # Records -----------------------------------------------------------------------------------------------------------
 
 
-def test_staleness_on_a_schedule_made_by_hand():
-    """Worker a is quick, b is slow, c joins late.
+def test_staleness_of_a_hand_made_schedule():
+    """Worker a is fast, b is slow, c joins late.
 
-    a reads 0, b reads 0, a updates to 1, a reads 1, a updates to 2, c reads 2, a reads 2, b updates to 3 (two of a's
-    between), a updates to 4 (b's between), c updates to 5 (b's and a's between).
+    a reads 0, b reads 0, a updates to 1, a reads 1, a updates to 2, c reads 2, a reads 2, b updates to 3 (after two by
+    a), a updates to 4 (after one by b), c updates to 5 (after one by b and one by a).
     """
     order = "read a1, read b1, update a1, read a2, update a2, read c1, read a3, update b1, update a3, update c1"
     events = [tuple(event.split()) for event in order.split(", ")]
     assert event_log.count_staleness(events) == {"a1": 0, "a2": 0, "b1": 2, "a3": 1, "c1": 2}
 
 
-def test_staleness_of_updates_with_several_gradients():
-    """Three workers, one of them a backup: c's first gradient goes nowhere, its second into the second update."""
+def test_staleness_of_updates_with_several_gradients_is_zero():
+    """Three workers, one a backup: c's first gradient is dropped, its second joins the second update."""
     order = "read a1, read b1, read c1, update a1 b1, read c2, read a2, update c2 a2"
     events = [tuple(event.split()) for event in order.split(", ")]
     assert event_log.count_staleness(events) == {"a1": 0, "b1": 0, "c2": 0, "a2": 0}
@@ -74,13 +74,13 @@ def test_staleness_of_updates_with_several_gradients():
         ([("read", "a"), ("update", "a"), ("update", "a")], r"events must apply each gradient once, got 'a' again"),
     ],
 )
-def test_impossible_orders_of_events(events, message):
+def test_impossible_event_orders_are_rejected(events, message):
     with pytest.raises(ValueError, match=message):
         event_log.count_staleness(events)
 
 
-def test_tables_of_a_run_made_by_hand():
-    """Two workers at 4 s: 0 computes all but 1 s, 1 has one gradient dropped."""
+def test_tables_of_a_hand_made_run():
+    """Two workers for 4 s: worker 0 is idle for 1 s, worker 1 has one gradient dropped."""
     records = [
         GradientEvent(0, 0, 0.0, 0.25, 1.75, 2.0, 0, 0, 2.0),
         GradientEvent(1, 1, 0.5, 1.0, 2.0, 2.5, 0, DROPPED, 2.0),
@@ -113,7 +113,7 @@ def test_tables_of_a_run_made_by_hand():
     assert event_log.update_times(records) == {0: 2.0, 1: 4.0}
 
 
-def test_runs_without_records():
+def test_runs_without_records_are_rejected():
     with pytest.raises(ValueError, match=r"runs must have at least one run, got none"):
         event_log.summary({}, 32)
     with pytest.raises(ValueError, match=r"at least one gradient each, got none for 'a'"):
@@ -122,22 +122,22 @@ def test_runs_without_records():
         event_log.summary({"a": [GradientEvent(0, 0, 0, 0, 1, 1, 0, 0, 1.0)]}, 0)
 
 
-def test_a_dropped_gradient_has_no_staleness():
+def test_dropped_gradient_has_no_staleness():
     dropped = GradientEvent(0, 0, 0, 0, 1, 1, version=3, update=DROPPED, loss=2.3)
     with pytest.raises(ValueError, match=r"update must be the number of an update, got -1: a dropped gradient has"):
         _ = dropped.staleness
 
 
 @given(runs())
-def test_times_alone_give_the_staleness_of_the_version_numbers(run):
+def test_staleness_from_times_matches_version_numbers(run):
     _, _, records = run
     counted = event_log.count_staleness(event_log.events_in_order(records))
-    told = {place: record.staleness for place, record in enumerate(records) if record.update != DROPPED}
-    assert counted == told
+    recorded = {place: record.staleness for place, record in enumerate(records) if record.update != DROPPED}
+    assert counted == recorded
 
 
 @given(runs())
-def test_a_worker_spends_its_time_once(run):
+def test_worker_times_add_up(run):
     workers, _, records = run
     table = event_log.by_worker(records)
     row = event_log.summary({"run": records}, 1).loc["run"]
@@ -156,7 +156,7 @@ def test_a_worker_spends_its_time_once(run):
 
 
 @given(runs())
-def test_every_batch_is_computed_once_and_every_number_taken(run):
+def test_batches_are_computed_once_and_updates_have_no_gaps(run):
     _, _, records = run
     assert sorted(record.batch for record in records) == list(range(len(records)))
     numbers = {record.update for record in records} - {DROPPED}
@@ -167,7 +167,7 @@ def test_every_batch_is_computed_once_and_every_number_taken(run):
 
 
 @given(runs(["synchronous"]))
-def test_synchronous_updates_hold_one_gradient_of_each_worker(run):
+def test_synchronous_updates_hold_one_gradient_per_worker(run):
     workers, _, records = run
     assert all(record.staleness == 0 for record in records)
     for update in range(len(records) // workers):
@@ -182,7 +182,7 @@ def test_every_gradient_is_an_update(run):
 
 @given(runs(["bounded staleness"]))
 def test_no_worker_runs_ahead_of_the_bound(run):
-    """Counted until a worker finds no batch more: then those that waited for it are let go."""
+    """Count until a worker runs out of batches, which releases the workers that wait for it."""
     workers, schedule, records = run
     last = {record.worker: record.done for record in records}
     counts = Counter(dict.fromkeys(range(workers), 0))
@@ -194,7 +194,7 @@ def test_no_worker_runs_ahead_of_the_bound(run):
 
 
 @given(runs(["backup workers"]))
-def test_backup_updates_hold_the_first_gradients_and_drop_the_others(run):
+def test_backup_mode_uses_first_gradients_and_drops_the_rest(run):
     workers, schedule, records = run
     needed = workers - schedule.backup
     end = min({record.worker: record.done for record in records}.values())
@@ -209,7 +209,7 @@ def test_backup_updates_hold_the_first_gradients_and_drop_the_others(run):
         elif record.version in applied:
             assert record.done > applied[record.version]
         else:
-            assert record.version == len(applied), "a sum that the end left unfinished"
+            assert record.version == len(applied), "only the unfinished last sum may be dropped"
 
 
 def test_unfinished_sums_count_as_dropped():
@@ -221,31 +221,31 @@ def test_a_seed_gives_the_same_records(mode, seed):
     schedule = Schedule(mode, stragglers=(Straggler(1, delay=0.01, tail=1.5),))
     several = StepCosts([0.01, 0.02, 0.03], 0.001, 0.001, [0.001, 0.002])
     first, again, other = (simulate(schedule, 4, 24, several, number) for number in (seed, seed, seed + 1))
-    untold = [[vars(record) | {"loss": None} for record in records] for records in (first, again, other)]
-    assert untold[0] == untold[1] != untold[2]
+    without_loss = [[vars(record) | {"loss": None} for record in records] for records in (first, again, other)]
+    assert without_loss[0] == without_loss[1] != without_loss[2]
 
 
 # Simulation: times -------------------------------------------------------------------------------------------------
 
 
 @given(seconds, seconds, seconds, seconds, st.integers(1, 20), st.sampled_from(MODES[:3]))
-def test_one_worker_by_closed_form(computing, reading, applying, dispatch, gradients, mode):
+def test_one_worker_matches_closed_form(computing, reading, applying, dispatch, gradients, mode):
     records = simulate(Schedule(mode), 1, gradients, StepCosts(computing, reading, applying, dispatch))
     assert records[-1].done == pytest.approx(gradients * (dispatch + reading + computing + applying))
 
 
 @given(st.integers(1, 64), seconds, seconds, st.integers(1, 5), st.sampled_from(MODES[:3]))
-def test_workers_that_share_nothing_by_closed_form(workers, computing, dispatch, each, mode):
-    """The lock takes no time: k workers are k times as fast, and equal ones never wait."""
+def test_independent_workers_match_closed_form(workers, computing, dispatch, each, mode):
+    """If the lock costs nothing, k equal workers never wait and are k times as fast."""
     records = simulate(Schedule(mode), workers, each * workers, StepCosts(computing, dispatch=dispatch))
     assert len(records) / records[-1].done == pytest.approx(workers / (computing + dispatch))
 
 
 @given(st.integers(1, 12), st.floats(0.01, 0.1), seconds, st.floats(0, 1), seconds, st.integers(1, 6))
-def test_synchronous_rounds_by_closed_form(workers, more, reading, part, dispatch, rounds):
-    """Handing in takes no longer than reading, and computing longer than all reads: nobody waits to hand in.
+def test_synchronous_rounds_match_closed_form(workers, more, reading, part, dispatch, rounds):
+    """Applying is no slower than reading, and computing outlasts all reads, so no worker waits to submit.
 
-    The last to hand in reads last in the next round: after its next batch has come, and after the others.
+    The last worker to submit reads last in the next round: after its next batch arrives and after the others.
     """
     applying, computing = part * reading, more + dispatch + workers * reading
     records = simulate(Schedule(), workers, rounds * workers, StepCosts(computing, reading, applying, dispatch))
@@ -254,12 +254,12 @@ def test_synchronous_rounds_by_closed_form(workers, more, reading, part, dispatc
     assert records[-1].done == pytest.approx(first + (rounds - 1) * later)
 
 
-def test_many_asynchronous_workers_are_as_fast_as_the_lock():
+def test_lock_limits_the_speed_of_many_asynchronous_workers():
     records = simulate(Schedule("asynchronous"), 512, 512 * 10, COSTS)
     assert len(records) / records[-1].done == pytest.approx(1 / (0.0004 + 0.001), rel=0.02)
 
 
-def test_a_straggler_holds_up_who_waits_for_it():
+def test_straggler_slows_down_blocking_modes():
     slow = (Straggler(1, slowdown=5),)
     rows = {
         mode: scale_row(mode, simulate(Schedule(mode, stragglers=slow), 2, 200, COSTS), 2, "simulated")
@@ -274,7 +274,7 @@ def test_a_straggler_holds_up_who_waits_for_it():
     assert rows["synchronous"]["idle share"] > rows["asynchronous"]["idle share"] + 0.2
 
 
-def test_delays_with_a_tail_have_their_mean():
+def test_heavy_tailed_delays_have_the_requested_mean():
     assert draw_delay(Straggler(0, delay=0.5), random=None) == 0.5
     random = np.random.default_rng(0)
     drawn = np.array([draw_delay(Straggler(0, delay=0.5, tail=3.0), random) for _ in range(20_000)])
@@ -287,10 +287,10 @@ def test_delays_with_a_tail_have_their_mean():
 
 
 @given(st.sampled_from(MODES), seconds, seconds, seconds, st.floats(0.05, 0.2))
-def test_costs_are_found_again_in_a_run(mode, reading, applying, dispatch, computing):
-    """Waiting for a turn or for the lock is not taken for a cost.
+def test_measured_costs_match_the_simulated_ones(mode, reading, applying, dispatch, computing):
+    """Waiting for a turn or for the lock is not counted as a cost.
 
-    Pause and computing are longer than a read: else two synchronous workers can hinder each other at each one.
+    Dispatch and computing outlast a read; otherwise two synchronous workers could block each other every time.
     """
     dispatch += reading
     computing += dispatch + reading
@@ -304,7 +304,7 @@ def test_costs_are_found_again_in_a_run(mode, reading, applying, dispatch, compu
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_calibrated_simulation_repeats_the_run(mode):
+def test_calibrated_simulation_reproduces_the_run(mode):
     random = np.random.default_rng(1)
     varied = StepCosts(
         random.gamma(4, 0.005, 50), random.gamma(4, 0.0002, 50), random.gamma(4, 0.0003, 50), [0.001, 0.003]
@@ -317,7 +317,7 @@ def test_a_calibrated_simulation_repeats_the_run(mode):
     assert second["mean staleness"] == pytest.approx(first["mean staleness"], abs=0.05)
 
 
-def test_runs_from_which_no_costs_follow():
+def test_runs_too_short_to_measure_costs_are_rejected():
     one = GradientEvent(0, 0, 0.0, 1.0, 2.0, 3.0, 0, 0, 2.0)
     with pytest.raises(ValueError, match=r"two gradients of one worker, got 1"):
         StepCosts.measured([one])
@@ -329,7 +329,7 @@ def test_runs_from_which_no_costs_follow():
         StepCosts.measured([])
 
 
-def test_a_sweep_says_that_it_is_simulated():
+def test_sweep_is_labelled_as_simulated():
     frame = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 16), gradients_each=5)
     assert frame["source"].eq("simulated").all()
     assert frame[["schedule", "workers"]].values.tolist() == [[mode, count] for mode in MODES for count in (2, 16)]
@@ -338,7 +338,7 @@ def test_a_sweep_says_that_it_is_simulated():
     assert (by_name.loc["synchronous", "mean staleness"] == 0).all()
 
 
-# Bad input ---------------------------------------------------------------------------------------------------------
+# Invalid input -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_sweep_says_that_it_is_simulated():
         ({"computing": 1, "dispatch": [0.1, math.inf]}, r"dispatch must be at least 0 seconds and finite, got inf"),
     ],
 )
-def test_impossible_costs(arguments, message):
+def test_invalid_costs_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         StepCosts(**arguments)
 
@@ -367,7 +367,7 @@ def test_impossible_costs(arguments, message):
         ({"schedule": Schedule(stragglers=(Straggler(2),))}, r"stragglers must be among workers 0 to 1, got 2"),
     ],
 )
-def test_simulations_of_nothing(arguments, message):
+def test_invalid_simulation_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         simulate(**{"schedule": Schedule(), "workers": 2, "gradients": 4, "costs": COSTS, **arguments})
 
@@ -381,7 +381,7 @@ def test_sweeps_are_checked_before_the_first_run():
         scale_row("a", [], 2, "guessed")
 
 
-# Pictures ----------------------------------------------------------------------------------------------------------
+# Plots ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -398,7 +398,7 @@ def measured_like():
 
 
 def bars_of(picture, panel: int, look: str):
-    """Bars of one look in a panel of the timelines, as (begin, end, height of the middle)."""
+    """Yield the bars with one look in a timeline panel, as (begin, end, vertical centre)."""
     colour = to_rgba(schedule_pictures.LOOKS[look]["facecolor"])
     for collection in picture.figure.axes[panel].collections:
         if tuple(collection.get_facecolor()[0]) == colour:
@@ -407,7 +407,7 @@ def bars_of(picture, panel: int, look: str):
                 yield box.x0, box.x1, round((box.y0 + box.y1) / 2)
 
 
-def test_timelines_show_what_the_records_say(measured_like):
+def test_timelines_match_the_records(measured_like):
     picture = schedule_pictures.timelines(measured_like)
     assert len(picture.figure.axes) == len(MODES)
     start, end = picture.figure.axes[0].get_xlim()
@@ -428,7 +428,7 @@ def test_timelines_show_what_the_records_say(measured_like):
     assert {worker for _, _, worker in dropped} == {2}
 
 
-def test_timelines_choose_a_window_and_leave_out_workers_that_would_be_too_thin():
+def test_timelines_limit_the_window_and_number_of_workers():
     runs = {"many": simulate(Schedule("asynchronous"), 40, 4000, COSTS)}
     picture = schedule_pictures.timelines(runs)
     start, end = picture.figure.axes[0].get_xlim()
@@ -440,7 +440,7 @@ def test_timelines_choose_a_window_and_leave_out_workers_that_would_be_too_thin(
     assert schedule_pictures.timelines(short).figure.axes[0].get_xlim()[1] == runs["many"][0].done
 
 
-def test_what_workers_did_in_a_window_is_cut_at_both_ends(measured_like):
+def test_spans_are_clipped_to_the_window(measured_like):
     records = measured_like["asynchronous"]
     found = schedule_pictures.spans(records, range(3), 0.1, 0.5)
     for worker in range(3):
@@ -453,7 +453,7 @@ def test_what_workers_did_in_a_window_is_cut_at_both_ends(measured_like):
         np.testing.assert_allclose(bars, shown)
 
 
-def test_histograms_show_each_share(measured_like):
+def test_histograms_show_the_share_of_each_staleness(measured_like):
     picture = schedule_pictures.staleness_histograms(measured_like)
     for axes, (name, records) in zip(picture.figure.axes, measured_like.items(), strict=True):
         stale = [record.staleness for record in records if record.update != DROPPED]
@@ -469,7 +469,7 @@ def test_histograms_show_each_share(measured_like):
     assert "nothing: no update" in schedule_pictures.staleness_histograms(nothing).alt
 
 
-def test_losses_by_time_and_by_gradients(measured_like):
+def test_losses_are_plotted_by_time_and_by_gradients(measured_like):
     by_time = schedule_pictures.loss_curves(measured_like)
     by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients")
     for number, records in enumerate(measured_like.values()):
@@ -486,13 +486,13 @@ def test_losses_by_time_and_by_gradients(measured_like):
         schedule_pictures.loss_curves(measured_like, by="steps")
 
 
-def test_a_loss_that_grows_without_end_leaves_the_others_visible(measured_like):
+def test_diverging_loss_leaves_other_curves_visible(measured_like):
     diverged = [replace(record, loss=10.0**place) for place, record in enumerate(measured_like["asynchronous"])]
     picture = schedule_pictures.loss_curves({"good": measured_like["synchronous"], "diverged": diverged})
     assert picture.figure.axes[0].get_ylim() == (0, 10)
 
 
-def test_throughput_bars(measured_like):
+def test_throughput_bars_match_the_table(measured_like):
     frame = event_log.summary(measured_like, 32)[["samples/s", "gradients/s"]]
     picture = bars(frame, "a second")
     widths = [bar.get_width() for bar in picture.figure.axes[0].patches]
@@ -502,7 +502,7 @@ def test_throughput_bars(measured_like):
         bars(frame.iloc[:0], "a second")
 
 
-def test_scale_tells_simulated_from_measured(measured_like):
+def test_scaling_plot_separates_simulated_and_measured_runs(measured_like):
     rows = [scale_row(name, records, 3, "measured") for name, records in measured_like.items()]
     simulated = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 4, 8), gradients_each=5)
     picture = schedule_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))

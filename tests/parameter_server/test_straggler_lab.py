@@ -1,4 +1,4 @@
-"""The widget of lesson 3 on real parameter servers, handled through its controls."""
+"""The widget of lesson 3 on real parameter servers, driven through its controls."""
 
 import base64
 import io
@@ -26,12 +26,12 @@ from widgets import press, said
 
 FIRST = {"mode": "synchronous", "workers": 2, "slowdown": 1, "learning_rate": 0.05, "momentum": 0}
 FIRST |= {"staleness_aware": False, "bound": 2, "backup": 1, "batch": 16, "gradients": 24, "seed": 0}
-LONG = 100_000  # gradients; such a run ends by Stop alone
+LONG = 100_000  # gradients; such a run ends only when stopped
 
 
 @pytest.fixture(scope="module")
 def warm_lab():
-    """A widget whose servers are kept from test to test; ask for `lab`."""
+    """A widget whose servers are shared between tests; use the `lab` fixture."""
     widget = StragglerLab(Classifier(digits_cnn, load("digits")))
     yield widget
     widget.close()
@@ -39,7 +39,7 @@ def warm_lab():
 
 @pytest.fixture
 def lab(warm_lab):
-    """The widget with a short run set and no rows, stopped at the end whatever the test did."""
+    """The widget configured for a short run, without rows; always stopped after the test."""
     for name, value in FIRST.items():
         warm_lab.controls[name].value = value
     warm_lab.clear()
@@ -64,7 +64,7 @@ def wait_for_message(widget, words, seconds=90):
 # One run and its row -------------------------------------------------------------------------------------------------
 
 
-def test_run_trains_on_servers_and_the_row_agrees_with_the_records(lab):
+def test_run_trains_on_servers_and_row_matches_the_records(lab):
     train_to_the_end(lab)
     [row], [records] = lab.rows, lab.records.values()
     assert sorted(record.batch for record in records) == list(range(24))
@@ -86,7 +86,7 @@ def test_run_trains_on_servers_and_the_row_agrees_with_the_records(lab):
     assert lab.progress.value == 1
 
 
-def test_a_slow_worker_in_asynchronous_training(lab):
+def test_asynchronous_training_with_a_slow_worker(lab):
     lab.mode.value, lab.slowdown.value, lab.gradients.value = "asynchronous", 10, 60
     train_to_the_end(lab)
     [records] = lab.records.values()
@@ -102,7 +102,7 @@ def test_a_slow_worker_in_asynchronous_training(lab):
 
 
 @pytest.mark.nightly
-def test_the_other_modes_and_runs_beside_each_other(lab):
+def test_all_modes_are_compared_side_by_side(lab):
     for mode in MODES:
         lab.mode.value = mode
         train_to_the_end(lab)
@@ -122,7 +122,7 @@ def test_the_other_modes_and_runs_beside_each_other(lab):
     assert "No run yet" in lab.image.value
 
 
-def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
+def test_run_blocks_and_displays_a_static_figure_and_table(lab, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
     lab.staleness_aware.value, lab.momentum.value = True, 0.5
@@ -134,11 +134,11 @@ def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch)
     assert frame["rate"].tolist() == ["0.05 / staleness, momentum 0.5"]
 
 
-# Stop, and what can go wrong -----------------------------------------------------------------------------------------
+# Stop and errors -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.alone
-def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
+def test_stop_keeps_a_row_and_only_one_run_at_a_time(lab):
     lab.gradients.value, lab.mode.value = LONG, "asynchronous"
     times = []
     lab.image.observe(lambda _: times.append(time.monotonic()), "value")
@@ -160,7 +160,7 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
     assert lab.wait(20)
     assert time.monotonic() - asked < 5
     lab.image.unobserve_all()
-    assert np.diff(times[:5]).min() >= 0.24, "at most four pictures a second"
+    assert np.diff(times[:5]).min() >= 0.24, "at most four frames a second"
     assert said(lab).startswith("Stopped: 2 workers, asynchronous: ")
     [row] = lab.rows
     assert (row["run"], row["name"]) == ("1, stopped", "1 asynchronous (stopped)")
@@ -173,7 +173,7 @@ def test_stop_ends_the_training_keeps_a_row_and_one_job_runs_at_a_time(lab):
 
 
 @pytest.mark.nightly
-def test_the_next_run_has_all_that_died_again(lab):
+def test_next_run_restarts_dead_processes(lab):
     train_to_the_end(lab)
     before = lab.servers
     lab.servers.kill("worker 1")
@@ -187,7 +187,7 @@ def test_the_next_run_has_all_that_died_again(lab):
     assert [row["workers"] for row in lab.rows] == [2, 2, 1, 1]
 
 
-def test_a_death_in_training_is_said_and_gives_no_row(lab):
+def test_death_during_training_is_reported_and_adds_no_row(lab):
     lab.gradients.value, lab.workers.value = LONG, 1
     press(lab, "run")
     wait_for_message(lab, r"of 100000 gradients")
@@ -200,10 +200,10 @@ def test_a_death_in_training_is_said_and_gives_no_row(lab):
     assert not lab.run_button.disabled
 
 
-def test_close_leaves_no_process():
+def test_close_ends_all_processes():
     lab = StragglerLab(Classifier(digits_cnn, load("digits")), workers=1, gradients=LONG)
     before = set(psutil.Process().children(recursive=True))
-    assert lab.servers is None, "nothing starts before Run"
+    assert lab.servers is None, "servers started before Run"
     lab.start()
     wait_for_message(lab, r"of 100000 gradients")
     started = set(psutil.Process().children(recursive=True)) - before
@@ -234,7 +234,7 @@ def unstarted():
         ({"mode": "backup workers", "workers": 1}, "backup must be below 1, the number of workers, got 1"),
     ],
 )
-def test_wrong_values_are_said_and_nothing_starts(unstarted, values, message):
+def test_invalid_values_are_reported_and_nothing_starts(unstarted, values, message):
     for name, value in values.items():
         unstarted.controls[name].value = value
     press(unstarted, "run")
@@ -246,14 +246,14 @@ def test_wrong_values_are_said_and_nothing_starts(unstarted, values, message):
         unstarted.run()
 
 
-def test_bound_and_backup_are_shown_and_used_where_the_mode_has_them(unstarted):
+def test_bound_and_backup_apply_only_to_their_modes(unstarted):
     shown = {"bound": "bounded staleness", "backup": "backup workers"}
     for mode in MODES:
         unstarted.mode.value = mode
         for name, own in shown.items():
             assert unstarted.controls[name].layout.display == (None if mode == own else "none")
     unstarted.bound.value = -1
-    assert unstarted.settings().schedule.backup == 1, "a value that is not shown is not checked"
+    assert unstarted.settings().schedule.backup == 1, "hidden values must not be checked"
     unstarted.mode.value, unstarted.workers.value, unstarted.backup.value = "backup workers", 4, 3
     assert unstarted.settings().schedule.gradients_an_update(4) == 1
 
@@ -267,12 +267,12 @@ def test_bound_and_backup_are_shown_and_used_where_the_mode_has_them(unstarted):
         ({"delay": 1}, r"settings must be among mode, workers, slowdown, .* got 'delay'"),
     ],
 )
-def test_first_values_that_no_control_takes_are_refused(values, message):
+def test_invalid_initial_values_are_rejected(values, message):
     with pytest.raises(ValueError, match=message):
         StragglerLab(**values)
 
 
-def test_a_machine_without_private_networks_is_said(unstarted, monkeypatch):
+def test_missing_private_network_is_reported(unstarted, monkeypatch):
     monkeypatch.setattr("dgc_lab.cluster.private_network.unavailable_reason", lambda: "forbidden")
     press(unstarted, "run")
     assert unstarted.wait(60)
@@ -289,11 +289,11 @@ def test_message_names_dead_workers():
     assert (progress.share, progress.message()) == (1 / 8, f"2 workers: {words}")
 
 
-# The picture ---------------------------------------------------------------------------------------------------------
+# The plot ------------------------------------------------------------------------------------------------------------
 
 
 def hand_made(seconds=3.0):
-    """Worker 0 takes 0.1 s and worker 1 takes 0.5 s for a gradient; every gradient is an update."""
+    """Return records in which worker 0 needs 0.1 s and worker 1 0.5 s per gradient, each one an update."""
     ends = [(0.1 * n, 0, 0.1) for n in range(1, round(10 * seconds))] + [(0.5 * n + 0.01, 1, 0.5) for n in (1, 2, 3, 4)]
     records, done = [], []
     for end, worker, length in sorted(ends):
@@ -306,21 +306,21 @@ def hand_made(seconds=3.0):
     return records
 
 
-def test_the_picture_says_what_the_records_say():
+def test_alt_text_matches_the_records():
     picture = StragglerPicture()
     picture.begin("1 asynchronous, 5x", workers=2)
     records = hand_made()
     for record in records:
         picture.add(record)
     stale = [record.staleness for record in records]
-    assert picture.window == 3, "four gradients of the slow worker"
+    assert picture.window == 3, "the window must fit four slow gradients"
     assert "1 asynchronous, 5x: 2.000 at first, 2.000 after 2.9 s" in picture.alt()
     assert f"mean {np.mean(stale):.2f}, at most {max(stale)}, {stale.count(0) / len(stale):.0%} are 0" in picture.alt()
     computing = sum(record.computed - record.read for record in records if record.worker == 1)
     assert re.search(rf"3 seconds: {len(records)} updates; .*worker 1 computing {computing / 3:.0%}", picture.alt())
 
 
-def test_the_histogram_has_room_for_many_and_not_for_a_single_one():
+def test_histogram_widens_for_many_values_but_not_for_one():
     picture = StragglerPicture()
     picture.begin("1 asynchronous", workers=1)
     for update in range(200):
@@ -335,8 +335,8 @@ def test_the_histogram_has_room_for_many_and_not_for_a_single_one():
     assert picture.shares()[11] == 20 / 220
 
 
-def test_a_frame_shows_the_same_as_the_whole_figure():
-    """Background with what moves, and matplotlib's own drawing, agree, but for the palette."""
+def test_fast_frame_matches_the_full_figure():
+    """The fast frame matches matplotlib's rendering except for its reduced palette."""
     picture = StragglerPicture()
     for label in ("1 asynchronous", "2 asynchronous"):
         picture.begin(label, workers=2)
@@ -352,23 +352,23 @@ def test_a_frame_shows_the_same_as_the_whole_figure():
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_run_again_leaves_one_set_of_servers():
-    """The first widget is forgotten then, and nobody can close it."""
+def test_rerunning_a_cell_leaves_one_set_of_servers():
+    """The first widget becomes unreachable, so it cannot be closed."""
     task = Classifier(digits_cnn, load("digits"))
     first, second = (StragglerLab(task, workers=1, batch=16, gradients=4) for _ in range(2))
-    before, of_the_last = set(psutil.Process().children(recursive=True)), set()
+    before, previous = set(psutil.Process().children(recursive=True)), set()
     for lab in (first, second, first):
         train_to_the_end(lab)
-        now = set(psutil.Process().children(recursive=True)) - before - of_the_last
+        now = set(psutil.Process().children(recursive=True)) - before - previous
         assert now
-        assert not psutil.wait_procs(of_the_last, timeout=60)[1]
-        of_the_last = now
+        assert not psutil.wait_procs(previous, timeout=60)[1]
+        previous = now
     first.close()
     second.close()
 
 
 @pytest.mark.nightly
-def test_a_gan_trains_to_a_row():
+def test_gan_run_adds_a_row():
     lab = StragglerLab(RingGAN(hidden=8), workers=1, batch=8, gradients=8)
     train_to_the_end(lab)
     [row] = lab.rows

@@ -1,4 +1,4 @@
-"""Training on parameter servers in a real Jupyter kernel: interrupt, the kernel's exit and its sudden death."""
+"""Training on parameter servers in a real Jupyter kernel: interrupts, kernel exit and kernel crash."""
 
 import os
 import signal
@@ -26,15 +26,15 @@ for event in servers.stream(train, task, config):
 """
 
 
-def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):
+def test_interrupted_training_and_kernel_exit_leave_nothing(kernel):
     assert "parameter servers ready after" in kernel.ok(START)
     first = kernel.ok("import os; print(servers.run(os.getpid))")
     _, error = kernel.run(LOOP, kernel.interrupt_at("twenty"))
     assert error[0] == "KeyboardInterrupt"
-    assert kernel.ok("print(servers.run(os.getpid))") == first, "the same coordinator, free for the next call"
+    assert kernel.ok("print(servers.run(os.getpid))") == first, "the coordinator must survive the interrupt"
     begin = START.replace("grace=60", "grace=60, progress=lambda text: print(text, flush=True)")
     while not (error := kernel.run("servers.stop()" + begin, kernel.interrupt_at("starting servers"))[1]):
-        continue  # the start was over before the interrupt came
+        continue  # startup finished before the interrupt arrived
     assert error[0] == "KeyboardInterrupt"
     until(lambda: kernel.left() == ([], []))
     kernel.ok(START)
@@ -43,7 +43,7 @@ def test_interrupt_of_a_training_and_the_kernels_exit_leave_nothing(kernel):
     until(lambda: kernel.left() == ([], []))
 
 
-def test_sudden_death_of_the_kernel_in_a_training_leaves_nothing(kernel):
+def test_kernel_crash_during_training_leaves_nothing(kernel):
     kernel.ok(START)
     assert len(kernel.left()[0]) >= 5
     kernel.client.execute(LOOP)

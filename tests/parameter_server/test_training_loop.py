@@ -28,7 +28,7 @@ from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.gan import RingGAN
 
-alone = pytest.mark.alone  # workers that are slowed down are compared with those that are not
+alone = pytest.mark.alone  # compares slowed workers with others
 
 DIGITS = Classifier(dense_network, load("digits"))
 SETTINGS = AsyncConfig(gradients=60, batch=32, learning_rate=0.1, momentum=0.9, score_every=20)
@@ -41,7 +41,7 @@ def servers():
 
 
 def trained(cluster, mode="synchronous", task=DIGITS, function=train, stragglers=(), bound=2, **changes):
-    """Records, scores and the end of a training."""
+    """Train; return the records, the scores and the final event."""
     schedule = Schedule(mode, stragglers=stragglers, bound=bound)
     events = list(cluster.stream(function, task, dataclasses.replace(SETTINGS, schedule=schedule, **changes)))
     kinds = [[event for event in events if isinstance(event, kind)] for kind in (GradientEvent, Score, Finished)]
@@ -49,7 +49,7 @@ def trained(cluster, mode="synchronous", task=DIGITS, function=train, stragglers
 
 
 def on_one_device(workers, gradients, task=DIGITS, settings=SETTINGS):
-    """The same batches on one device, each update with the batches of all workers as one, by another formulation."""
+    """Train independently on one device, joining the batches of all workers in each update."""
     weights = [tf.Variable(weight) for weight in task.initial_weights()]
     velocities = [tf.Variable(tf.zeros(weight.shape)) for weight in weights]
     places = dataclasses.replace(settings, gradients=gradients).batch_order(len(task.examples[0]))
@@ -68,7 +68,7 @@ def assert_same(one, other, tolerance):
 
 
 def assert_recorded(weights):
-    """The weights of `SETTINGS` are those that the file holds: bit for bit on a machine like the one it was made on."""
+    """Compare the weights of `SETTINGS` with the file: bit for bit on the kind of machine that made it."""
     recorded = json.loads((Path(__file__).parent / "synchronous_weights.json").read_text())
     norms = [np.linalg.norm(weight.astype(np.float64)) for weight in weights]
     np.testing.assert_allclose(norms, recorded["norms"], rtol=1e-5)
@@ -78,7 +78,7 @@ def assert_recorded(weights):
         assert hashlib.sha256(b"".join(weight.tobytes() for weight in weights)).hexdigest() == recorded["sha256"]
 
 
-def test_synchronous_training_is_one_device_with_the_joined_batch(servers):
+def test_synchronous_training_equals_one_device_joined_batch(servers):
     records, scores, end = trained(servers)
     assert_recorded(end.weights)
     assert_same(end.weights, on_one_device(2, 60), 1e-5)
@@ -91,31 +91,31 @@ def test_synchronous_training_is_one_device_with_the_joined_batch(servers):
     assert scores[-1].values["accuracy"] > 0.8 > scores[0].values["accuracy"]
 
 
-def test_mirrored_workers_take_no_checkpoint():
+def test_mirrored_workers_reject_a_checkpoint():
     with pytest.raises(ValueError, match=r"checkpoint must be None with mirrored workers, got 'x\.npz'"):
         train_on(MultiWorkerMirrored(2), DIGITS, SETTINGS, "x.npz")
 
 
-def test_mirrored_workers_train_in_step_alone():
+def test_mirrored_workers_require_synchronous_mode():
     config = dataclasses.replace(SETTINGS, schedule=Schedule("asynchronous"))
     with pytest.raises(ValueError, match=r"mode must be synchronous with mirrored workers, got 'asynchronous'"):
         train_on(MultiWorkerMirrored(2), DIGITS, config)
 
 
-def test_an_interrupt_between_two_events_ends_the_training(servers, monkeypatch):
+def test_interrupt_between_events_ends_training(servers, monkeypatch):
     def interrupted(bar, number):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(servers, "grace", 60)  # the first steps are traced meanwhile
-    # A notebook keeps the traceback, and with it whatever runs in its frames.
+    monkeypatch.setattr(servers, "grace", 60)  # the first steps are traced in this time
+    # Like a notebook, keep the traceback, and with it its frames.
     monkeypatch.setattr("tqdm.auto.tqdm.update", interrupted)
-    with pytest.raises(KeyboardInterrupt) as kept:
+    with pytest.raises(KeyboardInterrupt) as caught:
         train_on(servers, DIGITS, SETTINGS)
     assert servers.run(roles.number_of, "worker") == 2
-    assert kept.tb
+    assert caught.tb
 
 
-def test_a_checkpoint_lies_where_the_notebook_says(servers, tmp_path, monkeypatch):
+def test_checkpoint_path_is_relative_to_the_notebook(servers, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("here.npz", "~/at_home.npz"):
@@ -124,7 +124,7 @@ def test_a_checkpoint_lies_where_the_notebook_says(servers, tmp_path, monkeypatc
 
 
 @pytest.mark.nightly
-def test_mirrored_workers_make_the_same_updates(servers):
+def test_mirrored_workers_match_parameter_servers(servers):
     with MultiWorkerMirrored(2, progress=None) as workers:
         records, scores, end = trained(workers, function=train_mirrored)
         with pytest.raises(FunctionFailed, match="schedule must be synchronous, got 'asynchronous'"):
@@ -137,7 +137,7 @@ def test_mirrored_workers_make_the_same_updates(servers):
     assert scores[-1].values["accuracy"] > 0.8
 
 
-def test_asynchronous_every_gradient_is_an_update(servers):
+def test_every_asynchronous_gradient_is_an_update(servers):
     records, scores, end = trained(servers, "asynchronous", momentum=0.5)
     assert end.version == end.gradients == 60
     assert sorted(record.update for record in records) == list(range(60))
@@ -148,7 +148,7 @@ def test_asynchronous_every_gradient_is_an_update(servers):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_records_make_the_same_training_again(servers, mode):
-    """Momentum 0: what is rounded otherwise grows with it."""
+    """Momentum would amplify rounding differences, so it is 0."""
     records, _, end = trained(servers, mode, stragglers=(Straggler(1, delay=0.02),), momentum=0.0)
     again = replay(DIGITS, dataclasses.replace(SETTINGS, momentum=0.0), records)
     assert again.end.version == end.version
@@ -159,7 +159,7 @@ def test_the_records_make_the_same_training_again(servers, mode):
 
 
 @pytest.mark.nightly
-def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():
+def test_one_worker_has_no_staleness_and_equal_modes():
     with ParameterServers(1, progress=None) as servers:
         ends = [trained(servers, mode) for mode in MODES[:3]]
         with pytest.raises(FunctionFailed, match="backup must be below 1, the number of workers, got 1"):
@@ -170,10 +170,10 @@ def test_with_one_worker_nothing_is_stale_and_all_modes_are_one():
 
 
 @alone
-def test_staleness_follows_from_the_order_of_events(servers):
+def test_staleness_matches_the_order_of_events(servers):
     records, _, _ = trained(servers, "asynchronous", stragglers=(Straggler(1, delay=0.03),), gradients=100)
-    # Each record's own count is made on the servers; the order of times is seen from the workers, and events closer
-    # than a message takes can change places there.
+    # Servers count the staleness in the records, but workers take the times, so events closer together than the
+    # latency of a message can be swapped.
     counted = count_staleness(events_in_order(records))
     differences = [abs(counted[place] - record.staleness) for place, record in enumerate(records)]
     assert np.mean(differences) < 0.1
@@ -184,35 +184,35 @@ def test_staleness_follows_from_the_order_of_events(servers):
 
 
 @alone
-def test_the_slow_worker_holds_up_who_waits_for_it(servers):
+def test_slow_worker_delays_synchronous_training(servers):
     slow = (Straggler(1, delay=0.05),)
     runs = {mode: trained(servers, mode, stragglers=slow)[0] for mode in MODES}
     table = summary(runs, SETTINGS.batch)
     speed = table["gradients/s"]
     assert speed["asynchronous"] > 1.5 * speed["synchronous"]
     shares = {mode: by_worker(records)["gradients"] for mode, records in runs.items()}
-    assert shares["synchronous"].tolist() == pytest.approx([30, 30], abs=6), "a worker can be late to take its batch"
+    assert shares["synchronous"].tolist() == pytest.approx([30, 30], abs=6), "a worker can fetch its batch late"
     assert shares["asynchronous"][0] > 1.5 * shares["asynchronous"][1]
     waiting = by_worker(runs["synchronous"])["waiting"]
     assert waiting[0] > 3 * waiting[1]
 
 
 @pytest.mark.parametrize("bound", [0, 2])
-def test_bounded_staleness_keeps_the_workers_together(servers, bound):
+def test_bounded_staleness_limits_the_lead_of_a_worker(servers, bound):
     records, _, end = trained(servers, "bounded staleness", stragglers=(Straggler(1, delay=0.03),), bound=bound)
     assert end.version == 60
     submitted = [0, 0]
     for record in sorted(records, key=lambda record: record.update):
         submitted[record.worker] += 1
-        if sum(submitted) < 60 - 2 * bound - 2:  # in the end, who holds the last batches may work them off
+        if sum(submitted) < 60 - 2 * bound - 2:  # at the end, a worker may finish the last batches
             assert submitted[0] - submitted[1] <= bound + 1
-    # Between a worker's reading and its update the other one goes from `bound` behind to `bound` ahead, and one more.
+    # Between a worker's read and its update, the other can go from `bound` behind to `bound` + 1 ahead.
     assert max(record.staleness for record in records) <= 2 * bound + 1
 
 
 @pytest.mark.nightly
 @alone
-def test_backup_workers_drop_what_comes_late(servers):
+def test_backup_mode_drops_late_gradients(servers):
     records, _, end = trained(servers, "backup workers", stragglers=(Straggler(1, delay=0.05),))
     applied = [record for record in records if record.update != DROPPED]
     assert end.version == len(applied) < 60
@@ -222,20 +222,20 @@ def test_backup_workers_drop_what_comes_late(servers):
 
 @pytest.mark.nightly
 @alone
-def test_each_batch_of_a_heavy_tail_waits_what_its_number_draws(servers):
-    """Which batches the slow worker gets depends on the machine, and so do the median and the longest of its waits."""
+def test_heavy_tailed_delay_depends_on_the_batch_number(servers):
+    """The slow worker's batches vary by machine, and so do its median and longest delay."""
     slow = Schedule("asynchronous", stragglers=(Straggler(1, delay=0.02, tail=1.5),))
     drawn = np.array([float(delay(slow, 2, 1, [SETTINGS.seed, batch], 0.0)) for batch in range(120)])
     assert drawn.min() > 0.02 / 3
     assert np.median(drawn) < 0.02 < max(drawn) / 3
     records, _, _ = trained(servers, slow.mode, stragglers=slow.stragglers, gradients=120)
     above = [one.computed - one.read - drawn[one.batch] for one in records if one.worker == 1]
-    assert min(above) > -0.001  # the clock may be set right meanwhile
-    assert np.median(above) < 0.05, "the rest is the time of a step"
+    assert min(above) > -0.001  # tolerates clock adjustments
+    assert np.median(above) < 0.05, "the rest must be the time of a step"
 
 
-def moves_of_the_weights(staleness_aware):
-    """Four gradients of ones, all of version 0, and the last one again: what each did. Runs in the coordinator."""
+def weight_changes(staleness_aware):
+    """Submit four gradients of version 0 and repeat the last, in the coordinator; return each effect."""
     from dgc_lab.parameter_server.server import ParameterServerModel
 
     strategy = roles.coordinator().strategy
@@ -244,24 +244,24 @@ def moves_of_the_weights(staleness_aware):
     model = ParameterServerModel(strategy, 2, 2, config, weights, weights, updates, 0)
     zero = tf.constant(0, tf.int64)
     submit = tf.function(lambda worker, batch: model.submit(worker, batch, zero, [tf.ones(4)]))
-    told, moved, before = [], [], 0.0
+    replies, moved, before = [], [], 0.0
     for worker, batch in enumerate([0, 1, 2, 3, 3]):
-        told.append([int(part) for part in submit(tf.constant(worker % 2), tf.constant(batch, tf.int64))])
+        replies.append([int(part) for part in submit(tf.constant(worker % 2), tf.constant(batch, tf.int64))])
         now = float(model.snapshot()["weights"][0][0])
         moved, before = [*moved, before - now], now
-    return told, moved, model.submitted.numpy().tolist()
+    return replies, moved, model.submitted.numpy().tolist()
 
 
 @pytest.mark.parametrize(("aware", "expected"), [(False, [1, 1, 1, 1, 0]), (True, [1, 1, 1 / 2, 1 / 3, 0])])
-def test_the_rate_is_divided_by_the_staleness_and_no_batch_is_taken_twice(servers, aware, expected):
-    told, moved, submitted = servers.run(moves_of_the_weights, aware)
+def test_staleness_scales_the_rate_and_duplicates_are_ignored(servers, aware, expected):
+    replies, moved, submitted = servers.run(weight_changes, aware)
     assert moved == pytest.approx([0.1 * share for share in expected], abs=1e-6)
-    assert told == [[0, 0], [1, 0], [2, 0], [3, 0], [3, 0]], "the fifth is told of the fourth's update"
-    assert submitted == [2, 2], "and does not count"
+    assert replies == [[0, 0], [1, 0], [2, 0], [3, 0], [3, 0]], "the duplicate must get the fourth's reply"
+    assert submitted == [2, 2], "the duplicate must not count"
 
 
 @pytest.mark.nightly
-def test_a_gan_trains_both_ways(servers):
+def test_gan_trains_synchronously_and_asynchronously(servers):
     task = RingGAN()
     change = {"gradients": 400, "batch": 64, "learning_rate": 0.2, "momentum": 0.0, "score_every": 400}
     for mode in ("synchronous", "asynchronous"):
@@ -272,8 +272,8 @@ def test_a_gan_trains_both_ways(servers):
 @pytest.mark.nightly_except("asynchronous")
 @alone
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_simulation_equals_measurement(servers, mode):
-    trained(servers, "asynchronous")  # the first training on a cluster also connects
+def test_simulation_is_within_a_factor_of_two(servers, mode):
+    trained(servers, "asynchronous")  # the first run on a cluster also connects
     calibration, _, _ = trained(servers, "asynchronous", gradients=200)
     costs = StepCosts.measured(calibration)
     slow = (Straggler(1, delay=0.03),)
@@ -281,8 +281,8 @@ def test_simulation_equals_measurement(servers, mode):
     schedule = Schedule(mode, stragglers=slow)
     table = summary({"measured": measured, "simulated": simulate(schedule, 2, 120, costs)}, SETTINGS.batch)
     ratio = table.loc["simulated", "gradients/s"] / table.loc["measured", "gradients/s"]
-    # The band that lesson 3 states. The costs are those of two workers that both compute; where one of them sleeps, the
-    # other is quicker than they say.
+    # The range given in lesson 3. Costs were measured with two workers computing; while one sleeps, the other is
+    # faster.
     assert 0.5 < ratio < 2, table
     assert abs(table["mean staleness"].diff().iloc[-1]) < 0.5, table
 
@@ -298,7 +298,7 @@ def test_simulation_equals_measurement(servers, mode):
         ({"score_every": 0}, "score_every must be"),
     ],
 )
-def test_bad_settings(arguments, message):
+def test_invalid_settings_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         AsyncConfig(**arguments)
 
@@ -311,26 +311,26 @@ def test_bad_settings(arguments, message):
         (AsyncConfig(Schedule(stragglers=(Straggler(2),))), "stragglers must be among workers 0 to 1, got 2"),
     ],
 )
-def test_settings_that_do_not_fit_the_workers(servers, settings, message):
+def test_settings_must_fit_the_number_of_workers(servers, settings, message):
     with pytest.raises(FunctionFailed, match=message):
         list(servers.stream(train, DIGITS, settings))
 
 
-def with_state():
-    """A network whose batch normalization and dropout change variables in place."""
+def model_with_state():
+    """Return a network whose batch normalization and dropout update variables in place."""
     import keras
 
     layers = [keras.layers.Flatten(), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
     return keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Dense(10)])
 
 
-def test_a_model_that_cannot_be_put_on_servers(servers):
+def test_model_with_state_is_rejected(servers):
     with pytest.raises(FunctionFailed, match=r"only trainable variables, got .*moving_mean.*seed"):
-        list(servers.stream(train, Classifier(with_state, load("digits")), SETTINGS))
+        list(servers.stream(train, Classifier(model_with_state, load("digits")), SETTINGS))
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_of_another_training(servers, tmp_path):
+def test_checkpoint_of_another_configuration_is_rejected(servers, tmp_path):
     file = tmp_path / "state.npz"
     assert trained(servers)[2].gradients == 60
     list(servers.stream(train, DIGITS, SETTINGS, str(file)))
@@ -341,4 +341,4 @@ def test_a_checkpoint_of_another_training(servers, tmp_path):
     with pytest.raises(FunctionFailed, match=r"mode=synchronous, gradients an update=2.* not mode=asynchronous"):
         list(servers.stream(train, DIGITS, asynchronous, str(file)))
     events = list(servers.stream(train, DIGITS, SETTINGS, str(file)))
-    assert [type(event) for event in events] == [Score, Score, Finished], "nothing is left to do"
+    assert [type(event) for event in events] == [Score, Score, Finished], "finished training must not be repeated"

@@ -1,4 +1,4 @@
-"""Lesson 2's widget in a real JupyterLab in a real Chromium: real replicas, moved as a student moves them."""
+"""Lesson 2's widget with real replicas in JupyterLab and Chromium, operated like a student would."""
 
 import re
 
@@ -30,18 +30,18 @@ def wait_for(page, words, seconds=60):
 
 
 def fields(page):
-    """The labels of the fields for what each replica gives that are to be seen."""
+    """List the visible labels of the replicas' value fields."""
     labels = widget(page).locator("label", has_text=re.compile(r"^Replica \d$"))
     return [labels.nth(place).inner_text() for place in range(labels.count()) if labels.nth(place).is_visible()]
 
 
-def test_run_all_fills_the_lesson(page):
+def test_run_all_shows_all_outputs(page):
     assert page.get_by_role("heading", name="VariableAggregation", exact=True).count() == 1
     run_all(page)
     wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
     outputs = all_outputs(page)
     errors = errors_of_all_cells(page)
-    assert len(errors) == 1, "the call that the lesson shows to fail, and no other"
+    assert len(errors) == 1, "only the call the lesson expects to fail"
     assert "distributed_training_variables" in errors[0]
     pictures = [output["metadata"] for _, output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 3
@@ -49,7 +49,7 @@ def test_run_all_fills_the_lesson(page):
     screenshot(page, "lesson2_run_all")
 
 
-def test_controls_change_the_copies(page):
+def test_controls_change_the_replica_values(page):
     control(page, "Synchronization").select_option("AUTO")
     wait_for(page, "Copies after: 10, 10, 10, 10")
     control(page, "Aggregation").select_option("MEAN")
@@ -76,7 +76,7 @@ def test_slider_shows_a_field_per_replica(page):
     assert fields(page) == ["Replica 0", "Replica 1"]
 
 
-def test_what_is_refused_is_said(page):
+def test_rejected_combinations_are_reported(page):
     control(page, "Synchronization").select_option("NONE")
     wait_for(page, "TensorFlow refused to make the variable")
     control(page, "Synchronization").select_option("ON_READ")
@@ -85,16 +85,16 @@ def test_what_is_refused_is_said(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "replica_explorer_refused.png")
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "explorer")
     change_all_by_keyboard(page, widget(page), "explorer")
 
 
-def test_what_the_lesson_shows_is_accessible(page):
+def test_the_lesson_is_accessible(page):
     assert not axe_complaints(page)
 
 
-def test_running_the_cell_again_gives_a_working_widget(page):
+def test_rerunning_the_cell_creates_a_working_widget(page):
     run_cell(page, "explorer = ReplicaExplorer(")
     wait_for(page, "Copies after: 1, 2, 3, 4. A read outside the replicas gives 10")
     control(page, "Aggregation").select_option("MEAN")
@@ -102,11 +102,11 @@ def test_running_the_cell_again_gives_a_working_widget(page):
 
 
 @pytest.mark.nightly
-def test_restart_and_run_all(page):
+def test_restart_and_run_all_works(page):
     run_all(page, restart=True)
     wait_for(page, "A read outside the replicas gives 10")
-    assert [kind for kind, _ in all_outputs(page)].count("error") == 1, "no complaint that it is too late for devices"
+    assert [kind for kind, _ in all_outputs(page)].count("error") == 1, "creating devices must not fail"
 
 
-def test_console_is_silent_about_the_lesson(page):
+def test_console_shows_no_complaints(page):
     assert not [complaint for complaint in page.complaints if complaint[1] not in BADGES]

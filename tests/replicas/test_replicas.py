@@ -1,7 +1,7 @@
 """Lesson 2's modules, on eight logical devices.
 
-Devices can be made only before TensorFlow starts, and in this process it may have: the tests marked ``on_replicas``
-run in one process of their own.
+Devices can only be created before TensorFlow starts, which may already have happened in this process. Tests marked
+``on_replicas`` run in a shared separate process.
 """
 
 import doctest
@@ -20,7 +20,7 @@ DEVICES = 8
 
 
 def start():
-    """In the new process: devices before anything else of TensorFlow."""
+    """Create the devices before TensorFlow starts in the new process."""
     from dgc_lab.replicas.mirrored_variable import start_devices
 
     start_devices(DEVICES)
@@ -33,13 +33,13 @@ def elsewhere():
 
 
 def on_replicas(test):
-    """Run a test in the process that has eight devices; what it raises arrives here."""
+    """Run a test in the process with eight devices; its exceptions propagate."""
 
     @functools.wraps(test)
     def there(elsewhere, **arguments):
         elsewhere.submit(run_by_name, test.__name__, arguments).result(timeout=300)
 
-    # pytest reads the arguments to fill in from the signature: the test's own, and the process.
+    # pytest reads the fixtures from the signature: the test's own arguments and the process.
     names = [*inspect.signature(test).parameters, "elsewhere"]
     there.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names])
     return there
@@ -59,12 +59,12 @@ def strategy(replicas):
 @pytest.mark.nightly_except("mirrored_variable", "training_loop")
 @pytest.mark.parametrize("file", ["figures", "mirrored_variable", "training_loop", "widget"])
 @on_replicas
-def test_examples(file):
-    """Those in the docstrings that need replicas too, which are skipped elsewhere."""
+def test_docstring_examples(file):
+    """Includes the examples that need replicas and are skipped elsewhere."""
     for example in doctest.DocTestFinder().find(importlib.import_module(f"dgc_lab.replicas.{file}")):
         for line in example.examples:
             line.options.pop(doctest.SKIP, None)
-        assert doctest.DocTestRunner().run(example).failed == 0, f"{example.name}: the report is above"
+        assert doctest.DocTestRunner().run(example).failed == 0, f"{example.name}: see the report above"
 
 
 # Aggregation -------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_examples(file):
 
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 @on_replicas
-def test_aggregations_by_closed_form(replicas):
+def test_aggregations_match_closed_form(replicas):
     from dgc_lab.replicas.mirrored_variable import AGGREGATIONS, try_pair
 
     given = [3.0 * place + 1 for place in range(replicas)]
@@ -94,7 +94,7 @@ def test_aggregations_by_closed_form(replicas):
 
 
 @on_replicas
-def test_on_read_keeps_each_replicas_value_and_aggregates_when_read():
+def test_on_read_variables_aggregate_only_when_read():
     from dgc_lab.replicas.mirrored_variable import try_pair
 
     reads = {"SUM": 10.0, "MEAN": 2.5, "ONLY_FIRST_REPLICA": 1.0}
@@ -108,7 +108,7 @@ def test_on_read_keeps_each_replicas_value_and_aggregates_when_read():
 
 
 @on_replicas
-def test_all_pairs_fail_where_they_must_and_nowhere_else():
+def test_only_unsupported_pairs_fail():
     from dgc_lab.replicas.mirrored_variable import ASSIGNMENTS, all_pairs
 
     for how in ASSIGNMENTS:
@@ -121,13 +121,13 @@ def test_all_pairs_fail_where_they_must_and_nowhere_else():
 
 
 @on_replicas
-def test_checkpoints_hold_one_value():
+def test_checkpoints_store_one_value():
     from dgc_lab.replicas.mirrored_variable import assign_on_replicas, per_replica_variable, through_checkpoint
 
     expected = {
         ("NONE", "ON_WRITE"): (1.0, (1.0,) * 4),
         ("MEAN", "ON_WRITE"): (2.5, (2.5,) * 4),
-        ("SUM", "ON_READ"): (10.0, (2.5,) * 4),  # a fourth of the sum for each, so that the sum is kept
+        ("SUM", "ON_READ"): (10.0, (2.5,) * 4),  # a quarter of the sum each, which preserves the sum
         ("MEAN", "ON_READ"): (2.5, (2.5,) * 4),
         ("ONLY_FIRST_REPLICA", "ON_READ"): (1.0, (1.0,) * 4),
     }
@@ -142,7 +142,7 @@ def test_checkpoints_hold_one_value():
 
 
 @on_replicas
-def test_bad_arguments_are_refused():
+def test_invalid_arguments_are_rejected():
     from dgc_lab.replicas.mirrored_variable import mirrored, per_replica_variable, start_devices, try_pair
 
     for replicas in (0, 9, 2.5, True):
@@ -167,7 +167,7 @@ def test_bad_arguments_are_refused():
 
 
 @on_replicas
-def test_what_replicas_cannot_combine_is_named():
+def test_mismatched_replica_arrays_are_rejected():
     from dgc_lab.replicas import all_reduce, combined_weights, dense_network, train
 
     one, two = np.ones(1), np.ones(2)
@@ -191,7 +191,7 @@ def test_what_replicas_cannot_combine_is_named():
 
 
 @on_replicas
-def test_fewer_devices_than_there_are_is_no_new_start():
+def test_start_devices_accepts_fewer_than_existing():
     import tensorflow as tf
 
     from dgc_lab.replicas.mirrored_variable import start_devices
@@ -201,7 +201,7 @@ def test_fewer_devices_than_there_are_is_no_new_start():
 
 
 @pytest.mark.nightly
-def test_too_late_says_what_to_do():
+def test_too_late_error_suggests_a_restart():
     code = """
 import tensorflow as tf
 tf.zeros([1])
@@ -214,7 +214,7 @@ print(mirrored(1).num_replicas_in_sync)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert "TensorFlow has started with 1 CPU device, but 4 are needed. Restart the kernel" in done.stdout, done.stderr
-    assert done.stdout.splitlines()[-1] == "1", "one replica needs no devices"
+    assert done.stdout.splitlines()[-1] == "1", "one replica needs no extra devices"
 
 
 @pytest.mark.parametrize("name", ["ReductionToOneDevice", "HierarchicalCopyAllReduce"])
@@ -249,7 +249,7 @@ def trained(replicas, steps=30, batch=64, normalization=None, own_slices=False, 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 @on_replicas
-def test_replicas_with_mean_are_one_device_on_the_whole_batch(replicas, momentum):
+def test_mean_over_replicas_equals_one_device(replicas, momentum):
     from dgc_lab.replicas.training_loop import largest_difference
 
     one, several = trained(1, momentum=momentum), trained(replicas, momentum=momentum)
@@ -259,7 +259,7 @@ def test_replicas_with_mean_are_one_device_on_the_whole_batch(replicas, momentum
     assert one.losses[-1] < one.losses[0]
 
 
-def test_what_is_no_number_is_no_small_difference():
+def test_nan_weights_give_nan_differences():
     from dgc_lab.replicas.training_loop import Trained, largest_difference
 
     weights = [np.zeros(1), np.ones(1)]
@@ -269,7 +269,7 @@ def test_what_is_no_number_is_no_small_difference():
 
 
 @on_replicas
-def test_sum_needs_the_global_batch_as_divisor():
+def test_sum_must_be_divided_by_the_global_batch():
     from dgc_lab.replicas.training_loop import dense_network, largest_difference
 
     one = trained(1, steps=1)
@@ -290,11 +290,11 @@ def test_batch_normalization_needs_synchronization():
     assert largest_difference(one.weights[0], synchronized.weights[0]) < 1e-5
     assert largest_difference(one.weights[0], local.weights[0]) > 1e-3
     assert synchronized.spread() < 1e-6
-    assert local.spread() > 1e-4, "each replica keeps moments of its own"
+    assert local.spread() > 1e-4, "each replica keeps its own statistics"
 
 
 @on_replicas
-def test_without_an_exchange_the_replicas_part_ways():
+def test_replicas_diverge_without_an_exchange():
     from dgc_lab.replicas.training_loop import combined_weights
 
     alone = trained(4, exchange="NONE", own_slices=True)
@@ -313,7 +313,7 @@ def test_without_an_exchange_the_replicas_part_ways():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @on_replicas
-def test_weights_averaged_in_every_step_are_synchronous_training(momentum):
+def test_averaging_weights_every_step_equals_synchronous(momentum):
     from dgc_lab.replicas.training_loop import largest_difference
 
     options = {"own_slices": True, "momentum": momentum}
@@ -324,8 +324,8 @@ def test_weights_averaged_in_every_step_are_synchronous_training(momentum):
 
 
 @on_replicas
-def test_local_training_then_the_mean():
-    """After the last averaging the replicas are one; before it they were on their own."""
+def test_averaging_after_local_training():
+    """Replicas are identical after the last averaging, and differ before it."""
     from dgc_lab.replicas.training_loop import combined_weights, largest_difference
 
     options = {"steps": 10, "exchange": "NONE", "own_slices": True}
@@ -334,11 +334,11 @@ def test_local_training_then_the_mean():
     assert local.spread() == 0
     mean = combined_weights(strategy(4), alone.weights, "MEAN")
     assert largest_difference(mean, local.weights[0]) < 1e-6
-    assert trained(4, average_after=(5,), **options).spread() > 0.001, "the five steps after it are each one's own"
+    assert trained(4, average_after=(5,), **options).spread() > 0.001, "replicas diverge again after averaging"
 
 
 @on_replicas
-def test_training_refuses_bad_arguments():
+def test_training_rejects_invalid_arguments():
     from dgc_lab.replicas.training_loop import dense_network, train
 
     images, labels, order = np.zeros((4, 8, 8, 1), np.float32), np.zeros(4, np.int32), np.zeros((1, 2, 2), np.int32)
@@ -358,7 +358,7 @@ def test_training_refuses_bad_arguments():
 
 
 @on_replicas
-def test_first_weights_come_from_the_seed():
+def test_seed_determines_the_initial_weights():
     from dgc_lab.replicas.training_loop import dense_network, largest_difference
 
     first, again, other = (dense_network(seed=seed).get_weights() for seed in (3, 3, 4))
@@ -366,11 +366,11 @@ def test_first_weights_come_from_the_seed():
     assert largest_difference(first, other) > 0.1
 
 
-def test_order_of_batches():
+def test_batch_order_is_reproducible_and_split_correctly():
     from dgc_lab.replicas.training_loop import batch_order
 
     one, four = batch_order(100, 5, 8, 1), batch_order(100, 5, 8, 4)
-    assert np.array_equal(one.ravel(), four.ravel()), "the number of replicas does not change what a step sees"
+    assert np.array_equal(one.ravel(), four.ravel()), "a step's examples must not depend on the number of replicas"
     assert np.array_equal(one, batch_order(100, 5, 8, 1, seed=0))
     assert not np.array_equal(one, batch_order(100, 5, 8, 1, seed=1))
     own = batch_order(100, 50, 8, 4, own_slices=True, seed=2)
@@ -389,7 +389,7 @@ def test_order_of_batches():
             batch_order(**{"examples": 100, "steps": 5, "batch": 8, "replicas": 4, **wrong})
 
 
-def test_pictures_say_what_they_show():
+def test_alt_texts_describe_the_figures():
     from dgc_lab.replicas import figures as replica_pictures
     from dgc_lab.replicas.mirrored_variable import AssignmentResult
     from dgc_lab.ui import charts
@@ -407,14 +407,14 @@ def test_pictures_say_what_they_show():
 
 
 @pytest.mark.parametrize("other", [[], [[1.0], [2.0]], [[1.0, 2.0]]])
-def test_a_difference_is_between_arrays_of_the_same_shapes(other):
+def test_largest_difference_rejects_mismatched_shapes(other):
     from dgc_lab.replicas.training_loop import largest_difference
 
     with pytest.raises(ValueError, match=r"one and other must hold arrays of the same shapes, got \[\(1,\)\] and"):
         largest_difference([[1.0]], other)
 
 
-def test_the_difference_of_bytes_does_not_wrap():
+def test_difference_of_unsigned_bytes_does_not_wrap():
     from dgc_lab.replicas.training_loop import largest_difference
 
     assert largest_difference([np.uint8([0])], [np.uint8([1])]) == 1.0

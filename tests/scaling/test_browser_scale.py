@@ -1,4 +1,4 @@
-"""Lesson 6's widget in a real JupyterLab in a real Chromium, in a notebook with that one cell."""
+"""Lesson 6's widget in JupyterLab and Chromium, in a notebook with one cell."""
 
 import re
 
@@ -31,14 +31,14 @@ def message(page, words):
     return line
 
 
-def test_the_widget_appears_with_picture_and_table(page):
+def test_widget_appears_with_figure_and_table(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
     message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
     expect(widget(page).locator("tbody tr")).to_have_count(5)
 
 
-def test_controls_change_picture_message_and_table(page):
+def test_controls_change_figure_message_and_table(page):
     before = widget(page).locator(PICTURE).get_attribute("src")
     control(page, "Model").select_option("ResNet-50")
     message(page, "ResNet-50, 8 workers.*Compute 100 ms: assumed")
@@ -57,24 +57,24 @@ def test_controls_change_picture_message_and_table(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "scale_explorer.png")
 
 
-def test_a_wrong_value_is_said_and_mended(page):
+def test_invalid_values_are_reported_until_corrected(page):
     fill(page, {"Latency, µs a hop": "-3"})
     expect(message(page, "latency must be at least 0 µs, got -3")).to_have_attribute("role", "alert")
     fill(page, {"Latency, µs a hop": "10"})
     expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "explorer")
     change_all_by_keyboard(page, widget(page), "explorer")
 
 
-def test_what_it_shows_is_accessible(page):
+def test_widget_is_accessible(page):
     assert not axe_complaints(page)
 
 
 @pytest.mark.nightly
-def test_restart_and_run_all(page):
+def test_restart_and_run_all_works(page):
     run_all(page, restart=True)
     message(page, "Modelled: mnist_cnn, 8 workers, 1 Gbit/s, ratio 0.001")
     before = widget(page).locator(PICTURE).get_attribute("src")
@@ -82,5 +82,5 @@ def test_restart_and_run_all(page):
     expect(widget(page).locator(PICTURE)).not_to_have_attribute("src", before, timeout=30_000)
 
 
-def test_console_is_silent(page):
+def test_console_shows_no_complaints(page):
     assert page.complaints == []

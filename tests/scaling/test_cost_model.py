@@ -1,4 +1,4 @@
-"""The cost model against messages that were really counted, its break-even, and its fit on rows with known figures."""
+"""The cost model compared with counted messages, its break-even points, and fits to synthetic rows."""
 
 import dataclasses
 import itertools
@@ -26,8 +26,8 @@ from dgc_lab.scaling.network import COLLECTIVES, GBIT, Link
 RESNET = Workload(ELEMENTS["ResNet-50"] - 54_120, compute=0.3, selection=0.05, adding=1e-8, whole=54_120)
 
 
-def passed_one_after_another(messages):
-    """Steps, and the bytes of the busiest port of each step, added up."""
+def steps_and_bytes(messages):
+    """Return the number of steps and the summed bytes of each step's busiest port."""
     steps = {}
     for message in messages:
         ports = steps.setdefault(message.step, {})
@@ -37,19 +37,19 @@ def passed_one_after_another(messages):
 
 
 @pytest.mark.parametrize("workers", range(2, 10))
-def test_hops_and_bytes_are_those_of_messages_that_were_counted(workers):
+def test_hops_and_bytes_match_counted_messages(workers):
     elements = 2520  # divisible by 2 to 10
     _, messages = links.exchange([np.zeros(elements, np.float32)] * workers, "ring")
-    assert COLLECTIVES["ring"](workers, 4 * elements) == passed_one_after_another(messages)
+    assert COLLECTIVES["ring"](workers, 4 * elements) == steps_and_bytes(messages)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_a_worker_alone_waits_for_nobody(name):
+def test_a_single_worker_needs_no_exchange(name):
     assert COLLECTIVES[name](1, 1000) == (0, 0)
 
 
-def test_the_break_even_table_of_8_bytes_an_element():
-    """ratio x workers = 1, and so 25 % at four workers."""
+def test_break_even_with_8_bytes_per_element():
+    """Break-even is at ratio x workers = 1, for example 25 % with four workers."""
     assert bytes_against_dense(4, 0.25) == 1
     for ratio in (0.25, 0.0625, 0.015625, 0.004, 0.001):
         for workers in (2, 4, 8, 64, 256, 1024):
@@ -58,8 +58,8 @@ def test_the_break_even_table_of_8_bytes_an_element():
 
 @pytest.mark.parametrize("entry_bytes", [4, 6, 8])
 @pytest.mark.parametrize("workers", [2, 4, 32, 1024])
-def test_without_latency_and_selection_steps_break_even_where_the_rule_says(workers, entry_bytes):
-    work = Workload(10**9, compute=0.1, entry_bytes=entry_bytes)  # so many that the message's header is nothing
+def test_step_times_break_even_at_the_rule_of_thumb(workers, entry_bytes):
+    work = Workload(10**9, compute=0.1, entry_bytes=entry_bytes)  # large enough that the message header is negligible
     ratio = break_even_ratio(workers, entry_bytes)
     link = Link(GBIT, latency=0)
     assert gain(work, link, workers, 0.98 * ratio, "sparse") > 1
@@ -67,7 +67,7 @@ def test_without_latency_and_selection_steps_break_even_where_the_rule_says(work
     assert gain(work, link, workers, min(1, 1.02 * ratio), "switching") == pytest.approx(1)
 
 
-def test_compression_pays_on_slow_links_and_not_on_fast_ones():
+def test_compression_pays_only_on_slow_links():
     gains = [gain(RESNET, Link(gbit * GBIT, latency=20e-6), 16, 0.001) for gbit in (0.1, 1, 10, 100, 200)]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 10
@@ -84,15 +84,15 @@ def test_compression_pays_on_slow_links_and_not_on_fast_ones():
     assert math.isnan(break_even_bandwidth(few, far, 8, 0.25))
 
 
-def test_an_allgather_grows_with_the_workers_and_a_ring_does_not():
+def test_only_allgather_grows_with_the_workers():
     at = {n: {m: step(RESNET, Link(GBIT, latency=0), n, m, 0.001) for m in ("dense", "sparse")} for n in (2, 512, 1024)}
     assert at[1024]["dense"].passed / at[512]["dense"].passed < 1.01
     entries = 8 * 0.001 * RESNET.elements
     assert at[1024]["sparse"].passed - at[512]["sparse"].passed == pytest.approx(512 * entries, rel=0.01)
-    assert at[1024]["sparse"].handed == at[2]["sparse"].handed, "a worker hands over as much as ever"
+    assert at[1024]["sparse"].handed == at[2]["sparse"].handed, "bytes sent per worker must stay constant"
 
 
-def test_everything_modelled_says_so_and_covers_the_whole_range():
+def test_estimates_are_valid_for_the_whole_range():
     links_ = [Link(gbit * GBIT) for gbit in (0.1, 1, 10, 25, 100, 200)]
     every = itertools.product(links_, [2**i for i in range(11)], METHODS, (0.01, 0.001))
     found = [step(RESNET, link, workers, method, ratio) for link, workers, method, ratio in every]
@@ -103,7 +103,7 @@ def test_everything_modelled_says_so_and_covers_the_whole_range():
     assert {e.speed_up for e in found if e.method == "no exchange"} == {2.0**i for i in range(11)}
 
 
-def test_switching_is_sparse_or_dense():
+def test_switching_uses_sparse_or_dense():
     for ratio in (0.001, 0.01, 0.25, 1.0):
         for workers in (2, 8, 64, 1024):
             link = Link(GBIT)
@@ -119,13 +119,13 @@ def test_switching_is_sparse_or_dense():
 
 
 def exchange_alone(method, link, workers, ratio):
-    """Seconds of the exchange of RESNET: its step, less what it takes where the network is free."""
+    """Return the exchange time of RESNET: its step time minus that with a free network."""
     free = Link(math.inf, latency=0)
     return step(RESNET, link, workers, method, ratio).seconds - step(RESNET, free, workers, method, ratio).seconds
 
 
 @pytest.mark.parametrize("by_tensor", [False, True])
-def test_without_overlap_nothing_hides_and_with_it_no_step_is_shorter_than_computing_or_the_exchange(by_tensor):
+def test_overlap_shortens_steps_within_bounds(by_tensor):
     at = {share: dataclasses.replace(RESNET, overlap=share, by_tensor=by_tensor) for share in (0, 0.5, 1)}
     for method, workers, gbit in itertools.product(METHODS, (1, 2, 32, 1024), (0.01, 1, 100, 1e6)):
         link = Link(gbit * GBIT)
@@ -135,9 +135,9 @@ def test_without_overlap_nothing_hides_and_with_it_no_step_is_shorter_than_compu
         assert seconds[-1] >= max(RESNET.compute, exchange_alone(method, link, workers, 0.001))
 
 
-def test_a_dense_exchange_hides_behind_the_backward_pass_and_not_behind_the_forward_pass():
+def test_dense_exchange_overlaps_only_the_backward_pass():
     whole = dataclasses.replace(RESNET, overlap=1)
-    assert whole.hides == pytest.approx(0.2), "two thirds of computing"
+    assert whole.hides == pytest.approx(0.2), "two thirds of the compute time"
     short, long = Link(100 * GBIT), Link(GBIT)
     assert exchange_alone("dense", short, 32, 1) < 0.2 < exchange_alone("dense", long, 32, 1)
     assert step(whole, short, 32, "dense").seconds == pytest.approx(RESNET.compute)
@@ -145,8 +145,8 @@ def test_a_dense_exchange_hides_behind_the_backward_pass_and_not_behind_the_forw
 
 
 @pytest.mark.parametrize("method", ["sparse", "switching"])
-@pytest.mark.parametrize("workers", [8, 1024])  # by allgather, and by allreduce with zeros between
-def test_compressing_at_the_end_hides_nothing_and_tensor_by_tensor_never_the_selection(method, workers):
+@pytest.mark.parametrize("workers", [8, 1024])  # by allgather, and by dense allreduce
+def test_compressed_exchange_overlaps_only_tensor_by_tensor(method, workers):
     at_the_end = dataclasses.replace(RESNET, overlap=1)
     by_tensor = dataclasses.replace(at_the_end, by_tensor=True)
     link = Link(10 * GBIT)
@@ -160,7 +160,7 @@ def test_compressing_at_the_end_hides_nothing_and_tensor_by_tensor_never_the_sel
 @pytest.mark.parametrize("by_tensor", [False, True])
 @pytest.mark.parametrize("selection", [0.0, 1e-3, 0.05])
 @pytest.mark.parametrize("latency", [0, 20e-6])
-def test_at_the_break_even_bandwidth_both_steps_take_as_long(overlap, by_tensor, selection, latency):
+def test_step_times_are_equal_at_break_even_bandwidth(overlap, by_tensor, selection, latency):
     work = dataclasses.replace(RESNET, overlap=overlap, by_tensor=by_tensor, selection=selection)
     link = Link(GBIT, latency, efficiency=0.9, per_byte=1e-10)
     turn = break_even_bandwidth(work, link, 16, 0.001)
@@ -181,11 +181,11 @@ def test_overlap_moves_the_break_even_to_slower_links():
     assert len(set(turns)) == 3
 
 
-def test_the_hop_of_the_rule_is_the_default_link():
+def test_bytes_of_a_hop_match_the_default_link():
     assert pytest.approx(GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
 
 
-def test_elements_of_the_labs_own_network():
+def test_mnist_cnn_has_the_listed_number_of_elements():
     from dgc_lab.workloads.models import mnist_cnn
 
     assert mnist_cnn().count_params() == ELEMENTS["mnist_cnn"]
@@ -195,7 +195,7 @@ def test_elements_of_the_labs_own_network():
 
 
 def rows_of(true, bandwidths=(1.25e6, 1.25e7, 1.25e8, math.inf), noise=0.0):
-    """Exchanges as a link with these figures would have them, each off by a random factor."""
+    """Generate exchanges over a link with these parameters, with multiplicative noise."""
     rng, rows = np.random.default_rng(0), []
     for bandwidth in bandwidths:
         link = dataclasses.replace(true, bandwidth=bandwidth)
@@ -206,7 +206,7 @@ def rows_of(true, bandwidths=(1.25e6, 1.25e7, 1.25e8, math.inf), noise=0.0):
 
 
 def largest_error(found, rows):
-    """Of the modelled steps, without its sign, as a share of the step."""
+    """Return the largest absolute error of the modelled steps, relative to the step."""
     links_ = [dataclasses.replace(found, bandwidth=row.bandwidth) for row in rows]
     modelled = [link.seconds(*row.hops_and_bytes) for link, row in zip(links_, rows, strict=True)]
     return max(abs(seconds - row.seconds) / row.step for seconds, row in zip(modelled, rows, strict=True))
@@ -220,7 +220,7 @@ def largest_error(found, rows):
         Link(1, latency=1e-3, efficiency=1.0, per_byte=0),
     ],
 )
-def test_a_fit_finds_the_figures_and_predicts_what_was_left_out(true):
+def test_fit_recovers_parameters_and_predicts_held_out_rows(true):
     rows = rows_of(true)
     found, left_out = fit(rows[:11]), rows[11:]
     assert (found.latency, found.efficiency, found.per_byte) == pytest.approx(
@@ -230,14 +230,14 @@ def test_a_fit_finds_the_figures_and_predicts_what_was_left_out(true):
     assert largest_error(found, left_out) < 1e-6
 
 
-def test_the_error_grows_with_the_noise():
+def test_fit_error_grows_with_the_noise():
     true = Link(1, latency=2e-4, efficiency=0.9, per_byte=2e-9)
     small, large = (rows_of(true, noise=noise) for noise in (0.01, 0.2))
     assert len(small[1::2]) == 8
     assert 0.001 < largest_error(fit(small[::2]), small[1::2]) < 0.1 < largest_error(fit(large[::2]), large[1::2])
 
 
-def test_no_figure_is_negative_where_the_measurements_pull_it_there():
+def test_fitted_parameters_are_never_negative():
     rows = [Measured("ring", 2, size, 1e6, seconds) for size, seconds in ((1e3, 1e-5), (1e6, 2.0), (2e6, 4.1))]
     found = fit(rows)
     assert found.latency == 0
@@ -260,11 +260,11 @@ def test_no_figure_is_negative_where_the_measurements_pull_it_there():
         (lambda: fit(rows_of(Link(1))[:1]), r"rows must contain at least 2 exchanges, got 1"),
     ],
 )
-def test_bad_arguments_are_named(call, message):
+def test_invalid_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_the_model_starts_no_tensorflow():
+def test_import_does_not_load_tensorflow():
     code = "import sys, dgc_lab.scaling.calibration; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

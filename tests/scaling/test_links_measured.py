@@ -1,4 +1,4 @@
-"""The measured steps over slow links, the cost model fitted to them, and the two hosts on which they are made again."""
+"""Measured steps over slow links, the cost model fitted to them, and the emulated pair of hosts."""
 
 import dataclasses
 import os
@@ -16,13 +16,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from bench_link import PLAIN, SHORT, commands, environments, meet, train
 from two_hosts import HostFailed, TwoHosts, why_not
 
-STATED_ERROR = 0.25  # of a step over a link that the model was not fitted on
+STATED_ERROR = 0.25  # of a step over a held-out link
 
 
 # The shipped rows ---------------------------------------------------------------------------------------------------
 
 
-def test_every_link_has_every_way_once():
+def test_every_link_has_each_configuration_once():
     rows = link_rows()
     keys = [(row["link"], row["method"], row["ratio"], row["values"], row["indices"]) for row in rows]
     assert len(set(keys)) == len(keys)
@@ -31,23 +31,23 @@ def test_every_link_has_every_way_once():
     assert len({frozenset(every) for every in ways.values()}) == 1
 
 
-def test_the_link_carries_what_was_handed_over_and_little_more():
+def test_wire_bytes_barely_exceed_the_bytes_sent():
     for row in link_rows():
         if row["collective"] is None:
             assert row["handed_bytes"] == 0
-            assert row["wire_bytes"] < 20_000, "Horovod's ranks ask each other for work all the time"
+            assert row["wire_bytes"] < 20_000, "Horovod's coordination traffic only"
         else:
             assert row["handed_bytes"] <= row["wire_bytes"] <= 1.1 * row["handed_bytes"] + 20_000
 
 
-def test_a_step_takes_at_least_as_long_as_its_bytes_take_to_pass():
+def test_steps_take_at_least_the_transfer_time():
     limited = [row for row in link_rows() if row["bandwidth"] and row["collective"]]
     assert limited
     for row in limited:
         assert row["ms"] / 1000 > 0.95 * row["wire_bytes"] / row["bandwidth"]
 
 
-def test_the_table_has_a_line_for_each_row_and_dense_is_as_fast_as_itself():
+def test_table_has_every_row_and_dense_is_the_baseline():
     table = measured_links()
     assert len(table) == len(link_rows())
     dense = table[table["method"] == "dense"]
@@ -56,7 +56,7 @@ def test_the_table_has_a_line_for_each_row_and_dense_is_as_fast_as_itself():
 
 
 def errors_on_unseen_links():
-    """(modelled - measured) / measured of the whole step, when the model was fitted on the other links alone."""
+    """Return (modelled - measured) / measured of each step, with the model fitted on the other links only."""
     errors = []
     for link, every in exchanges(link_rows()).items():
         found = fit_links(left_out=link)
@@ -66,15 +66,15 @@ def errors_on_unseen_links():
     return errors
 
 
-def test_the_model_predicts_links_that_it_has_not_seen():
+def test_model_predicts_held_out_links():
     assert len(errors_on_unseen_links()) == sum(map(len, exchanges(link_rows()).values()))
     assert 0 < max(map(abs, errors_on_unseen_links())) < STATED_ERROR
     assert 0.8 < fit_links().efficiency <= 1.05
 
 
-def test_whether_sending_less_pays_is_what_the_table_says():
-    """For every link and way whose step differs from the dense one by more than the model is off."""
-    found, rows, told = fit_links(), link_rows(), 0
+def test_model_predicts_whether_compression_pays():
+    """Checks every step that differs from the dense one by more than the model's error."""
+    found, rows, checked = fit_links(), link_rows(), 0
     largest_error = max(map(abs, errors_on_unseen_links()))
     for link in {row["link"] for row in rows}:
         here = [row for row in rows if row["link"] == link]
@@ -90,9 +90,9 @@ def test_whether_sending_less_pays_is_what_the_table_says():
         for row in here:
             gain = dense["ms"] / row["ms"]
             if row["collective"] == "allgather" and abs(gain - 1) > largest_error:
-                told += 1
+                checked += 1
                 assert (modelled(dense) / modelled(row) > 1) == (gain > 1), row
-    assert told >= 18, "all ways over all limited links"
+    assert checked >= 18, "too few steps were checked"
 
 
 # Two hosts ----------------------------------------------------------------------------------------------------------
@@ -100,26 +100,26 @@ def test_whether_sending_less_pays_is_what_the_table_says():
 
 @pytest.fixture(scope="module")
 def namespaces():
-    """The test is left out where this machine allows no second network."""
+    """Skip the test if this machine cannot create network namespaces."""
     reason = why_not()
     if reason:
         pytest.skip(f"no two hosts here: {reason}")
 
 
 def networks(mark=""):
-    """The networks that some process is in; only of processes with this in their environment, if it is given."""
+    """Return the network namespaces of all processes whose environment contains `mark`."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (process / "environ").read_bytes():
                 found.add(os.readlink(process / "ns" / "net"))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has exited
     return found
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, HostFailed])
-def test_nothing_is_left_of_two_hosts(namespaces, ending, tmp_path):
+def test_two_hosts_leave_no_processes_or_networks(namespaces, ending, tmp_path):
     mark = {"WHOSE": str(tmp_path)}
     hosts, own = TwoHosts([["cat"]] * 2, [mark] * 2), set()
     with pytest.raises(ending):
@@ -134,7 +134,7 @@ def work_until(ending, hosts, own):
         own |= {os.readlink(f"/proc/{program.pid}/ns/net") for program in hosts.programs}
         assert len(own) == 2
         assert hosts.ask({"a": 1}, {"b": [2]}) == [{"a": 1}, {"b": [2]}]
-        assert own <= networks(hosts.environments[0]["WHOSE"])  # a program has no environment just before it begins
+        assert own <= networks(hosts.environments[0]["WHOSE"])  # the environment is empty until exec
         hosts.limit(1e6)
         assert "rate 1Mbit" in hosts.inside(1, "tc", "qdisc")
         hosts.limit(None)
@@ -145,7 +145,7 @@ def work_until(ending, hosts, own):
         hosts.ask({}, {})
 
 
-def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces, tmp_path):
+def test_failed_start_is_reported_and_leaves_nothing(namespaces, tmp_path):
     mark = {"WHOSE": str(tmp_path)}
     hosts = TwoHosts([["no such program"], ["cat"]], [mark] * 2)
     with pytest.raises(HostFailed, match=r"host0 ended with 127"), hosts:
@@ -154,9 +154,9 @@ def test_a_program_that_does_not_start_is_told_and_leaves_nothing(namespaces, tm
 
 
 @pytest.mark.nightly
-@pytest.mark.alone  # a step that takes longer has more of Horovod's asking for news in its bytes
-def test_two_real_ranks_over_a_slow_link(namespaces, horovod):
-    """Bytes by the link's own counter, and a limit that really limits."""
+@pytest.mark.alone  # longer steps include more of Horovod's coordination traffic
+def test_two_ranks_train_over_a_slow_link(namespaces, horovod):
+    """Compares the link's byte counter and checks that the bandwidth limit takes effect."""
     bits, ways = 20e6, {"dense": ("dense", 1.0, PLAIN), "DGC": ("DGC", 0.01, SHORT)}
     with TwoHosts(commands(), environments()) as hosts:
         meet(hosts, "digits", 16)

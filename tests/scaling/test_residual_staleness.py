@@ -1,4 +1,4 @@
-"""Ages of residual elements, against schedules worked out by hand, and the table of runs that uses them."""
+"""Ages of residual elements, compared with hand-computed schedules, and the table of runs with ages."""
 
 import json
 
@@ -16,7 +16,7 @@ from dgc_lab.training import RowEnded, RowStarted, read_rows
 from dgc_lab.training.events import Step
 
 ONE_IN_FOUR = {"ratio": 0.25, "momentum": 0.0, "dense_below": 0, "dense_vectors": False, "rule": "exact"}
-# Gradients of four elements, step by step; one of them is sent in each. Worked out by hand:
+# Gradients of four elements; each step sends one of them. Computed by hand:
 #   step 1: residual 4 1 0 2, sends element 0 at age 0; waiting 1 and 3 (element 2 is empty)
 #   step 2: residual 1 2 0 4, sends element 3 at age 1; waiting 0 and 1
 #   step 3: residual 2 3 9 0, sends element 2 at age 0; waiting 0 and 1
@@ -38,7 +38,7 @@ def ages(compressor, worker=0):
 
 
 @pytest.mark.parametrize("native_on", [True, False])
-def test_ages_follow_a_schedule_worked_out_by_hand(native_on, monkeypatch):
+def test_ages_match_a_hand_computed_schedule(native_on, monkeypatch):
     monkeypatch.setattr(native, "enabled", native_on)
     worker = with_counted_ages(OneWorker())
     for gradient, age in zip(SCHEDULE, SENT_AT, strict=True):
@@ -50,7 +50,7 @@ def test_ages_follow_a_schedule_worked_out_by_hand(native_on, monkeypatch):
 
 
 @pytest.mark.parametrize("ratio", [0.25, "tensor"])
-def test_each_worker_has_its_own_ages_with_either_collective(ratio):
+def test_workers_have_separate_ages_with_both_collectives(ratio):
     """With four workers at 25 % the compressor switches to allreduce; the ages are the same."""
     found, ratio = {}, tf.constant(0.25, tf.float64) if ratio == "tensor" else ratio
     for switches in (True, False):
@@ -120,7 +120,7 @@ def test_reset_clears_the_ages():
     assert not waiting_ages(worker).any()
 
 
-def test_counting_ages_does_not_change_the_training(digits):
+def test_tracking_ages_does_not_change_training(digits):
     from dgc_lab.training.distributed_trainer import DistributedTrainer
 
     settings = Run(2, 0.01, "by workers").settings(steps=4, learning_rate=0.05)
@@ -147,7 +147,7 @@ def test_ages_do_not_change_the_weights_with_any_momentum(switches):
         np.testing.assert_array_equal(one, other)
 
 
-def test_higher_ages_count_as_the_longest():
+def test_ages_are_capped_at_the_longest():
     worker = with_counted_ages(OneWorker(), longest=2)
     for gradient in SCHEDULE:
         worker([[tf.constant(gradient)]])
@@ -156,7 +156,7 @@ def test_higher_ages_count_as_the_longest():
     assert waiting_ages(worker).tolist() == [0, 0, 1]
 
 
-def test_mean_median_and_classes_of_counts():
+def test_mean_median_and_classes_of_ages():
     counts = np.arange(100)
     classes = by_doubling(counts)
     assert sum(number for _, _, number in classes) == counts.sum()
@@ -187,7 +187,7 @@ def test_mean_median_and_classes_of_counts():
         (lambda: clipping_of({"clip_norm": 3.0, "workers": 2}), r"clip_norm must be None, 1 .*got 3.0"),
     ],
 )
-def test_bad_arguments_are_named(call, message):
+def test_invalid_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -195,10 +195,10 @@ def test_bad_arguments_are_named(call, message):
 # The runs -----------------------------------------------------------------------------------------------------------
 
 
-def test_clipping_is_by_workers_or_the_same_for_all():
+def test_clip_norm_follows_the_clipping_rule():
     norms = {clipping: Run(16, 0.01, clipping).settings(1, 0.05).clip_norm for clipping in ("none", "by workers")}
     assert norms == {"none": None, "by workers": 1.0}
-    assert Run(16, 0.01, "the same").settings(1, 0.05).clip_norm == 0.25, "times the root of 16 it is 1 again"
+    assert Run(16, 0.01, "the same").settings(1, 0.05).clip_norm == 0.25, "times the square root of 16 gives 1"
     for clipping in ("none", "by workers", "the same"):
         assert (
             clipping_of({"clip_norm": Run(16, 0.01, clipping).settings(1, 0.05).clip_norm, "workers": 16}) == clipping
@@ -231,13 +231,13 @@ def test_rows_are_saved_resumed_and_shown_in_a_table(tmp_path):
         assert row["model"] == "digits_cnn"
 
 
-def test_number_of_workers_does_not_matter_at_ratio_1():
+def test_number_of_workers_has_no_effect_at_ratio_1():
     rows = [e.row for e in train_runs([Run(1, 1.0), Run(2, 1.0)], steps=10) if isinstance(e, RowEnded)]
     assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-3)
     assert rows[0]["accuracy"] == pytest.approx(rows[1]["accuracy"], abs=0.01)
 
 
-def test_gradients_of_rows_are_compressed_as_one_dense_tensor():
+def test_indexed_slices_are_compressed_as_a_dense_tensor():
     table = tf.Variable(tf.zeros([1000, 4]))
     worker = with_counted_ages(OneWorker(), variables=[table], ratio=0.001)
     rows = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([3, 5]), tf.constant([1000, 4]))

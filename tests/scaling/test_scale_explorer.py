@@ -1,4 +1,4 @@
-"""Lesson 6's widget, driven through its controls: what it shows is what the cost model says, and who measured what."""
+"""Lesson 6's widget, driven through its controls, matches the cost model and names its data sources."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from widgets import picture_of, set_and_wait
 HERE = StepTimes(0.05, 0.01, 1e-8, "measured here", "measured here")
 FIT = Link(math.inf, latency=200e-6, efficiency=0.9, per_byte=1e-9)
 ROW = {"link": "1 Gbit/s", "bandwidth": GBIT, "ratio": 1.0, "values": "float32", "indices": "int32"}
-LINK_ROWS = [  # as results/link.jsonl has them
+LINK_ROWS = [  # in the format of results/link.jsonl
     {**ROW, "method": "no exchange", "ms": 50.0, "handed_bytes": 0, "wire_bytes": 7000},
     {**ROW, "method": "dense", "ms": 150.0, "handed_bytes": 13e6, "wire_bytes": 13.1e6},
     {**ROW, "method": "masking", "ratio": 0.001, "ms": 55.0, "handed_bytes": 26e3, "wire_bytes": 35e3},
@@ -42,7 +42,7 @@ def explorer():
 
 
 @pytest.fixture(autouse=True)
-def as_at_first(explorer):
+def restore_values(explorer):
     values = explorer.values()
     yield
     explorer.controls["model"].value = values["model"]
@@ -50,7 +50,7 @@ def as_at_first(explorer):
 
 
 def shown(explorer):
-    """The table in the widget's HTML: by (method, source), the row's columns as numbers."""
+    """Parse the widget's HTML table: {(method, source): {column: number}}."""
     names, *rows = re.findall(r"<tr.*?>(.*?)</tr>", explorer.table.value, re.DOTALL)
     names = re.findall(r"<th>(.*?)</th>", names)
     cells = [dict(zip(names, re.findall(r"<td>(.*?)</td>", row), strict=True)) for row in rows]
@@ -60,12 +60,12 @@ def shown(explorer):
     }
 
 
-def test_import_starts_no_tensorflow():
+def test_import_does_not_load_tensorflow():
     code = "import sys, dgc_lab.scaling.widget, dgc_lab.scaling.timing; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 
-def test_the_table_is_what_the_cost_model_says(explorer):
+def test_table_matches_the_cost_model(explorer):
     set_and_wait(
         explorer,
         **{"model": "ResNet-50", "workers": 64, "bandwidth": 10 * GBIT, "latency": 20, "ratio": 0.004},
@@ -93,7 +93,7 @@ def test_the_table_is_what_the_cost_model_says(explorer):
 
 
 @pytest.mark.nightly
-def test_every_control_moves_the_picture(explorer):
+def test_every_control_changes_the_figure(explorer):
     moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "as fitted here", "ratio": 0.01}
     moves |= {"overlap": 1.0, "compressing": "tensor by tensor"}
     moves |= {"values": "float16", "indices": "run_lengths", "compute": 500, "selection": 100, "model": "BERT-base"}
@@ -106,11 +106,11 @@ def test_every_control_moves_the_picture(explorer):
 
 
 def image(explorer):
-    """The picture at one size: the legend under it may have another row."""
+    """Return the figure at a fixed size: its legend may have an extra row."""
     return np.asarray(Image.fromarray(picture_of(explorer)).resize((900, 315)))
 
 
-def test_the_ends_cost_what_was_fitted(explorer):
+def test_fitted_endpoint_costs_are_applied(explorer):
     set_and_wait(explorer, bandwidth=200 * GBIT)
     free = shown(explorer)["dense", "modelled"]["ms a step"]
     set_and_wait(explorer, ends="as fitted here")
@@ -121,8 +121,8 @@ def test_the_ends_cost_what_was_fitted(explorer):
 
 
 @pytest.mark.nightly
-def test_overlap_hides_the_dense_exchange_and_the_compressed_one_only_tensor_by_tensor(explorer):
-    """Against a model that overlaps nothing: the widget's table, its words, and what is drawn."""
+def test_overlap_applies_to_dense_and_per_tensor_exchanges(explorer):
+    """Compares table, message, and figure with a model without overlap."""
     set_and_wait(explorer, model="ResNet-50", bandwidth=10 * GBIT, ratio=0.01)
     shown_all, before = shown(explorer), image(explorer)
     assert "The backward pass hides up to 0 ms of an exchange." in explorer.message.value
@@ -143,7 +143,7 @@ def test_overlap_hides_the_dense_exchange_and_the_compressed_one_only_tensor_by_
 
 
 @pytest.mark.nightly
-def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
+def test_measured_steps_are_marked_at_their_settings(explorer):
     assert ("dense", "measured") in shown(explorer)
     assert "no exchange, measured: speed-up 2 with 2; " in explorer.picture.alt
     assert "dense, measured: speed-up 0.667 with 2; sparse, measured: speed-up 1.67 with 2" in explorer.picture.alt
@@ -160,7 +160,7 @@ def test_what_was_timed_is_a_mark_at_its_own_bandwidth_and_ratio(explorer):
     assert set(explorer.frame["source"]) == {"modelled"}
 
 
-def test_it_says_where_each_time_comes_from(explorer):
+def test_message_names_the_source_of_each_time(explorer):
     assert "Compute 50 ms: measured here. Selection 10 ms: measured here." in explorer.message.value
     set_and_wait(explorer, selection=2)
     assert "Selection 2 ms: set by you." in explorer.message.value
@@ -184,7 +184,7 @@ def test_it_says_where_each_time_comes_from(explorer):
         ("latency", math.inf, "latency must be at least 0 µs, got inf"),
     ],
 )
-def test_wrong_values_are_said_and_the_old_picture_stays(explorer, name, value, message):
+def test_invalid_values_are_reported_and_keep_the_figure(explorer, name, value, message):
     before = explorer.image.value
     set_and_wait(explorer, **{name: value})
     assert 'role="alert"' in explorer.message.value
@@ -203,12 +203,12 @@ def test_wrong_values_are_said_and_the_old_picture_stays(explorer, name, value, 
         ({"speed": 1}, r"settings must be among model, workers, .*, got 'speed'"),
     ],
 )
-def test_first_values_that_cannot_be_are_refused(settings, message):
+def test_invalid_initial_values_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         ScaleExplorer(HERE, **settings)
 
 
-def test_quick_moves_end_with_the_last_one_and_few_drawings(explorer):
+def test_rapid_changes_draw_rarely_and_end_up_to_date(explorer):
     drawn = []
     explorer.image.observe(lambda _: drawn.append(time.monotonic()), "value")
     for turn in range(33):
@@ -226,10 +226,10 @@ def test_every_control_has_a_label(explorer):
     assert len(set(labels)) == len(labels)
 
 
-# What is behind it --------------------------------------------------------------------------------------------------
+# Underlying modules ---------------------------------------------------------------------------------------------------
 
 
-def test_shapes_have_as_many_elements_as_the_networks():
+def test_shapes_have_the_listed_number_of_elements():
     for model, shapes in named_shapes.SHAPES.items():
         assert sum(math.prod(shape) for shape in shapes()) == ELEMENTS[model]
     from dgc_lab.workloads.models import mnist_cnn
@@ -247,7 +247,7 @@ def test_times_are_measured_here_scaled_or_assumed():
     bert = times_of("BERT-base", here)
     assert bert.selection == pytest.approx(here.selection * 109_482_240 / 3_274_634)
     assert (bert.compute_is, bert.selection_is) == ("assumed", "scaled from mnist_cnn measured here")
-    assert workload("mnist_cnn", here).whole == 800 + 32 + 64 + 1024 + 10, "the first kernel is short"
+    assert workload("mnist_cnn", here).whole == 800 + 32 + 64 + 1024 + 10, "the first kernel is small"
 
 
 @pytest.mark.parametrize(
@@ -266,12 +266,12 @@ def test_times_are_measured_here_scaled_or_assumed():
         (lambda: scale_pictures.lines_and_marks(pd.DataFrame(), "x", "y"), r"frame must hold at least one row"),
     ],
 )
-def test_bad_arguments_are_named(call, message):
+def test_invalid_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_pictures_say_the_numbers_of_their_rows():
+def test_alt_texts_state_the_numbers_of_the_rows():
     rows = [
         {
             **{"workers": workers, "ratio": 0.01, "mean age": 7.25},
@@ -293,8 +293,8 @@ def test_pictures_say_the_numbers_of_their_rows():
         scale_pictures.lines_and_marks(points.assign(source="guessed"), "x", "y")
 
 
-def test_measured_and_modelled_steps_stand_side_by_side():
-    """Three links that follow the model exactly: what is fitted to two of them predicts the third."""
+def test_fit_on_two_links_predicts_the_third():
+    """The synthetic steps over three links follow the model exactly."""
     rows = []
     for gbit in (0.01, 0.1, 1):
         for method, collective, handed, selection in (

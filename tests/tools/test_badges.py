@@ -1,4 +1,4 @@
-"""The address of a copy goes into all badges and setup cells, again and again, and nowhere else."""
+"""Stamping writes a copy's address to all badges and setup cells, repeatably, and nowhere else."""
 
 import json
 import re
@@ -18,7 +18,7 @@ BESIDE = ("README.md", "index.md", "dgc_lab/install/horovod_wheels.json")
 
 @pytest.fixture
 def copy(tmp_path):
-    """The lessons and what else is stamped, in a repository of their own."""
+    """A repository with the lessons and the other stamped files."""
     for file in BESIDE:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
@@ -33,7 +33,7 @@ def texts(copy):
     return {file: file.read_text() for file in files if file.is_file()}
 
 
-def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
+def test_stamping_updates_all_files_and_is_reversible(copy):
     before = texts(copy)
     assert set(stamp_all(copy, "ada/gradients", "term/2027")) == {
         f for f, text in before.items() if "mybinder.org" in text or "/releases/download/" in text
@@ -51,14 +51,14 @@ def test_all_lessons_and_the_readme_are_stamped_and_stamped_anew(copy):
     assert texts(copy) == before
 
 
-def test_setup_cells_install_a_release_and_no_branch_that_moves(copy):
+def test_setup_cells_install_a_pinned_release(copy):
     stamp_all(copy, "ada/gradients")
     for file in (copy / "notebooks").rglob("*.ipynb"):
         installs = re.findall(r"git\+https://[^\s\"\\]+", file.read_text())
         assert set(installs) == {f"git+https://github.com/ada/gradients@v{dgc_lab.__version__}"}, file
 
 
-def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):
+def test_address_defaults_to_the_git_remote(copy, capsys, monkeypatch):
     with pytest.raises(LabError, match=r"origin is none, .* --repo OWNER/NAME"):
         stamp_all(copy)
     for address in ["https://github.com/ada/lab.git", "git@github.com:ada/lab.git", "https://github.com/ada/lab"]:
@@ -74,12 +74,12 @@ def test_the_remote_says_which_copy_it_is(copy, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("repo", "ref"), [("ada", "main"), ("ada/lab/x", "main"), ("a b/c", "main"), ("ada/lab", "a b")]
 )
-def test_wrong_names_are_refused(repo, ref):
+def test_invalid_repository_names_are_rejected(repo, ref):
     with pytest.raises(ValueError, match="must be"):
         stamp("", repo, ref)
 
 
-def test_a_folder_without_lessons_is_refused(tmp_path, capsys, monkeypatch):
+def test_folder_without_lessons_is_rejected(tmp_path, capsys, monkeypatch):
     with pytest.raises(LabError, match="holds no lessons"):
         stamp_all(tmp_path, "ada/lab")
     monkeypatch.chdir(tmp_path)
@@ -87,6 +87,6 @@ def test_a_folder_without_lessons_is_refused(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_other_addresses_stay(copy):
+def test_other_addresses_are_unchanged(copy):
     text = "https://github.com/horovod/horovod https://arxiv.org/abs/1712.01887 https://mybinder.org/badge_logo.svg"
     assert stamp(text, "ada/lab") == text

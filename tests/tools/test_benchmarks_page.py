@@ -1,4 +1,4 @@
-"""benchmarks/README.md shows what the benchmarks kept, and each of them says how to repeat it."""
+"""benchmarks/README.md shows the stored results, and every benchmark documents its command."""
 
 import ast
 import importlib.util
@@ -24,19 +24,19 @@ def maker():
     return module
 
 
-def test_the_page_is_made_from_the_results(maker):
+def test_page_matches_the_results(maker):
     assert (BENCHMARKS / "README.md").read_text() == maker.page(), "run python benchmarks/write_page.py"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_benchmark_says_its_command_and_has_run(script):
+def test_every_benchmark_has_a_command_and_results(script):
     paragraphs = ast.get_docstring(ast.parse(script.read_text())).split("\n\n")
     assert len([text for text in paragraphs if text.endswith(f"python benchmarks/{script.name}")]) == 1
     assert (BENCHMARKS / "results" / f"{script.stem.removeprefix('bench_')}.json").exists()
 
 
 @pytest.mark.nightly
-def test_the_one_for_gpus_measures_two_devices_and_says_where_there_is_no_gpu(monkeypatch):
+def test_gpu_benchmark_compares_devices_or_needs_a_gpu(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     bench_gpu = importlib.import_module("bench_gpu")
     monkeypatch.setattr(bench_gpu, "SWEEP_STEPS", 2)
@@ -50,13 +50,13 @@ def test_the_one_for_gpus_measures_two_devices_and_says_where_there_is_no_gpu(mo
             bench_gpu.main()
 
 
-def test_figures_and_tables(maker):
+def test_numbers_and_tables_are_formatted(maker):
     shown = [maker.number(value) for value in (0.123456, 1234567, 12.0, None, float("nan"), "dense", True)]
     assert shown == ["0.1235", "1,234,567", "12", "", "", "dense", "yes"]
     assert maker.table([{"a": 1}, {"b": 2.5}]) == "| a | b |\n| --- | --- |\n| 1 |  |\n|  | 2.5 |"
 
 
-def test_the_readme_says_how_much_memory_each_lesson_takes():
+def test_readme_states_the_memory_use_of_each_lesson():
     readme = (ROOT / "README.md").read_text()
     rows = json.loads((BENCHMARKS / "results" / "memory.json").read_text())["rows"]
     assert [row["lesson"] for row in rows] == sorted(file.stem for file in (ROOT / "notebooks").glob("[0-9]*.ipynb"))

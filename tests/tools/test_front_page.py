@@ -1,4 +1,4 @@
-"""The README is one page, and its pictures and figures are those of the code."""
+"""The README fits on one page, and its figure and numbers match the code."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,14 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_is_one_page():
+def test_readme_is_short():
     assert len(README.splitlines()) < 130
 
 
-def test_the_picture_of_the_tables_is_told_in_words():
+def test_figure_has_the_generated_alt_text():
     assert f"![{picture().alt}](docs/published.png)" in README
 
 
-def test_it_counts_the_schemes():
-    others = set(SCHEMES) - {"dgc", "dense"}  # dense sends whole gradients
+def test_readme_counts_the_schemes():
+    others = set(SCHEMES) - {"dgc", "dense"}  # dense does not compress
     assert re.search(r"beside (\d+) other compressors", README)[1] == str(len(others))

@@ -1,4 +1,4 @@
-"""``tools/make_table.py`` reproduces the tables of the lessons, and continues from the stored rows."""
+"""``tools/make_table.py`` reproduces the lessons' tables and resumes from stored rows."""
 
 import re
 import shutil
@@ -25,17 +25,17 @@ def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, caps
     assert "0.4099" in printed
 
 
-def test_the_table_command_makes_the_stored_rows(tmp_path, capsys):
-    """It goes on with them, so that it adds none while its settings are those that they were made with."""
+def test_table_command_reproduces_the_stored_rows(tmp_path, capsys):
+    """It resumes from the rows, so it adds none as long as the settings match."""
     stored, out = results_file("schemes.jsonl"), tmp_path / "rows.jsonl"
     shutil.copy(stored, out)
     assert main(["schemes", "--out", str(out)]) == 0
     assert out.read_bytes() == stored.read_bytes()
-    told = re.findall(r"^ *(\S+) +[\d.]+ +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(told) == sorted(SCHEMES["digits"])
+    printed = re.findall(r"^ *(\S+) +[\d.]+ +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(printed) == sorted(SCHEMES["digits"])
 
 
-def test_the_table_command(tmp_path, capsys):
+def test_workers_table_is_printed(tmp_path, capsys):
     command = ["workers", "--steps", "2"]
     assert main([*command, "--numbers", "1,2", "--ratios", "0.1", "--out", str(tmp_path / "rows.jsonl")]) == 0
     lines = re.findall(r"^ +([12]) .*(none|by workers)", capsys.readouterr().out, re.MULTILINE)
@@ -52,12 +52,12 @@ def test_the_table_command(tmp_path, capsys):
         (["--data", "x"], "--data is for MNIST; the workers table has digits, got 'x'"),
     ],
 )
-def test_wrong_options_of_the_table_command_are_named(options, message, capsys):
+def test_invalid_options_are_reported(options, message, capsys):
     assert main(["workers", *options]) == 1
     assert f"error: {message}" in capsys.readouterr().err
 
 
-def test_an_option_of_three_tables_names_them_all(capsys):
+def test_option_errors_list_all_supported_tables(capsys):
     assert main(["schemes", "--steps", "5"]) == 1
     assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
 
@@ -70,6 +70,6 @@ def test_an_option_of_three_tables_names_them_all(capsys):
         (["two-node", "--method", "both"], "masking, masking_per_tensor, dgc, got 'both'"),
     ],
 )
-def test_wrong_values_are_named_before_any_training(options, message, capsys):
+def test_invalid_values_are_reported_before_training(options, message, capsys):
     assert main(options) == 1
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A release says one version everywhere, is made from a clean tree, and nothing in CI moves under it."""
+"""Releases have one version everywhere, come from a clean tree, and use pinned CI actions."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-    """The files that name the version, committed in a repository of their own."""
+    """A repository with the files that name the version, all committed."""
     for file in release.NAMED:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text((ROOT / file).read_text())
@@ -30,7 +30,7 @@ def git(folder, *words):
     subprocess.run(["git", "-C", folder, *words], check=True)
 
 
-def test_this_version_can_be_released_once(copy):
+def test_each_version_is_released_only_once(copy):
     assert release.problems() == []
     git(copy, "tag", f"v{dgc_lab.__version__}")
     assert release.problems() == [
@@ -38,24 +38,24 @@ def test_this_version_can_be_released_once(copy):
     ]
 
 
-def test_what_is_not_committed_is_named(copy):
+def test_uncommitted_files_block_a_release(copy):
     (copy / "more.txt").touch()
     assert release.problems() == ["not committed: ?? more.txt"]
 
 
-def test_another_version_is_found_everywhere(copy, monkeypatch):
+def test_version_mismatches_are_reported_for_each_file(copy, monkeypatch):
     monkeypatch.setattr(dgc_lab, "__version__", "9.9.9")
     assert release.problems() == [f"{file} does not name version 9.9.9" for file in release.NAMED]
 
 
-def test_actions_are_pinned_by_commit_and_workflows_may_only_read_by_default():
+def test_workflows_pin_actions_and_default_to_read_only():
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     assert workflows
     for file in workflows:
-        loose = [
+        unpinned = [
             line
             for line in re.findall(r"uses:\s*(.+)", file.read_text())
             if not re.match(r"\S+@[0-9a-f]{40} # v", line)
         ]
-        assert loose == [], file.name
+        assert unpinned == [], file.name
         assert yaml.safe_load(file.read_text())["permissions"] == {"contents": "read"}, file.name

@@ -1,6 +1,6 @@
-"""The site as a reader has it: every link leads somewhere, search finds every name, and it can be read on a phone.
+"""The documentation site: links resolve, search finds every public name, and pages fit a phone.
 
-It is built anew, with every warning an error, and read in a real browser where there is one.
+The tests build the site with warnings as errors and open it in a browser if one is installed.
 """
 
 import functools
@@ -32,13 +32,13 @@ PAGES = (
     "notebooks/exercises/README.html",
 )
 PHONE = {"width": 390, "height": 844}
-ROOMS = {file.parent.name: import_module(f"dgc_lab.{file.parent.name}") for file in ROOT.glob("dgc_lab/*/__init__.py")}
-NAMES = [(room, name) for room, package in ROOMS.items() for name in getattr(package, "__all__", [])]
+PACKAGES = {f.parent.name: import_module(f"dgc_lab.{f.parent.name}") for f in ROOT.glob("dgc_lab/*/__init__.py")}
+NAMES = [(folder, name) for folder, package in PACKAGES.items() for name in getattr(package, "__all__", [])]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of a site that was built from what is here, without a network and without a warning."""
+    """Build the site from this checkout, offline and without warnings; return its folder."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-c", "docs", "--fail-on-warning", "--keep-going", "--quiet"]
     command += ["--doctree-dir", str(folder / "doctrees"), ".", str(folder / "html")]
@@ -50,14 +50,14 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(site):
-    """Every page by its path in the site, read; but for the library's source, which Sphinx has written."""
+    """Parsed pages by path, except the source pages that Sphinx generates."""
     files = [file for file in site.rglob("*.html") if not {"_modules", "_static"} & {*file.parts}]
     return {file.relative_to(site).as_posix(): BeautifulSoup(file.read_text(), "html.parser") for file in files}
 
 
 @pytest.fixture(scope="module")
 def page(site):
-    """A page of a browser; ``page.home`` is the address of the site on the loopback interface."""
+    """A browser page; ``page.home`` is the site's address on the loopback interface."""
     if BROWSER is None and not os.environ.get("CI"):
         pytest.skip("no Chromium or Chrome on this machine")
 
@@ -74,15 +74,15 @@ def page(site):
         server.shutdown()
 
 
-def test_every_lesson_exercise_and_room_has_a_page_in_the_first_pages_list(pages):
+def test_home_page_links_all_lessons_and_references(pages):
     linked = {urlsplit(tag["href"]).path for tag in pages["index.html"].find_all("a", href=True)}
     for notebook in [*ROOT.glob("notebooks/0*.ipynb"), *ROOT.glob("notebooks/exercises/release/*/*.ipynb")]:
         assert notebook.relative_to(ROOT).with_suffix(".html").as_posix() in linked
-    assert {f"docs/reference/{room}.html" for room, _ in NAMES} <= linked
+    assert {f"docs/reference/{folder}.html" for folder, _ in NAMES} <= linked
     assert {"docs/clusters.html", "docs/keras.html", "docs/published_tables.html"} <= linked
 
 
-def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site, pages):
+def test_links_resolve_and_nothing_external_is_loaded(site, pages):
     ids = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
     wrong = []
     for name, page in pages.items():
@@ -97,19 +97,19 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site, p
             if not (site / path).is_file():
                 wrong.append(f"{name}: {address}")
             elif parts.fragment and path in ids and unquote(parts.fragment) not in ids[path]:
-                wrong.append(f"{name}: no place {address}")
+                wrong.append(f"{name}: no anchor {address}")
     assert wrong == []
 
 
-def test_pictures_have_words(pages):
+def test_figures_have_alternative_text(pages):
     for lesson in ROOT.glob("notebooks/0*.ipynb"):
         pictures = pages[f"notebooks/{lesson.stem}.html"].find("article").find_all("img")
         assert pictures
         assert all(picture.get("alt") for picture in pictures), lesson.stem
 
 
-def test_no_solution_is_on_the_site(site):
-    """Of every solution a line that nobody writes by chance."""
+def test_site_contains_no_solutions(site):
+    """Searches for the longest line of every solution."""
     text = "".join(file.read_text(errors="ignore") for file in site.rglob("*.*") if file.suffix != ".js")
     for source in ROOT.glob("notebooks/exercises/source/*/*.ipynb"):
         cells = "\n".join(cell.source for cell in nbformat.read(source, as_version=4).cells)
@@ -121,7 +121,7 @@ def test_no_solution_is_on_the_site(site):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_can_be_read_by_everybody(page, name, scheme):
+def test_pages_are_accessible(page, name, scheme):
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{page.home}/{name}")
     page.locator("article").wait_for()
@@ -130,7 +130,7 @@ def test_a_page_can_be_read_by_everybody(page, name, scheme):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_a_phone(page, name):
+def test_pages_fit_a_phone(page, name):
     before = page.viewport_size
     page.set_viewport_size(PHONE)
     try:
@@ -142,7 +142,7 @@ def test_a_page_fits_a_phone(page, name):
         page.set_viewport_size(before)
 
 
-def test_the_first_page_moves_without_a_kernel(page):
+def test_home_page_is_interactive_without_a_kernel(page):
     page.goto(page.home)
     slider, line = (
         page.get_by_label("Share of each gradient that is sent"),
@@ -167,10 +167,10 @@ def test_search_finds_every_public_name(page):
             [name, Search._performSearch(...Search._parseQuery(name)).map(result => result[0])]))""",
         sorted({name for _, name in NAMES}),
     )
-    assert [(room, name) for room, name in NAMES if f"docs/reference/{room}" not in found[name]] == []
+    assert [(folder, name) for folder, name in NAMES if f"docs/reference/{folder}" not in found[name]] == []
 
 
-def test_a_lesson_is_printed_whole_and_alone(page):
+def test_printed_lessons_are_complete_without_navigation(page):
     page.goto(f"{page.home}/{LESSON}")
     page.emulate_media(media="print")
     try:

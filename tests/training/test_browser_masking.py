@@ -1,4 +1,4 @@
-"""Lesson 4 in a real JupyterLab in a real Chromium: run all, use the widget as a student does, look at the plot."""
+"""Lesson 4 in JupyterLab and Chromium: run all cells, use the widget like a student, check the plot."""
 
 import time
 
@@ -33,20 +33,20 @@ pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("screenshot_of_a_fail
 
 
 def default_sweep(page):
-    """What the lesson asks for first: press Run, and five ratios are trained."""
+    """Press Run and wait until the default five ratios are trained."""
     assert rows(page).count() == 0
     press(page, "Run")
     wait_for_message(page, "Done: 5 rows")
     assert rows(page).count() == 5
 
 
-def test_lesson_opens_without_questions(page):
+def test_lesson_opens_without_dialogs(page):
     assert page.locator(".jp-Dialog").count() == 0
-    assert page.get_by_text("Would you like to").count() == 0, "the question about Jupyter news is switched off"
+    assert page.get_by_text("Would you like to").count() == 0, "Jupyter still asks about its news feed"
     assert page.get_by_role("heading", name="Deep Gradient Compression 1: masking").count() == 1
 
 
-def test_run_all_fills_the_lesson(page):
+def test_run_all_produces_every_output(page):
     run_all(page)
     assert errors_of_all_cells(page) == []
     default_sweep(page)
@@ -57,11 +57,11 @@ def test_run_all_fills_the_lesson(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "widget.png")
 
 
-def test_what_the_lesson_shows_is_accessible(page):
+def test_lesson_has_no_accessibility_violations(page):
     assert not axe_complaints(page)
 
 
-def test_a_prediction_is_kept_and_put_beside_what_was_seen(page):
+def test_saved_prediction_is_compared_with_the_results(page):
     quiz = page.locator(".widget-vbox:has(button:has-text('This is my prediction'))").first
     change_all_by_mouse(page, quiz, "guess")
     change_all_by_keyboard(page, quiz, "guess")
@@ -75,7 +75,7 @@ def test_a_prediction_is_kept_and_put_beside_what_was_seen(page):
     expect(quiz.get_by_role("status").last).to_contain_text("furthest off for")
 
 
-def test_slider_sets_the_ratio_and_run_draws_live(page):
+def test_slider_sets_the_ratio_and_plots_update_live(page):
     press(page, "Clear")
     wait_for_message(page, "Press Run")
     assert rows(page).count() == 0
@@ -89,11 +89,11 @@ def test_slider_sets_the_ratio_and_run_draws_live(page):
     wait_for_message(page, r"step \d+ of 5000")
     wait_for_pictures(page, 4)
     wait_for_message(page, "Ratio 0.01: step")
-    assert rows(page).count() == 1, "the first ratio's row is there while the second one trains"
+    assert rows(page).count() == 1, "the first row must appear while the second ratio trains"
     screenshot(page, "widget_running")
 
 
-def test_stop_keeps_finished_rows_and_run_goes_on(page):
+def test_stop_keeps_finished_rows_and_run_resumes(page):
     asked = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped at step")
@@ -104,14 +104,14 @@ def test_stop_keeps_finished_rows_and_run_goes_on(page):
     assert rows(page).count() == 2
 
 
-def test_a_wrong_value_is_said_in_the_widget(page):
+def test_widget_reports_an_invalid_value(page):
     fill(page, {"Ratios": "2"})
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("ratios must be in [0, 1], got 2.0").wait_for(timeout=60_000)
     assert rows(page).count() == 2
 
 
-def test_other_controls_by_label(page):
+def test_other_controls_work_by_label(page):
     control(page, "Ratios").fill("0.05")
     control(page, "Threshold").select_option("hierarchical")
     control(page, "Whose").select_option("one over all tensors")
@@ -123,18 +123,18 @@ def test_other_controls_by_label(page):
     assert "global" in row.inner_text()
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "lab")
     change_all_by_keyboard(page, widget(page), "lab")
 
 
 @pytest.mark.nightly
-def test_restart_and_run_all(page):
+def test_restart_and_run_all_repeats_the_sweep(page):
     run_all(page, restart=True)
     default_sweep(page)
 
 
-def test_console_is_silent_about_the_lesson(page):
-    """But for the badges' pictures, which come from outside and stay away where there is no network."""
+def test_lesson_logs_no_console_errors(page):
+    """Badge images are exempt: they are external and fail to load without a network."""
     ours = [complaint for complaint in page.complaints if complaint[1] not in BADGES]
     assert not ours

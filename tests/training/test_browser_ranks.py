@@ -1,6 +1,6 @@
-"""Lesson 5's widget on real Horovod ranks, in a real JupyterLab in a real Chromium.
+"""Lesson 5's widget on real Horovod ranks, in JupyterLab and Chromium.
 
-In a notebook with that one cell: the lesson around it trains for minutes, and nbval runs it.
+The notebook holds only the widget's cell; the full lesson trains for minutes and is tested with nbval.
 """
 
 import time
@@ -33,14 +33,14 @@ pytestmark = [
 ]
 
 
-def test_the_widget_appears(page):
+def test_widget_is_displayed(page):
     run_all(page)
     assert not [output for kind, output in all_outputs(page) if kind == "error"]
     wait_for_message(page, "Press Run to train")
     assert rows(page).count() == 0
 
 
-def test_run_starts_the_ranks_and_switches_by_label_reach_them(page):
+def test_run_starts_ranks_with_the_selected_switches(page):
     fill(page, {"Ratios": "1, 0.01", "Steps": "60"})
     expect(control(page, "Momentum factor masking")).to_be_checked()
     control(page, "Momentum factor masking").uncheck()
@@ -54,10 +54,10 @@ def test_run_starts_the_ranks_and_switches_by_label_reach_them(page):
     widget(page).screenshot(path=ROOT / "artefacts" / "distributed_widget.png")
 
 
-def test_another_method_is_drawn_live(page):
+def test_another_method_updates_plots_live(page):
     fill(page, {"Ratios": "0.01", "Steps": "4000"})
     control(page, "Method").select_option("masking alone")
-    expect(control(page, "Accumulate what is not sent")).not_to_be_checked(timeout=30_000)  # the kernel has answered
+    expect(control(page, "Accumulate what is not sent")).not_to_be_checked(timeout=30_000)  # the kernel has replied
     press(page, "Run")
     wait_for_message(page, r"step \d+ of 4000")
     wait_for_message(page, r"a rank sends")
@@ -65,7 +65,7 @@ def test_another_method_is_drawn_live(page):
     screenshot(page, "distributed_running")
 
 
-def test_stop_ends_all_ranks_soon_keeps_rows_and_run_goes_on(page):
+def test_stop_halts_ranks_keeps_rows_and_run_resumes(page):
     asked = time.monotonic()
     press(page, "Stop")
     wait_for_message(page, "Stopped at step")
@@ -77,24 +77,24 @@ def test_stop_ends_all_ranks_soon_keeps_rows_and_run_goes_on(page):
     assert rows(page).count() == 3
 
 
-def test_a_wrong_value_is_said_in_the_widget(page):
+def test_widget_reports_an_invalid_value(page):
     fill(page, {"Clip norm": "-1"})
     press(page, "Run")
     widget(page).get_by_role("alert").get_by_text("clip_norm must be above 0").wait_for(timeout=60_000)
     assert rows(page).count() == 3
 
 
-def test_every_control_by_mouse_and_by_keyboard(page):
+def test_every_control_works_by_mouse_and_keyboard(page):
     change_all_by_mouse(page, widget(page), "lab")
     change_all_by_keyboard(page, widget(page), "lab")
 
 
-def test_what_it_shows_is_accessible(page):
+def test_widget_has_no_accessibility_violations(page):
     assert not axe_complaints(page)
 
 
-def test_restart_and_run_all(page):
-    """The ranks of the kernel that was ended are no hindrance to new ones."""
+def test_run_works_after_a_kernel_restart(page):
+    """Ranks of the previous kernel do not block new ones."""
     run_all(page, restart=True)
     wait_for_message(page, "Press Run to train")
     fill(page, {"Ratios": "0.01", "Steps": "60"})
@@ -103,5 +103,5 @@ def test_restart_and_run_all(page):
     assert rows(page).count() == 1
 
 
-def test_console_is_silent(page):
+def test_widget_logs_no_console_errors(page):
     assert page.complaints == []

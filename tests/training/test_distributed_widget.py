@@ -1,4 +1,4 @@
-"""The widget on real Horovod ranks, handled through its controls."""
+"""The widget on real Horovod ranks, driven through its controls."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def lab(two_ranks):
     assert widget.wait(30)
 
 
-def test_run_trains_on_the_ranks_and_shows_bytes_beside_dense(lab):
+def test_run_trains_on_ranks_and_compares_bytes_with_dense(lab):
     lab.run_button.click()
     assert lab.wait(120)
     assert [row["ratio"] for row in lab.rows] == [1.0, 0.01]
@@ -39,7 +39,7 @@ def test_run_trains_on_the_ranks_and_shows_bytes_beside_dense(lab):
     assert "ratio 0.01" in lab.image.value
 
 
-def test_methods_set_the_switches_and_name_themselves(lab):
+def test_method_menu_and_switches_stay_in_sync(lab):
     for name, switches in METHODS.items():
         lab.method.value = name
         assert {switch: getattr(lab.settings(), switch) for switch in switches} == switches
@@ -52,7 +52,7 @@ def test_methods_set_the_switches_and_name_themselves(lab):
     assert lab.method.value == "masking alone"
 
 
-def test_every_switch_reaches_the_training(lab, monkeypatch):
+def test_every_switch_reaches_the_ranks(lab, monkeypatch):
     asked, stream = [], lab.ranks.stream
     monkeypatch.setattr(lab.ranks, "stream", lambda *given: asked.append(given[1]) or stream(*given))
     settings = {
@@ -70,11 +70,11 @@ def test_every_switch_reaches_the_training(lab, monkeypatch):
     lab.start()
     assert lab.wait(120)
     assert {name: lab.rows[0][name] for name in settings} == settings
-    assert [{name: getattr(given, name) for name in settings} for given in asked] == [settings], "on the ranks"
+    assert [{name: getattr(given, name) for name in settings} for given in asked] == [settings], "wrong settings"
 
 
 @pytest.mark.alone
-def test_stop_ends_all_ranks_keeps_rows_and_run_goes_on(lab):
+def test_stop_halts_ranks_keeps_rows_and_run_resumes(lab):
     lab.steps.value, lab.ratios.value = 60, "1"
     lab.start()
     assert lab.wait(120)
@@ -96,7 +96,7 @@ def test_stop_ends_all_ranks_keeps_rows_and_run_goes_on(lab):
     assert lab.ranks.ready
 
 
-def test_a_dead_rank_is_named_and_run_brings_the_ranks_back(lab):
+def test_dead_rank_is_named_and_run_restarts_the_ranks(lab):
     pids = lab.ranks.run(os.getpid)
     lab.steps.value, lab.ratios.value = 100_000, "0.01"
     lab.start()
@@ -123,7 +123,7 @@ def test_a_dead_rank_is_named_and_run_brings_the_ranks_back(lab):
         ("momentum", 1, "momentum must be at least 0 and below 1"),
     ],
 )
-def test_bad_values_are_said_and_nothing_starts(lab, control, value, message):
+def test_invalid_values_are_reported_and_nothing_starts(lab, control, value, message):
     lab.controls[control].value = value
     lab.start()
     assert lab.wait(30)
@@ -132,20 +132,20 @@ def test_bad_values_are_said_and_nothing_starts(lab, control, value, message):
     assert not lab.run_button.disabled
 
 
-def test_unknown_controls_are_refused(two_ranks):
+def test_unknown_settings_are_rejected(two_ranks):
     with pytest.raises(ValueError, match=r"settings must be among dataset, ratios, .*workers, .* got .rank."):
         DistributedSweep(two_ranks, rank=2)
 
 
-def test_another_number_of_ranks_than_those_given_is_refused(two_ranks):
+def test_workers_must_match_the_number_of_ranks(two_ranks):
     with pytest.raises(ValueError, match=r"workers must be 2, got 3"):
         DistributedSweep(two_ranks, workers=3)
 
 
 @pytest.mark.nightly
-def test_own_ranks_start_with_run_and_end_with_close():
+def test_widget_starts_its_ranks_on_run_and_ends_them_on_close():
     lab = DistributedSweep(workers=1, steps=10)
-    assert lab.ranks is None, "nothing starts before Run"
+    assert lab.ranks is None, "ranks started before Run"
     lab.run()
     [pid] = lab.ranks.run(os.getpid)
     lab.close()
@@ -156,20 +156,20 @@ def test_own_ranks_start_with_run_and_end_with_close():
 
 
 @pytest.mark.nightly
-def test_a_cell_that_is_run_again_leaves_one_set_of_ranks(horovod):
-    """The first widget is forgotten then, and nobody can close it."""
+def test_rerunning_a_cell_leaves_one_set_of_ranks(horovod):
+    """The first widget becomes unreachable, so it cannot be closed."""
     first, second = (DistributedSweep(workers=1, steps=2, ratios="1") for _ in range(2))
     first.run()
-    of_the_first = first.ranks
+    first_ranks = first.ranks
     second.run()
     assert second.ranks.ready
-    assert not of_the_first.ready
+    assert not first_ranks.ready
     first.close()
     assert second.ranks.ready
     second.close()
 
 
-# The settings behind it ---------------------------------------------------------------------------------------------
+# Settings ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_cell_that_is_run_again_leaves_one_set_of_ranks(horovod):
         ({"dataset": "cifar"}, "dataset must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"),
     ],
 )
-def test_bad_settings_are_named(settings, message):
+def test_invalid_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         DistributedConfig(**settings)
 

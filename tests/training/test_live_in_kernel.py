@@ -1,4 +1,4 @@
-"""A sweep that a cell waits for, in a real Jupyter kernel: what its output shows meanwhile, and afterwards."""
+"""A blocking sweep in a real Jupyter kernel: the cell's output during and after the run."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.nightly
 
 
-def test_run_shows_a_live_picture_in_the_cells_output(kernel):
+def test_run_shows_a_live_plot_in_the_cell_output(kernel):
     kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1', steps=2000)")
     said = []
     kernel.client.execute_interactive("lab.run()", output_hook=said.append, timeout=300)
@@ -18,19 +18,19 @@ def test_run_shows_a_live_picture_in_the_cells_output(kernel):
     [name] = {content["transient"]["display_id"] for content in (first, *live, last)}
     assert name
     assert "No run yet" not in live[1]["data"]["text/html"]
-    assert len({content["data"]["text/html"] for content in live}) >= 3, "it moves"
-    assert "image/png" in last["data"], "at the end an ordinary figure, which can be read without a kernel"
+    assert len({content["data"]["text/html"] for content in live}) >= 3, "the plot does not change"
+    assert "image/png" in last["data"], "the final output must be a static figure"
     assert "accuracy" in table["data"]["text/html"]
 
 
-def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
+def test_interrupt_keeps_the_last_frame_and_a_working_widget(kernel):
     kernel.ok("from dgc_lab.training import CompressionSweep; lab = CompressionSweep(ratios='1, 0.1', steps=100_000)")
     frames = []
 
     def hook(message):
         if message["msg_type"] == "update_display_data":
             frames.append(message)
-            if len(frames) % 10 == 3:  # as a user does: again, if nothing has happened
+            if len(frames) % 10 == 3:  # retry like an impatient user
                 kernel.manager.interrupt_kernel()
 
     said = kernel.client.execute_interactive("lab.run()", output_hook=hook, timeout=300, stop_on_error=False)
@@ -40,8 +40,8 @@ def test_an_interrupt_leaves_the_last_frame_and_a_working_widget(kernel):
     assert kernel.ok("print(len(lab.rows))") == "2\n"
 
 
-def test_a_cell_that_is_run_again_ends_the_training_of_its_first_widget(kernel):
-    """Its picture and its Stop button are gone with the output; the widgets of other cells train on."""
+def test_rerunning_a_cell_stops_its_previous_widget(kernel):
+    """Its plot and Stop button vanish with the output; widgets of other cells keep training."""
     made = "from dgc_lab.training import CompressionSweep; lab = CompressionSweep(steps=100_000); lab.start()"
     for cell, name in (("a", "first"), ("b", "other"), ("a", "second")):
         message = kernel.client.session.msg("execute_request", kernel_request(f"{made}; {name} = lab"))
@@ -56,8 +56,8 @@ def kernel_request(code):
     return {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
 
 
-def test_a_script_may_end_while_a_widget_trains():
-    """TensorFlow aborted two of three programs whose thread still trained when they ended."""
+def test_script_can_exit_while_a_widget_trains():
+    """TensorFlow used to abort two of three programs that exited while a thread was training."""
     code = """
 from dgc_lab.training import CompressionSweep
 lab = CompressionSweep(steps=100_000)

@@ -1,4 +1,4 @@
-"""The training loop: equivalences, repeatability, traces and errors."""
+"""The training loop: equivalences, reproducibility, traces and errors."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ def assert_same(left, right):
         np.testing.assert_array_equal(one, two)
 
 
-def test_events_come_in_order(digits):
+def test_events_are_in_order(digits):
     trainer = Trainer(SHORT, digits)
     _, events = weights_after(trainer, 0.1)
     steps = [event for event in events if isinstance(event, Step)]
@@ -41,14 +41,14 @@ def test_events_come_in_order(digits):
 @pytest.mark.nightly_except("tensor-sampled", "global-exact", "first-hierarchical")
 @pytest.mark.parametrize("rule", ["exact", "sampled", "hierarchical"])
 @pytest.mark.parametrize("scope", ["tensor", "global", "first"])
-def test_ratio_1_is_no_compression_bit_for_bit(digits, rule, scope):
+def test_ratio_1_equals_no_compression_bit_for_bit(digits, rule, scope):
     dense, _ = weights_after(Trainer(dataclasses.replace(SHORT, rule="off"), digits))
     masked, events = weights_after(Trainer(dataclasses.replace(SHORT, rule=rule, scope=scope), digits))
     assert_same(dense, masked)
     assert events[0].kept_overall == 1
 
 
-def test_ratio_0_leaves_the_weights_alone(digits):
+def test_ratio_0_leaves_weights_unchanged(digits):
     trainer = Trainer(SHORT, digits)
     before = [weight.numpy() for weight in trainer.weights]
     after, events = weights_after(trainer, 0.0)
@@ -56,8 +56,8 @@ def test_ratio_0_leaves_the_weights_alone(digits):
     assert events[0].kept_overall == 0
 
 
-def test_dense_run_agrees_with_keras_momentum(digits):
-    """Keras's own SGD, on the same model and the same batches."""
+def test_dense_run_matches_keras_momentum_sgd(digits):
+    """Train the same model on the same batches with Keras's SGD."""
     import keras
 
     settings = dataclasses.replace(SHORT, rule="off")
@@ -75,7 +75,7 @@ def test_dense_run_agrees_with_keras_momentum(digits):
         np.testing.assert_allclose(one, two.numpy(), atol=2e-6)
 
 
-def test_twelve_ratios_are_one_trace_and_each_run_is_as_from_a_new_trainer(digits):
+def test_ratios_share_one_trace_and_runs_are_independent(digits):
     trainer = Trainer(SHORT, digits)
     ratios = [1, 0.5, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001, 0]
     ends = {ratio: weights_after(trainer, ratio)[0] for ratio in ratios}
@@ -85,7 +85,7 @@ def test_twelve_ratios_are_one_trace_and_each_run_is_as_from_a_new_trainer(digit
     assert any(np.any(one != two) for one, two in zip(ends[0.02], ends[0.03], strict=True))
 
 
-def test_seed_repeats_a_run_and_another_seed_does_not(digits):
+def test_only_the_same_seed_reproduces_a_run(digits):
     first, _ = weights_after(Trainer(SHORT, digits), 0.1)
     again, _ = weights_after(Trainer(SHORT, digits), 0.1)
     other, _ = weights_after(Trainer(dataclasses.replace(SHORT, seed=1), digits), 0.1)
@@ -93,25 +93,25 @@ def test_seed_repeats_a_run_and_another_seed_does_not(digits):
     assert any(np.any(one != two) for one, two in zip(first, other, strict=True))
 
 
-def test_dropout_is_part_of_what_a_seed_repeats(small_mnist):
+def test_seed_reproduces_dropout(small_mnist):
     from dgc_lab.workloads.data import load
 
     settings = MaskingConfig(dataset="mnist", steps=3, batch=20, learning_rate=0.01, evaluations=1)
     trainer = Trainer(settings, load("mnist", small_mnist[0]))
     first, events = weights_after(trainer, 0.5)
-    assert trainer.model.get_layer("dropout").seed_generator.state.numpy()[1] > 0, "it has drawn"
+    assert trainer.model.get_layer("dropout").seed_generator.state.numpy()[1] > 0, "dropout drew no random numbers"
     again, _ = weights_after(trainer, 0.5)
     assert_same(first, again)
     assert 0 <= events[-1].accuracy <= 1
 
 
-def test_kept_share_is_what_was_asked_for(digits):
+def test_share_of_elements_sent_matches_the_ratio(digits):
     _, events = weights_after(Trainer(dataclasses.replace(SHORT, rule="exact"), digits), 0.01)
     sizes = Trainer(SHORT, digits).sizes
     wanted = np.ceil(0.01 * sizes * (1 - 1e-7)) / sizes
     for event in events:
         if isinstance(event, Step):
-            assert np.all(event.kept <= wanted + 1e-12), "zeros are never sent, so it can be less"
+            assert np.all(event.kept <= wanted + 1e-12), "too many sent (fewer is fine: zeros are skipped)"
             assert event.kept[2] == pytest.approx(wanted[2])
 
 
@@ -126,7 +126,7 @@ def test_evaluation_covers_the_whole_test_set(digits):
 
 
 @pytest.mark.parametrize("batch", [7, 10, 25])
-def test_batches_walk_every_epoch_in_a_new_order(batch):
+def test_batches_shuffle_every_epoch(batch):
     examples = 10
     images, labels = tf.reshape(tf.range(examples), [-1, 1]), tf.range(examples)
     drawn = []
@@ -139,11 +139,11 @@ def test_batches_walk_every_epoch_in_a_new_order(batch):
     assert len({tuple(epoch) for epoch in epochs}) > len(epochs) / 2
 
 
-def test_own_masks_replace_rule_and_scope(digits):
+def test_custom_masks_replace_rule_and_scope(digits):
     def every_other(gradients, ratio, seed):
         kept = []
         for g in gradients:
-            if seed[1] > 1000:  # a branch on a tensor, as students write them
+            if seed[1] > 1000:  # students branch on tensors like this
                 g = tf.zeros_like(g)
             kept.append(tf.reshape(tf.range(tf.size(g)) % 2 == 0, g.shape))
         return kept
@@ -159,12 +159,12 @@ def test_own_masks_replace_rule_and_scope(digits):
         lambda gradients, ratio, seed: [tf.ones_like(g) for g in gradients],
     ],
 )
-def test_masks_are_boolean_and_one_for_each_gradient(digits, masks):
+def test_masks_must_be_boolean_and_one_per_gradient(digits, masks):
     with pytest.raises(ValueError, match="masks must return 8 boolean tensors, one for each gradient, got"):
         list(Trainer(SHORT, digits, masks).run(0.1))
 
 
-def test_masks_are_broadcast_and_called_with_ratios_of_the_run_alone(digits):
+def test_masks_broadcast_and_see_only_ratios_of_the_run(digits):
     def rows(gradients, ratio, seed):
         tf.debugging.Assert(ratio < 1, [ratio])
         return [tf.range(g.shape[0])[(..., *[None] * (len(g.shape) - 1))] == 0 for g in gradients]
@@ -198,12 +198,12 @@ def test_divergence_names_step_ratio_and_variable(digits):
         ("momentum", -0.1, "at least 0"),
     ],
 )
-def test_bad_settings_name_the_value_and_what_is_allowed(name, value, allowed):
+def test_invalid_settings_name_the_value_and_the_allowed_range(name, value, allowed):
     with pytest.raises(ValueError, match=rf"{name} must be .*{allowed}.*got {value!r}"):
         MaskingConfig(**{name: value})
 
 
-def test_rule_off_takes_ratio_1_alone_and_no_masks(digits):
+def test_rule_off_requires_ratio_1_and_no_masks(digits):
     settings = dataclasses.replace(SHORT, rule="off")
     with pytest.raises(ValueError, match=r"ratio must be 1 with rule 'off', .* got 0.1"):
         next(Trainer(settings, digits).run(0.1))
@@ -211,7 +211,7 @@ def test_rule_off_takes_ratio_1_alone_and_no_masks(digits):
         Trainer(settings, digits, masks=lambda gradients, ratio, seed: gradients)
 
 
-def test_bad_ratio_is_refused_before_any_work(digits):
+def test_invalid_ratio_is_rejected_before_tracing(digits):
     trainer = Trainer(SHORT, digits)
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
         next(trainer.run(2))

@@ -18,12 +18,12 @@ from dgc_lab.ui.charts import Picture
 from dgc_lab.ui.curves import Curves
 from widgets import picture_of, press
 
-LONG = 1_000_000  # steps; such a run ends by Stop alone
+LONG = 1_000_000  # steps; such a run ends only when stopped
 
 
 @pytest.fixture
 def lab():
-    """A widget with a short run set, stopped at the end whatever the test did."""
+    """A widget configured for a short run, always stopped after the test."""
     widget = CompressionSweep(ratios="0.1", steps=20, batch=16)
     yield widget
     widget.stop()
@@ -33,16 +33,16 @@ def lab():
 def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited too long"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 
 
-def started(widget):
-    """Wait until the first step of a run is on the picture."""
+def wait_for_first_step(widget):
+    """Wait until the first step of a run is shown."""
     wait_for(lambda: re.search(r"step \d+ of", widget.message.value))
 
 
-def test_run_button_trains_and_shows_curves_row_and_end(lab):
+def test_run_button_trains_and_shows_curves_and_row(lab):
     before = picture_of(lab)
     press(lab, "run")
     assert lab.run_button.disabled
@@ -52,15 +52,15 @@ def test_run_button_trains_and_shows_curves_row_and_end(lab):
     assert [row["ratio"] for row in lab.rows] == [0.1]
     assert f"{lab.rows[0]['accuracy']:.4g}" in lab.table.value
     assert np.any(picture_of(lab) != before)
-    assert "ratio 0.1: loss" in lab.image.value, "alternative text says what the picture shows"
+    assert "ratio 0.1: loss" in lab.image.value, "alt text must describe the plot"
     assert lab.progress.value == 1
     assert lab.stop_button.disabled
     assert not lab.run_button.disabled
 
 
 @pytest.mark.nightly
-def test_run_that_is_pressed_as_soon_as_it_can_be_is_not_lost(lab):
-    """The browser shows the button a moment before the thread that trained has ended."""
+def test_run_pressed_as_soon_as_enabled_is_not_lost(lab):
+    """The browser enables the button shortly before the training thread ends."""
     lab.stop_button.observe(lambda change: change["new"] and time.sleep(0.2), "disabled")
     press(lab, "run")
     wait_for(lambda: lab.rows and not lab.run_button.disabled)
@@ -70,7 +70,7 @@ def test_run_that_is_pressed_as_soon_as_it_can_be_is_not_lost(lab):
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.2]
 
 
-def test_slider_text_and_presets_agree(lab):
+def test_slider_text_and_presets_stay_in_sync(lab):
     lab.ratio.value = 0.001
     assert lab.ratios.value == "0.001"
     lab.ratios.value = "2.5%"
@@ -96,12 +96,12 @@ def test_table_grows_by_one_row_per_ratio(lab):
 
 
 @pytest.mark.alone
-def test_stop_acts_within_a_second_keeps_rows_and_run_goes_on(lab):
+def test_stop_within_a_second_keeps_rows_and_run_resumes(lab):
     press(lab, "run")
     assert lab.wait(60)
     lab.steps.value = LONG
     press(lab, "run")
-    started(lab)
+    wait_for_first_step(lab)
     asked = time.monotonic()
     press(lab, "stop")
     press(lab, "stop")
@@ -114,12 +114,12 @@ def test_stop_acts_within_a_second_keeps_rows_and_run_goes_on(lab):
     lab.steps.value, lab.ratios.value = 20, "0.1, 0.01"
     press(lab, "run")
     assert lab.wait(60)
-    assert "Done: 1 row" in lab.message.value, "the row that is there is not made again"
+    assert "Done: 1 row" in lab.message.value, "the existing row must not be retrained"
     assert [row["ratio"] for row in lab.rows] == [0.1, 0.01]
 
 
 @pytest.mark.nightly
-def test_pictures_change_while_it_trains_and_not_more_than_four_times_a_second(lab):
+def test_plots_update_at_most_four_times_a_second(lab):
     lab.steps.value = LONG
     times = []
     lab.image.observe(lambda _: times.append(time.monotonic()), "value")
@@ -131,10 +131,10 @@ def test_pictures_change_while_it_trains_and_not_more_than_four_times_a_second(l
     assert gaps.min() >= 0.24
 
 
-def test_one_job_at_a_time(lab):
+def test_only_one_run_at_a_time(lab):
     lab.steps.value = LONG
     press(lab, "run")
-    started(lab)
+    wait_for_first_step(lab)
     thread = lab._thread
     press(lab, "run")
     lab.start()
@@ -145,7 +145,7 @@ def test_one_job_at_a_time(lab):
         lab.run()
 
 
-def test_same_settings_again_say_so_and_clear_makes_them_anew(lab):
+def test_repeated_settings_are_reported_and_clear_retrains(lab):
     press(lab, "run")
     assert lab.wait(60)
     first = dict(lab.rows[0])
@@ -173,7 +173,7 @@ def test_same_settings_again_say_so_and_clear_makes_them_anew(lab):
         ("seed", -1, "seed must be"),
     ],
 )
-def test_wrong_values_are_said_in_the_widget_and_change_nothing(lab, control, value, message):
+def test_invalid_values_are_reported_and_change_nothing(lab, control, value, message):
     lab.controls[control].value = value
     press(lab, "run")
     assert 'role="alert"' in lab.message.value
@@ -185,7 +185,7 @@ def test_wrong_values_are_said_in_the_widget_and_change_nothing(lab, control, va
 
 
 @pytest.mark.nightly
-def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
+def test_divergence_is_reported_and_keeps_finished_rows(lab):
     press(lab, "run")
     assert lab.wait(60)
     lab.learning_rate.value, lab.steps.value = 1e6, 50
@@ -194,7 +194,7 @@ def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
     assert re.search(r'role="alert".*step \d+, ratio 0.1: gradient of .* holds (NaN|Inf)', lab.message.value)
     assert "Traceback" not in lab.message.value
     assert len(lab.rows) == 1
-    assert lab.curves.loss_axes.get_ylim()[1] <= 12, "the other runs' curves are still to be seen"
+    assert lab.curves.loss_axes.get_ylim()[1] <= 12, "the other runs' curves must stay visible"
     with pytest.raises(TrainingDiverged, match="holds"):
         lab.run()
     lab.learning_rate.value, lab.ratios.value, lab.steps.value = 0.05, "0.5", 20
@@ -203,7 +203,7 @@ def test_divergence_is_said_in_plain_words_and_finished_rows_stay(lab):
     assert len(lab.rows) == 2
 
 
-def test_missing_mnist_is_said_in_the_widget(lab, monkeypatch):
+def test_widget_reports_missing_mnist(lab, monkeypatch):
     monkeypatch.setenv("DGC_LAB_DATA", "/nowhere")
     lab.dataset.value = "mnist"
     press(lab, "run")
@@ -212,18 +212,18 @@ def test_missing_mnist_is_said_in_the_widget(lab, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_mnist_rows_have_the_published_figure_beside_them(lab, small_mnist, monkeypatch):
+def test_mnist_rows_include_published_accuracy(lab, small_mnist, monkeypatch):
     monkeypatch.setenv("DGC_LAB_DATA", str(small_mnist[0]))
     lab.dataset.value, lab.ratios.value, lab.steps.value = "mnist", "0.001", 2
     press(lab, "run")
     assert lab.wait(120)
     assert "published accuracy" in lab.table.value
     assert "0.4099" in lab.table.value
-    assert "20 000 steps" in lab.table.value, "it says what config the published figure belongs to"
+    assert "20 000 steps" in lab.table.value, "the table must name the published configuration"
 
 
 @pytest.mark.nightly
-def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch):
+def test_run_blocks_and_displays_a_static_figure_and_table(lab, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
     lab.run()
@@ -237,7 +237,7 @@ def test_run_blocks_and_ends_with_an_ordinary_figure_and_table(lab, monkeypatch)
     assert frame["ratio"].tolist() == [0.1]
 
 
-def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkeypatch):
+def test_interrupting_run_keeps_rows_and_a_usable_widget(lab, monkeypatch):
     lab.ratios.value = "0.1, 0.01"
     draw = lab._draw
 
@@ -261,7 +261,7 @@ def test_an_interrupt_of_run_keeps_rows_and_leaves_the_widget_usable(lab, monkey
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", ["_draw", "_show_table", "_say"])
-def test_a_failure_while_ending_leaves_the_buttons_working(lab, monkeypatch, part):
+def test_failure_during_cleanup_leaves_buttons_working(lab, monkeypatch, part):
     usual = getattr(lab, part)
     follow = lab._follow
 
@@ -282,7 +282,7 @@ def test_a_failure_while_ending_leaves_the_buttons_working(lab, monkeypatch, par
     assert lab.rows == []
 
 
-def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
+def test_rows_in_a_file_are_restored_after_a_restart(tmp_path):
     out = tmp_path / "rows.jsonl"
     options = {"ratios": "0.1, 0.01", "steps": 20, "batch": 16}
     first = CompressionSweep(out=out, **options)
@@ -297,7 +297,7 @@ def test_rows_in_a_file_come_back_after_a_restart(tmp_path):
     assert len(read_rows(out, {})) == 3
 
 
-def test_trainer_is_kept_while_settings_stay(lab):
+def test_trainer_is_reused_while_settings_are_unchanged(lab):
     press(lab, "run")
     assert lab.wait(60)
     trainer = lab.experiment.trainer.last
@@ -310,8 +310,8 @@ def test_trainer_is_kept_while_settings_stay(lab):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("where", ["display", "thread", "buttons"])
-def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monkeypatch):
-    """Before the training has begun, when there is no thread to be had, and as the buttons come back."""
+def test_widget_still_trains_after_an_interrupt_at_any_point(lab, where, monkeypatch):
+    """Interrupt before training starts, while starting the thread, and as buttons are re-enabled."""
     with monkeypatch.context() as patched:
         if where == "display":
             patched.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=None))
@@ -319,7 +319,7 @@ def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monk
         elif where == "thread":
             patched.setattr(threading.Thread, "start", interrupt)
         else:
-            lab.save_button.observe(interrupt_where_free, "disabled")
+            lab.save_button.observe(interrupt_when_enabled, "disabled")
         with pytest.raises(KeyboardInterrupt):
             (lab.start if where == "thread" else lab.run)()
     lab.save_button.unobserve_all("disabled")
@@ -333,7 +333,7 @@ def test_an_interrupt_at_any_moment_leaves_a_widget_that_trains(lab, where, monk
     lab.close()
 
 
-def interrupt_where_free(change):
+def interrupt_when_enabled(change):
     if not change["new"]:
         raise KeyboardInterrupt
 
@@ -342,7 +342,7 @@ def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_unknown_first_value_is_refused():
+def test_unknown_initial_setting_is_rejected():
     with pytest.raises(ValueError, match=r"settings must be among dataset, ratios, .* got 'epochs'"):
         CompressionSweep(epochs=3)
 
@@ -359,12 +359,12 @@ def test_unknown_first_value_is_refused():
         ({"out": f"{__file__}/rows.jsonl"}, "out must be a file, or not be there yet"),
     ],
 )
-def test_first_value_that_a_control_does_not_take_is_refused(settings, message):
+def test_invalid_initial_value_is_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
         CompressionSweep(**settings)
 
 
-def test_rule_off_with_another_ratio_is_said(lab):
+def test_rule_off_with_another_ratio_is_reported(lab):
     lab.rule.value = "off"
     press(lab, "run")
     assert "ratio must be 1 with rule &#x27;off&#x27;" in lab.message.value
@@ -378,7 +378,7 @@ def test_every_control_has_a_label(lab):
     assert all(control.description for control in lab.controls.values())
 
 
-def test_legend_says_in_what_runs_differ(lab):
+def test_legend_names_the_settings_that_differ(lab):
     press(lab, "run")
     assert lab.wait(60)
     lab.momentum.value = 0.5
@@ -400,8 +400,8 @@ def test_earlier_runs_keep_their_last_point():
         assert line.get_xdata()[-1] == 3
 
 
-def test_a_frame_shows_the_same_as_the_whole_figure():
-    """The fast frame and matplotlib's own drawing agree, but for the palette that the frame is packed with."""
+def test_fast_frame_matches_the_full_figure():
+    """The fast frame matches matplotlib's rendering except for its reduced palette."""
     curves = Curves(10)
     for label in ("a", "b"):
         curves.begin(label)
@@ -409,11 +409,11 @@ def test_a_frame_shows_the_same_as_the_whole_figure():
             curves.add_loss(step, 3.0 / step)
             curves.add_accuracy(step, step / 11)
     curves.frame()
-    curves.add_loss(10, 5.0)  # beyond the axis: it grows
+    curves.add_loss(10, 5.0)  # above the axis limit, which must grow
     frame = np.asarray(Image.open(io.BytesIO(curves.frame())).convert("RGB")).astype(int)
     curves.canvas.draw()
     whole = np.asarray(curves.canvas.buffer_rgba())[..., :3].astype(int)
     assert frame.shape == whole.shape
-    # The frame draws the current lines last, over legend and spines, so a few pixels differ in earnest.
+    # The frame draws the current lines last, over legend and spines, so a few pixels really differ.
     assert np.mean(np.abs(frame - whole).max(axis=2) > 40) < 0.005
     assert curves.loss_axes.get_ylim()[1] == 6

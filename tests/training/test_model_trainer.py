@@ -1,4 +1,4 @@
-"""ResNet-20, the small BERT, the text it learns from, and the loop that trains any Keras model."""
+"""ResNet-20, the small BERT, its training text, and the loop that trains any Keras model."""
 
 import dataclasses
 import re
@@ -37,11 +37,11 @@ def words():
 # Text ---------------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_words_numbers_and_repeated_signs():
+def test_tokens_are_words_numbers_and_runs_of_punctuation():
     assert tokens("if x_1 == 'é':\n\t----") == ["if", "x", "_", "1", "==", "'", "é", "'", ":", "----"]
 
 
-def test_words_go_to_numbers_and_back(words):
+def test_vocabulary_encodes_and_decodes_words(words):
     vocabulary = words.vocabulary
     numbers = vocabulary.encode("The object is not bound")
     assert 0 not in numbers
@@ -51,29 +51,29 @@ def test_words_go_to_numbers_and_back(words):
         np.testing.assert_array_equal([vocabulary.numbers[w] for w in vocabulary.decode(sequence).split()], sequence)
 
 
-def test_the_vocabulary_is_the_training_texts_frequent_words(words):
+def test_vocabulary_holds_frequent_training_words(words):
     assert 1000 <= len(words.vocabulary) <= 2000
     counts = np.bincount(words.train.ravel(), minlength=len(words.vocabulary))
-    assert counts[1] == 0, "no text holds [MASK]"
+    assert counts[1] == 0, "[MASK] must not occur in the text"
     assert counts[0] / counts.sum() < 0.1, "most words are known"
-    assert counts[2:].min() >= 4, "at least 5, one of which may have been in what is left over at the end"
+    assert counts[2:].min() >= 4, "words occur 5 times; one may be in the discarded tail"
 
 
-def test_held_out_paragraphs_were_not_trained_on():
+def test_held_out_paragraphs_are_not_in_the_training_set():
     text = "\n\n".join(f"word{'abcdefghij'[n % 10] * (1 + n // 10)} is here once" for n in range(200))
     cut = corpus(text, length=4, least=1)
     assert len(cut.test) > 5
     known = {tuple(sequence) for sequence in cut.train}
     assert not any(tuple(sequence) in known for sequence in cut.test)
-    assert np.all(np.isin(0, cut.test)), "words of held-out paragraphs alone are unknown"
+    assert np.all(np.isin(0, cut.test)), "words that occur only in held-out paragraphs must be unknown"
 
 
-def test_the_reference_repeats_no_paragraph():
+def test_reference_has_no_duplicate_paragraphs():
     found = paragraphs(python_reference())
     assert len(found) == len(set(found)) > 1000
 
 
-def test_the_seed_decides_what_is_held_out(words):
+def test_seed_selects_the_held_out_paragraphs(words):
     same, other = corpus(), corpus(seed=1)
     assert same.vocabulary.words == words.vocabulary.words
     assert np.array_equal(same.train, words.train)
@@ -88,12 +88,12 @@ def test_the_seed_decides_what_is_held_out(words):
         ({"text": "too short"}, r"text must have 16 words to train on and as many held out"),
     ],
 )
-def test_a_corpus_that_cannot_be(options, message):
+def test_invalid_corpus_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         corpus(**options)
 
 
-def test_numbers_outside_the_vocabulary(words):
+def test_numbers_outside_the_vocabulary_are_rejected(words):
     most = len(words.vocabulary) - 1
     with pytest.raises(ValueError, match=rf"numbers must be from 0 to {most}, got -1"):
         words.vocabulary.decode([3, -1])
@@ -104,36 +104,36 @@ def test_numbers_outside_the_vocabulary(words):
 
 
 @pytest.mark.parametrize("rows", [np.ones((2, 8), np.float32), np.ones(8, np.int32)])
-def test_words_that_are_no_rows_of_numbers(words, rows):
-    told = f"must be rows of .*, got {rows.dtype.name} of shape {re.escape(str(rows.shape))}"
-    with pytest.raises(ValueError, match=f"words {told}"):
+def test_words_must_be_rows_of_integers(words, rows):
+    expected = f"must be rows of .*, got {rows.dtype.name} of shape {re.escape(str(rows.shape))}"
+    with pytest.raises(ValueError, match=f"words {expected}"):
         mask_words(rows, len(words.vocabulary), seed=(0, 0))
-    with pytest.raises(ValueError, match=f"sequences {told}"):
+    with pytest.raises(ValueError, match=f"sequences {expected}"):
         masked_batches(rows, words.vocabulary, batch=1)
 
 
 # Masked words -------------------------------------------------------------------------------------------------------
 
 
-def test_masking_follows_the_rule():
+def test_masking_follows_the_80_10_10_rule():
     shown = tf.random.stateless_uniform([4000, 40], (0, 0), 2, 1000, tf.int32)
     masked = mask_words(shown, 1000, (1, 2))
     places, targets = masked.places.numpy(), masked.targets.numpy()
     assert places.shape == (4000, 6), "15 % of 40"
-    assert np.all(np.diff(places, axis=1) > 0), "no place twice"
+    assert np.all(np.diff(places, axis=1) > 0), "positions must be unique"
     np.testing.assert_array_equal(targets, np.take_along_axis(shown.numpy(), places, axis=1))
     at_places = np.take_along_axis(masked.words.numpy(), places, axis=1)
     is_mask, stays = at_places == 1, at_places == targets
     assert np.mean(is_mask) == pytest.approx(0.8, abs=0.01)
     assert np.mean(stays) == pytest.approx(0.1, abs=0.01)
-    assert at_places[~is_mask].min() >= 2, "random words are real ones"
+    assert at_places[~is_mask].min() >= 2, "random words must not be special tokens"
     elsewhere = np.ones(shown.shape, bool)
     np.put_along_axis(elsewhere, places, False, axis=1)
     np.testing.assert_array_equal(masked.words.numpy()[elsewhere], shown.numpy()[elsewhere])
-    assert np.bincount(places.ravel(), minlength=40).min() > 450, "every place as often as the others: 600 times"
+    assert np.bincount(places.ravel(), minlength=40).min() > 450, "positions must be uniform, about 600 times each"
 
 
-def test_unknown_words_are_guessed_last_and_seeds_decide():
+def test_masking_avoids_unknown_words_and_is_seeded():
     shown = np.zeros((1, 20), np.int32)
     shown[0, 5:8] = 7
     masked = mask_words(shown, 100, (0, 0))
@@ -144,7 +144,7 @@ def test_unknown_words_are_guessed_last_and_seeds_decide():
     assert np.any(same.places != other.places)
 
 
-def test_batches_walk_through_all_sequences(words):
+def test_batches_cover_all_sequences(words):
     sequences = words.train[:20]
     batches = masked_batches(sequences, words.vocabulary, batch=10)
     seen = []
@@ -156,7 +156,7 @@ def test_batches_walk_through_all_sequences(words):
     assert sorted(seen) == sorted(sequences.tolist())
 
 
-def test_the_most_frequent_word_is_the_baseline(words):
+def test_baseline_is_the_most_frequent_word(words):
     word, share = most_frequent(words.train, words.vocabulary)
     assert word == words.vocabulary.words[np.bincount(words.train.ravel()).argmax()]
     assert 0.02 < share < 0.2
@@ -165,34 +165,34 @@ def test_the_most_frequent_word_is_the_baseline(words):
 # Models -------------------------------------------------------------------------------------------------------------
 
 
-def test_resnet20_is_as_published():
+def test_resnet20_matches_the_published_architecture():
     model = resnet20()
     assert sum(int(keras.ops.size(w)) for w in model.trainable_weights) == 269_722  # "0.27M"
     assert model.output_shape == (None, 10)
     convolutions = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
-    assert len(convolutions) == 19, "and the dense layer is the 20th"
+    assert len(convolutions) == 19, "20 layers with the dense layer"
     assert [w.shape[-1] for w in model.trainable_weights if len(w.shape) == 4] == [16] * 7 + [32] * 6 + [64] * 6
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (28, 28, 1), (5, 7, 2)])
-def test_resnet20_takes_images_of_any_size(shape):
+def test_resnet20_accepts_images_of_any_size(shape):
     assert resnet20(shape, classes=3)(np.zeros((2, *shape), np.float32)).shape == (2, 3)
 
 
-def test_first_weights_come_from_the_seed():
+def test_seed_determines_initial_weights():
     for make in (lambda seed: resnet20((8, 8, 1), seed=seed), lambda seed: small_bert(50, 8, 16, 1, 2, seed=seed)):
         one, same, other = make(0).get_weights(), make(0).get_weights(), make(1).get_weights()
         assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
         assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_a_guess_depends_on_all_words_and_its_own_place():
+def test_prediction_depends_on_all_words_and_its_position():
     model = small_bert(50, length=12, width=16, layers=1, heads=2)
     shown, places = np.full((1, 12), 5, np.int32), np.array([[2, 7]], np.int32)
     first = model((shown, places)).numpy()
     assert first.shape == (1, 2, 50)
     shown[0, 11] = 6
-    assert np.all(np.any(model((shown, places)).numpy() != first, axis=-1)), "it looks both ways"
+    assert np.all(np.any(model((shown, places)).numpy() != first, axis=-1)), "attention must be bidirectional"
     np.testing.assert_allclose(model((shown, places[:, ::-1])).numpy()[:, ::-1], model((shown, places)), atol=1e-6)
 
 
@@ -209,25 +209,25 @@ def test_a_guess_depends_on_all_words_and_its_own_place():
         (lambda: small_bert(2), r"vocabulary_size must be a whole number from 3 to 1000000, got 2"),
     ],
 )
-def test_models_that_cannot_be(make, message):
+def test_invalid_model_options_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_bert_is_saved_and_loaded(tmp_path):
+def test_bert_can_be_saved_and_loaded(tmp_path):
     model = small_bert(50, length=8, width=16, layers=1, heads=2)
     model.save(tmp_path / "bert.keras")
     loaded = keras.saving.load_model(tmp_path / "bert.keras")
     shown, places = np.arange(8, dtype=np.int32)[None], np.array([[3]], np.int32)
     np.testing.assert_allclose(loaded((shown, places)), model((shown, places)), atol=1e-6)
-    assert len(loaded.trainable_weights) == len(model.trainable_weights), "the table is one"
+    assert len(loaded.trainable_weights) == len(model.trainable_weights), "the table must stay tied"
 
 
 # The tied table -----------------------------------------------------------------------------------------------------
 
 
 def tied_parts(table, shown, wanted):
-    """Gradients of a table that is looked up and multiplied by: of the lookup, of the product, of both."""
+    """Return a tied table's gradients: of the lookup, of the product and of both together."""
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(table)
         looked_up, multiplied = tf.identity(table), tf.identity(table)
@@ -238,18 +238,18 @@ def tied_parts(table, shown, wanted):
     return *tape.gradient(loss, [looked_up, multiplied]), tape.gradient(both, table)
 
 
-def test_the_tied_tables_gradient_is_rows_and_whole_and_arrives_whole():
+def test_tied_table_gradient_is_a_dense_tensor():
     table, shown, wanted = tf.random.stateless_normal([30, 4], (0, 0)), tf.constant([3, 7, 3]), tf.constant([1, 2, 4])
     rows, whole, both = tied_parts(table, shown, wanted)
     assert isinstance(rows, tf.IndexedSlices)
     assert rows.indices.numpy().tolist() == [3, 7, 3]
     assert isinstance(whole, tf.Tensor)
-    assert isinstance(both, tf.Tensor), "TensorFlow makes the rows a whole tensor before it adds them"
-    assert np.all(np.any(whole.numpy() != 0, axis=1)), "every word of the table was a possible answer"
+    assert isinstance(both, tf.Tensor), "TensorFlow densifies the rows before adding"
+    assert np.all(np.any(whole.numpy() != 0, axis=1)), "the softmax must reach every word"
     np.testing.assert_allclose(both, tf.convert_to_tensor(rows) + whole, atol=1e-6)
 
 
-def test_the_tied_table_of_bert_is_sent_in_part_and_nothing_is_lost(words):
+def test_tied_table_of_bert_is_compressed_without_loss(words):
     model = small_bert(len(words.vocabulary), 16, width=16, layers=1, heads=2)
     weights = [weight.value for weight in model.trainable_weights]
     (shown, places), targets = masked_batches(words.train, words.vocabulary, 4)(tf.constant(0))
@@ -259,15 +259,15 @@ def test_the_tied_table_of_bert_is_sent_in_part_and_nothing_is_lost(words):
     table = [weight.path for weight in model.trainable_weights].index("words_table/embeddings")
     assert isinstance(gradients[table], tf.Tensor)
     unread = np.setdiff1d(np.arange(len(words.vocabulary)), shown)
-    assert np.all(np.any(gradients[table].numpy()[unread] != 0, axis=1)), "the product's part reaches unread words, too"
+    assert np.all(np.any(gradients[table].numpy()[unread] != 0, axis=1)), "unread words need gradients, too"
     compressor = Compressor(DGCConfig(ratio=0.01, momentum=0.0, rule="exact"), weights, OneWorker())
     updates, report = compressor([gradients])
     assert int(report.num_sent[table]) == int(np.ceil(0.01 * len(words.vocabulary) * 16))
     np.testing.assert_array_equal(updates[table] + compressor.residuals()[table], gradients[table])
 
 
-def test_an_untied_lookup_goes_by_rows():
-    """Where the table is only read, its gradient stays IndexedSlices and only the read rows change."""
+def test_untied_lookup_sends_only_the_rows_read():
+    """An untied table keeps its IndexedSlices gradient, so only the rows read change."""
     read = keras.Input((3,), dtype="int32")
     model = keras.Model(read, keras.layers.Dense(2)(keras.layers.Flatten()(keras.layers.Embedding(9, 4)(read))))
     before = model.get_weights()[0]
@@ -277,10 +277,10 @@ def test_an_untied_lookup_goes_by_rows():
     )
     [step] = trainer.run(steps=1)
     assert np.flatnonzero(np.any(model.get_weights()[0] != before, axis=1)).tolist() == [1, 4]
-    assert step.kept[0] == pytest.approx(2 / 9), "two rows of nine"
+    assert step.kept[0] == pytest.approx(2 / 9), "two rows of nine must be sent"
 
 
-# Batch normalization's statistics -----------------------------------------------------------------------------------
+# Batch normalization statistics -------------------------------------------------------------------------------------
 
 
 def normalizing():
@@ -289,7 +289,7 @@ def normalizing():
     return keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dropout(0.5, seed=0)])
 
 
-def test_simulated_workers_keep_statistics_as_separate_ranks_would():
+def test_simulated_workers_keep_separate_statistics():
     batches = lambda turn: (  # noqa: E731
         tf.random.stateless_normal([6, 3], [turn, 0]) + tf.cast(turn, tf.float32),
         tf.zeros([6], tf.int32),
@@ -306,8 +306,8 @@ def test_simulated_workers_keep_statistics_as_separate_ranks_would():
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def on_two_workers(communicator):
-    """The weights and statistics after four steps of our loop."""
+def weights_on_two_workers(communicator):
+    """Return weights and statistics after four steps of our loop."""
     model = normalizing()
     batches = lambda turn: (tf.random.stateless_normal([6, 3], [turn, 5]), turn % 2 * tf.ones([6], tf.int32))  # noqa: E731
     [*_] = ModelTrainer(model, CROSS_ENTROPY, batches, DGCConfig(ratio=0.5, dense_below=0), 0.1, communicator).run(
@@ -317,9 +317,9 @@ def on_two_workers(communicator):
 
 
 def on_ranks():
-    """On each rank: the same loop, and ``fit`` with and without averaged statistics."""
+    """Run our loop on each rank, then ``fit`` with and without averaged statistics."""
     communicator = HorovodWorkers()
-    outcomes = [on_two_workers(communicator)]
+    outcomes = [weights_on_two_workers(communicator)]
     for callbacks in ([AverageStatistics()], []):
         model = normalizing()
         model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
@@ -329,19 +329,19 @@ def on_ranks():
     return outcomes
 
 
-def test_real_ranks_do_what_simulated_workers_do_and_share_their_statistics(two_ranks):
+def test_ranks_match_simulation_and_average_statistics(two_ranks):
     first, second = two_ranks.run(on_ranks)
-    for found, expected in zip(first[0], on_two_workers(SimulatedWorkers(2)), strict=True):
+    for found, expected in zip(first[0], weights_on_two_workers(SimulatedWorkers(2)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     for trained in range(2):
         for one, other in zip(first[trained], second[trained], strict=True):
             np.testing.assert_array_equal(one, other)
     apart = [not np.array_equal(one, other) for one, other in zip(first[2], second[2], strict=True)]
-    assert sum(apart) >= 2, "without the callback each rank keeps its own mean and variance"
+    assert sum(apart) >= 2, "without the callback, statistics must differ between ranks"
 
 
 class Second(SimulatedWorkers):
-    """One of two workers in this process, as a rank is: the other one's tensor is always 3."""
+    """One of two workers, like a rank; the other worker's tensor is always 3."""
 
     local = 1
 
@@ -353,7 +353,7 @@ class Second(SimulatedWorkers):
         return [tensor + 3.0 for tensor in own]
 
 
-def test_statistics_are_averaged_and_dropouts_seed_is_not():
+def test_statistics_are_averaged_but_not_dropout_seeds():
     model = normalizing()
     assert [tuple(v.shape) for v in statistics_of(model)] == [(3,), (3,)]
     average_statistics(model, Second())
@@ -379,12 +379,12 @@ def test_resnet20_learns_digits_at_one_percent(digits):
     config = DGCConfig(ratio=0.01, warm_up=(0.25, 0.0625), warm_up_steps=10)
     trainer = ModelTrainer(resnet20((8, 8, 1)), CROSS_ENTROPY, batches, config, 0.03, SimulatedWorkers(2))
     events = list(trainer.run(steps=60, evaluate=make_evaluator(digits.x_test, digits.y_test), evaluations=1))
-    assert final(events).accuracy > 0.8, "three seeds reach 0.93 to 0.96"
+    assert final(events).accuracy > 0.8, "three seeds reached 0.93 to 0.96"
     assert events[-2].bytes_sent < events[-2].dense_bytes / 20
 
 
 @pytest.mark.nightly  # lesson 7 trains a larger one
-def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
+def test_bert_learns_masked_words_at_one_percent(words):
     trainer = ModelTrainer(
         small_bert(len(words.vocabulary), width=32, layers=1, heads=2),
         CROSS_ENTROPY,
@@ -397,14 +397,14 @@ def test_bert_learns_masked_words_at_one_percent_on_two_workers(words):
     events = run_with_progress(trainer.run(200, evaluate=make_evaluator(*masked.example), evaluations=2), 200, "1 %")
     assert final(events).accuracy > 1.3 * most_frequent(masked.targets, words.vocabulary)[1]
     again = [step.loss for step in trainer.run(5)]
-    assert again == [step.loss for step in steps_of(events)[:5]], "everything comes from the seed"
+    assert again == [step.loss for step in steps_of(events)[:5]], "the seed must determine the run"
     table = comparison({"1 %": events})
     assert table.loc["1 %", "times fewer at the end"] > 10
     assert table.loc["1 %", "accuracy"] == final(events).accuracy
     assert "1 %: loss" in loss_and_accuracy({"1 %": events}).alt
 
 
-def test_fit_takes_bert_in_five_lines(words):
+def test_fit_trains_bert_in_five_lines(words):
     model = small_bert(len(words.vocabulary), 16, width=16, layers=1, heads=2)
     x, y = mask_words(words.train[:256], len(words.vocabulary), (0, 0)).example
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.3), DGCConfig(ratio=0.01, clip_norm=1.0))
@@ -413,8 +413,8 @@ def test_fit_takes_bert_in_five_lines(words):
     assert losses[-1] < losses[0]
 
 
-def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
-    """The baseline that runs are compared with is what Keras itself would do."""
+def test_dense_run_matches_keras_momentum_sgd():
+    """The baseline for comparisons equals plain Keras training."""
     batches = lambda turn: (tf.random.stateless_normal([8, 4], [turn, 1]), tf.ones([8, 2]))  # noqa: E731
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     theirs = keras.models.clone_model(model)
@@ -438,8 +438,8 @@ def test_ratio_one_without_factor_masking_is_keras_momentum_sgd():
         np.testing.assert_array_equal(one, other)
 
 
-def test_regularizers_count_as_they_do_in_fit():
-    """One step of plain SGD on one batch, here and in fit."""
+def test_regularizers_act_as_in_fit():
+    """Compare one step of plain SGD on one batch with `fit`."""
     x, y = np.ones((8, 3), np.float32), np.zeros(8, np.int32)
 
     def model():
@@ -454,10 +454,10 @@ def test_regularizers_count_as_they_do_in_fit():
     there.fit(x, y, batch_size=8, verbose=0)
     for one, other in zip(here.get_weights(), there.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    assert here.get_weights()[0].max() < 1, "the regularizer makes all weights smaller"
+    assert here.get_weights()[0].max() < 1, "the regularizer must shrink all weights"
 
 
-def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
+def test_run_stops_on_request_and_reports_nan():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]) / tf.cast(3 - turn, tf.float32))  # noqa: E731
     trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, DGCConfig(), 0.01)
@@ -468,7 +468,7 @@ def test_a_run_that_is_asked_to_stop_ends_and_nan_is_told():
         list(trainer.run(steps=5))
 
 
-def test_stopped_in_its_last_step_a_run_is_measured_all_the_same():
+def test_run_stopped_in_its_last_step_is_still_evaluated():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     batches = lambda turn: (tf.ones([4, 2]), tf.ones([4, 1]))  # noqa: E731
     trainer = ModelTrainer(model, keras.losses.MeanSquaredError(), batches, DGCConfig(), 0.01)
@@ -477,15 +477,15 @@ def test_stopped_in_its_last_step_a_run_is_measured_all_the_same():
     assert last == Evaluation(4, 0.5, 1.0)
 
 
-def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
+def test_trainer_saves_to_every_requested_folder(digits, tmp_path):
     trainer = DistributedTrainer(DistributedConfig(steps=2, evaluations=1, workers=1), data=digits)
-    ratio = np.float32(0.1)  # a number as any other
+    ratio = np.float32(0.1)  # NumPy scalars are accepted
     list(trainer.run(ratio))
     for name in ("one", "another", "one"):
         trainer.save(tmp_path / name)
     assert [file.name for file in sorted(tmp_path.glob("*/*"))] == ["rank_0_step_2.npz"] * 2
     assert trainer.restore(tmp_path / "another", ratio)
-    assert [type(event) for event in trainer.run(ratio, go_on=True)] == [Evaluation], "what was reached, once more"
+    assert [type(event) for event in trainer.run(ratio, go_on=True)] == [Evaluation], "retrained"
 
 
 @pytest.mark.parametrize(
@@ -501,14 +501,14 @@ def test_a_trainer_saves_in_every_folder_that_it_is_told(digits, tmp_path):
         ({"options": DGCConfig()}, r"options must be None with a DGCConfig, which has its own"),
     ],
 )
-def test_trainers_that_cannot_be(changes, message):
+def test_invalid_trainer_arguments_are_rejected(changes, message):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     right = {"model": model, "loss": CROSS_ENTROPY, "batches": lambda turn: None, "config": DGCConfig()}
     with pytest.raises(ValueError, match=message):
         ModelTrainer(**{**right, **changes})
 
 
-def test_batches_of_examples_that_do_not_match():
+def test_invalid_batch_arguments_are_rejected():
     with pytest.raises(ValueError, match=r"targets must have 3 examples, as many as inputs, got 2"):
         batches_of(np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match=r"batch must be a whole number of at least 1, got 0"):
@@ -517,7 +517,7 @@ def test_batches_of_examples_that_do_not_match():
         batches_of(np.zeros(3), np.zeros(3), seed=2**31)
 
 
-def test_bad_steps_and_ratios_are_named():
+def test_invalid_steps_and_ratios_are_named():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     trainer = ModelTrainer(model, CROSS_ENTROPY, lambda turn: None, DGCConfig())
     with pytest.raises(ValueError, match=r"steps must be a whole number of at least 1, got 0"):
@@ -529,14 +529,14 @@ def test_bad_steps_and_ratios_are_named():
         next(trainer.run(steps=1, ratio=0.5))
 
 
-def test_runs_that_cannot_be_compared():
+def test_incomplete_runs_cannot_be_compared():
     with pytest.raises(ValueError, match="runs must hold at least one run, got none"):
         comparison({})
     with pytest.raises(ValueError, match=r"runs must have updates and an evaluation: .* run\(\) of 'mine'"):
         comparison({"mine": [DistributedStep(1, 2.3, np.array([1.0]), 1.0, 0.1, 400, dense_bytes=400, ratio=1.0)]})
 
 
-def test_constraints_of_weights_hold_after_every_step():
+def test_weight_constraints_hold_after_training():
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(3, kernel_constraint=keras.constraints.NonNeg())(inputs))
     x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
@@ -547,22 +547,22 @@ def test_constraints_of_weights_hold_after_every_step():
     assert np.any(model.get_weights()[0] > 0)
 
 
-def test_each_projection_of_an_attention_begins_with_numbers_of_its_own():
+def test_attention_projections_have_different_initial_weights():
     kernels = {v.path: v.numpy().ravel() for v in small_bert(50, 8, 16, 1, 2).variables if "attention" in v.path}
     kernels = [kernel for path, kernel in kernels.items() if path.endswith("kernel")]
     assert len(kernels) == 4
     assert len({tuple(kernel[:5]) for kernel in kernels}) == 4
 
 
-def test_a_label_that_is_no_class_is_not_called_a_divergence(digits):
-    """A sweep would note a failed row, and go on."""
+def test_invalid_label_is_not_reported_as_divergence(digits):
+    """A sweep would record a failed row and continue."""
     images, labels = digits.x_train[:64], np.full(64, 10)
     trainer = ModelTrainer(digits_cnn(0), cross_entropy, batches_of(images, labels, 8), DGCConfig(), 0.05)
     with pytest.raises(tf.errors.InvalidArgumentError, match="label"):
         list(trainer.run(steps=2))
 
 
-def test_a_run_goes_on_with_its_own_data_alone(digits, tmp_path):
+def test_run_resumes_only_with_its_own_data(digits, tmp_path):
     settings = DistributedConfig(steps=4, workers=1)
     first = DistributedTrainer(settings, OneWorker(), digits)
     with pytest.raises(LabError, match="nothing has been trained yet"):
@@ -576,14 +576,14 @@ def test_a_run_goes_on_with_its_own_data_alone(digits, tmp_path):
     assert DistributedTrainer(settings, OneWorker(), digits).restore(tmp_path, 0.1)
 
 
-def test_a_scheme_that_has_no_warm_up_does_not_tell_of_one(digits):
+def test_scheme_without_warm_up_reports_none(digits):
     settings = DistributedConfig(steps=2, workers=1, scheme="top_k", warm_up="paper", warm_up_steps=1)
     steps = steps_of(DistributedTrainer(settings, OneWorker(), digits).run(0.01))
     assert [step.ratio for step in steps] == [0.01, 0.01]
 
 
 @pytest.mark.filterwarnings("error")
-def test_pictures_of_what_keeps_all_and_of_what_learned_nothing():
+def test_plots_handle_ratio_1_and_zero_accuracy():
     assert "100.00% kept" in gradient_histograms({"kernel": np.arange(1.0, 9.0)}, {"kernel": 0.0}).alt
     step = DistributedStep(1, 2.3, np.array([0.01]), 0.01, 0.1, bytes_sent=400, dense_bytes=40_000)
     assert "test accuracy 0.000" in loss_and_accuracy({"none": [step, Evaluation(1, 0.0, 9.0)]}).alt

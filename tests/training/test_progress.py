@@ -1,4 +1,4 @@
-"""The reducer that counts a sweep's events, by itself; every sequence is one that `train_each` can yield."""
+"""Unit tests of the reducer that counts a sweep's events, on sequences that `train_each` can yield."""
 
 import math
 
@@ -16,32 +16,32 @@ def step(number):
 
 
 def row(number, steps):
-    """Return the events of a row that trains for that many steps."""
+    """Return the events of a row that trains for `steps` steps."""
     steps_taken = [step(each) for each in range(1, steps + 1)]
     return [RowStarted(number, 0.1), *steps_taken, Evaluation(steps, 0.9, 0.3), RowEnded(number, ROW, from_file=False)]
 
 
 def after(*events, names=("ratio 1", "ratio 0.1"), steps=2, out=None, seconds=10.0):
-    """Return the progress after events, the last of which came ``seconds`` after the sweep began."""
+    """Return the progress after `events`, the last at ``seconds`` after the sweep started."""
     progress = SweepProgress(list(names), steps, out)
     for event in events:
         progress.take(event, seconds)
     return progress
 
 
-def test_nothing_to_say_before_the_first_update():
+def test_message_is_empty_before_the_first_update():
     for progress in (after(), after(RowStarted(0, 1.0))):
         assert (progress.share, progress.message()) == (0.0, "")
         assert math.isinf(progress.seconds_left)
 
 
-def test_message_counts_updates_and_estimates_time():
+def test_message_counts_updates_and_estimates_time_left():
     progress = after(*row(0, 2), RowStarted(1, 0.1), step(1), seconds=30.0)
     assert (progress.done, progress.total, progress.share) == (3, 4, 0.75)
     assert progress.message() == "Ratio 0.1: step 3 of 4, about 10 s left."
 
 
-def test_latest_step_and_evaluation_are_kept():
+def test_latest_step_and_evaluation_are_stored():
     progress = after(*row(0, 2), RowStarted(1, 0.1), step(1))
     assert (progress.name, progress.step.step, progress.evaluation.accuracy) == ("ratio 0.1", 1, 0.9)
 
@@ -53,13 +53,13 @@ def test_latest_step_and_evaluation_are_kept():
         ([row(0, 2), row(1, 2)], "Done: 2 rows in 10.0 s."),
     ],
 )
-def test_last_message_counts_rows(rows, message):
+def test_final_message_counts_rows(rows, message):
     progress = after(*[event for events in rows for event in events], names=["a", "b"][: len(rows)])
     assert progress.ended
     assert (progress.share, progress.message()) == (1.0, message)
 
 
-def test_rows_from_the_file_leave_the_total():
+def test_rows_from_the_file_are_excluded_from_the_total():
     found = [RowStarted(0, 1.0), RowEnded(0, ROW, from_file=True)]
     progress = after(*found, RowStarted(1, 0.1), step(1), out="/somewhere/rows.jsonl", seconds=2.0)
     assert (progress.done, progress.total, progress.found) == (1, 2, 1)
@@ -69,14 +69,14 @@ def test_rows_from_the_file_leave_the_total():
     assert len(progress.rows) == 2
 
 
-def test_a_sweep_of_found_rows_alone_is_done():
+def test_sweep_with_only_saved_rows_is_done():
     progress = after(RowStarted(0, 1.0), RowEnded(0, ROW, from_file=True), names=["a"], out="rows.jsonl")
     assert (progress.done, progress.total, progress.share) == (0, 0, 1.0)
     assert progress.message() == "Done: 0 rows in 10.0 s, and 1 from rows.jsonl."
 
 
 @pytest.mark.parametrize("taken", [0, 1, 2])
-def test_a_diverged_row_leaves_no_updates_to_wait_for(taken):
+def test_diverged_row_reduces_the_total(taken):
     diverged = [RowStarted(0, 1.0), *map(step, range(1, taken + 1)), RowFailed(0, 1.0, "step 2: NaN")]
     progress = after(*diverged, RowStarted(1, 0.1), step(1))
     assert (progress.done, progress.total, progress.failures) == (taken + 1, taken + 2, ["step 2: NaN"])
@@ -86,7 +86,7 @@ def test_a_diverged_row_leaves_no_updates_to_wait_for(taken):
     assert progress.message() == "Done: 1 row in 10.0 s."
 
 
-def test_a_stopped_sweep_says_where():
+def test_stopped_sweep_reports_its_step():
     progress = after(*row(0, 2), RowStarted(1, 0.1), step(1))
     progress.stopped = True
     assert progress.message() == "Stopped at step 3 of 4. Finished rows are kept; Run continues with the others."

@@ -1,4 +1,4 @@
-"""The rows of the published tables in results/: whole, of one recipe each, and there where the lab is installed."""
+"""Rows of the published tables in results/ are complete, share one configuration and ship in the wheel."""
 
 import dataclasses
 import os
@@ -17,32 +17,32 @@ from dgc_lab.training.masking_trainer import Trainer
 from dgc_lab.training.sweeps import configuration, read_rows, row_matches
 
 RATIOS = [1.0, 0.1, 0.01, 0.005, 0.002, 0.001]
-RATIOS_OF_TWO = [ratio for ratio in RATIOS if ratio != 0.1]  # the published rows of two workers have none
+TWO_NODE_RATIOS = [ratio for ratio in RATIOS if ratio != 0.1]  # not published for two workers
 
 
-def of_one_recipe(rows: list[dict], wanted: dict, borrowed: bool) -> bool:
-    """Whether the rows are of these settings and of the same data; the first, of ratio 1, may be another rule's."""
+def share_settings(rows: list[dict], wanted: dict, borrowed: bool) -> bool:
+    """Check that rows share settings and data; if `borrowed`, row 1 (ratio 1) may use another rule."""
     return all(row_matches(row, wanted) for row in rows[borrowed:]) and len({row["data"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("scope", ["first", "tensor"])
-def test_rows_of_one_worker_are_there_and_of_the_published_length(scope):
+def test_single_worker_rows_match_the_published_length(scope):
     rows = published.single_node_rows(scope)
     assert [row["ratio"] for row in rows] == RATIOS
-    assert of_one_recipe(rows, dataclasses.asdict(published.single_node_settings(scope=scope)), scope == "tensor")
+    assert share_settings(rows, dataclasses.asdict(published.single_node_settings(scope=scope)), scope == "tensor")
     assert {row["steps"] for row in rows} == {published.PUBLISHED_STEPS}
 
 
 @pytest.mark.parametrize("method", published.METHODS)
-def test_rows_of_two_workers_are_there_and_of_the_published_length(method):
+def test_two_worker_rows_match_the_published_length(method):
     rows = published.two_node_rows(method)
-    assert [row["ratio"] for row in rows] == RATIOS_OF_TWO
-    assert of_one_recipe(rows, published.two_node_settings(method).facts(), method == "masking_per_tensor")
+    assert [row["ratio"] for row in rows] == TWO_NODE_RATIOS
+    assert share_settings(rows, published.two_node_settings(method).facts(), method == "masking_per_tensor")
     assert {row["steps"] * row["workers"] for row in rows} == {published.PUBLISHED_STEPS}
 
 
 @pytest.mark.parametrize(("method", "ratio"), [("masking", 1.0), ("dgc", 0.001)])
-def test_three_seeds_where_the_verdict_is(method, ratio):
+def test_rows_behind_the_verdict_have_three_seeds(method, ratio):
     found = [row for seed in (0, 1, 2) for row in published.two_node_rows(method, seed) if row["ratio"] == ratio]
     assert [row["seed"] for row in found] == [0, 1, 2]
     for row in found:
@@ -54,8 +54,8 @@ def on_digits(settings):
 
 
 @pytest.mark.nightly
-def test_where_all_is_sent_the_threshold_makes_no_difference(digits):
-    """So a threshold per tensor has no row of its own there: it would be the first tensor's, to the bit."""
+def test_threshold_scope_is_irrelevant_at_ratio_1(digits):
+    """Per-tensor thresholds need no row at ratio 1: it would equal the first tensor's bit for bit."""
     one = [Trainer(on_digits(published.single_node_settings(20, scope)), digits) for scope in ("first", "tensor")]
     two = [
         DistributedTrainer(on_digits(published.two_node_settings(method, 20)), SimulatedWorkers(2), digits)
@@ -68,13 +68,13 @@ def test_where_all_is_sent_the_threshold_makes_no_difference(digits):
         assert losses[0] == losses[1]
 
 
-def test_rows_of_a_scope_that_was_not_run():
+def test_rows_of_an_unknown_scope_are_rejected():
     with pytest.raises(ValueError, match="scope must be one of first, tensor, got 'global'"):
         published.single_node_rows("global")
 
 
-def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
-    """Colab installs the lab as a package: its lesson reads the rows from there."""
+def test_wheel_includes_the_rows(tmp_path):
+    """On Colab, the lesson reads the rows from the installed package."""
     root = str(Path(__file__).resolve().parents[2])
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), root],
@@ -82,7 +82,7 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     )
     (wheel,) = tmp_path.glob("dgc_lab-*.whl")
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site")], check=True)
-    assert {path.name.partition("-")[0] for path in (tmp_path / "site").iterdir()} == {"dgc_lab"}, "no grader"
+    assert {path.name.partition("-")[0] for path in (tmp_path / "site").iterdir()} == {"dgc_lab"}, "unexpected package"
     code = "from dgc_lab.training import published_tables as t; print(t.__file__, len(t.single_node_rows()))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
@@ -90,8 +90,8 @@ def test_installed_from_a_wheel_the_rows_come_along(tmp_path):
     assert done.stdout.split() == [str(file), "6"], done.stderr
 
 
-def test_rows_on_disk_are_found_by_todays_settings(digits):
-    """A setting that is new, renamed or has another default would make all rows that are on users' disks anew."""
+def test_current_settings_find_the_rows_on_disk(digits):
+    """A new or renamed setting, or a new default, would retrain every row on users' disks."""
     for run in table_runs():
         same = configuration(run.settings(STEPS, LEARNING_RATE), digits)
         rows = read_rows(results_file("workers.jsonl"), {**same, "ratio": run.ratio})
@@ -105,6 +105,6 @@ def test_rows_on_disk_are_found_by_todays_settings(digits):
         ({"method": "dgc", "steps": 5}, "steps must be a multiple of 2"),
     ],
 )
-def test_two_node_settings_name_what_is_wrong(arguments, message):
+def test_invalid_two_node_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         published.two_node_settings(**arguments)

@@ -1,9 +1,9 @@
-"""Before and after, bit for bit: the rows of a sweep, and weights after 50 steps with every switch of DGC.
+"""Regression tests, bit for bit: a sweep's rows, and weights after 50 steps with every DGC switch.
 
-``same_bits.json`` was made by the code as it was before the rooms of this house; "no accumulation" and "dense warm-up"
-after dropping became dropping and a dense warm-up momentum SGD. Where TensorFlow, the processor and
-its cores are those that made it, every bit must be the same. Elsewhere sums are rounded otherwise, and from some step
-on another element passes a threshold: there the weights' norms must agree, closely after 10 steps, roughly after 50.
+``same_bits.json`` was recorded before the code was split into subpackages; "no accumulation" and "dense warm-up" were
+recorded again after dropping became real dropping and dense warm-up became momentum SGD. With the recorded TensorFlow,
+processor and cores, every bit must match. Elsewhere rounding differs and eventually other elements pass the threshold,
+so only the norms of the weights are compared: tightly after 10 steps, loosely after 50.
 """
 
 import functools
@@ -22,7 +22,7 @@ from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
 from dgc_lab.install.launch_env import cores
 from dgc_lab.training import DistributedConfig, DistributedStep, DistributedTrainer, MaskingConfig, RowEnded, sweep
 
-pytestmark = pytest.mark.alone  # with neighbours each operation has one thread, and other last bits
+pytestmark = pytest.mark.alone  # parallel tests use one thread per operation, which changes the last bits
 RECORDED = json.loads(Path(__file__).with_name("same_bits.json").read_text(encoding="utf-8"))
 SWITCHES = {
     "defaults": {},
@@ -46,12 +46,12 @@ SWITCHES = {
     "first": {"scope": "first"},
     "no momentum": {"momentum": 0.0},
 }
-OFTEN = ("defaults", "nesterov", "paper's warm-up", "exact")  # on ranks, too: test_two_ranks.py has most of the others
-ON_RANKS = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.nightly) for name in SWITCHES]
+COMMON = ("defaults", "nesterov", "paper's warm-up", "exact")  # also on ranks; test_two_ranks.py covers most others
+ON_RANKS = [pytest.param(name, marks=() if name in COMMON else pytest.mark.nightly) for name in SWITCHES]
 
 
-def made_on() -> dict:
-    """What the bits of a training depend on beside the code."""
+def environment() -> dict:
+    """Return everything besides the code that affects the bits of a run."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = (line.partition(":") for line in cpuinfo.read_text().splitlines()) if cpuinfo.exists() else ()
     cpu = {name.strip(): value.strip() for name, _, value in lines}
@@ -69,7 +69,7 @@ def made_on() -> dict:
     }
 
 
-SAME_MACHINE = made_on() == RECORDED["made on"]
+SAME_MACHINE = environment() == RECORDED["made on"]
 
 
 def norms(weights) -> list[float]:
@@ -77,8 +77,8 @@ def norms(weights) -> list[float]:
 
 
 def train(switches, communicator) -> dict:
-    """50 steps at 1 %: a hash of all weights, the norm of each, and the bytes that a worker sent."""
-    # Weights are those of an event at an evaluation.
+    """Train 50 steps at 1 %; return a hash of all weights, their norms and the bytes a worker sent."""
+    # Weights match the event only at evaluations.
     settings = DistributedConfig(steps=50, evaluations=5, learning_rate=0.05, **switches)
     trainer, found, sent = DistributedTrainer(settings, communicator), {}, 0
     for event in trainer.run(0.01):
@@ -101,14 +101,14 @@ def check(found: dict, recorded: dict) -> None:
         assert found["sha256"] == recorded["sha256"]
         assert found["bytes"] == recorded["bytes"]
     else:
-        close = 5e-3 if made_on()["gpus"] == 0 else 0.1  # a GPU's TF32 rounds to 10 bits
+        close = 5e-3 if environment()["gpus"] == 0 else 0.1  # a GPU's TF32 rounds to 10 bits
         np.testing.assert_allclose(found["norms after 10"], recorded["norms after 10"], rtol=close)
         np.testing.assert_allclose(found["norms after 50"], recorded["norms after 50"], rtol=0.1)
         assert found["bytes"] == pytest.approx(recorded["bytes"], rel=0.02)
 
 
 @functools.cache
-def by_default() -> str:
+def default_hash() -> str:
     return train({}, SimulatedWorkers(2))["sha256"]
 
 
@@ -117,22 +117,22 @@ def by_default() -> str:
     *("paper's warm-up", "float16", "run lengths", "hierarchical"),
 )
 @pytest.mark.parametrize("name", SWITCHES)
-def test_two_simulated_workers_end_with_the_same_weights(name):
-    """And a switch that makes other weights does so on any machine."""
+def test_two_simulated_workers_reproduce_recorded_weights(name):
+    """On any machine, a switch changes the weights exactly if it did when recorded."""
     found, recorded = train(SWITCHES[name], SimulatedWorkers(2)), RECORDED["simulated"]
     check(found, recorded[name])
-    assert (found["sha256"] == by_default()) == (recorded[name]["sha256"] == recorded["defaults"]["sha256"])
+    assert (found["sha256"] == default_hash()) == (recorded[name]["sha256"] == recorded["defaults"]["sha256"])
 
 
 @pytest.mark.nightly_except("defaults")
 @pytest.mark.parametrize("name", ON_RANKS)
-def test_two_ranks_end_with_the_same_weights(two_ranks, name):
+def test_two_ranks_reproduce_recorded_weights(two_ranks, name):
     first, second = two_ranks.run(train_on_rank, SWITCHES[name])
     assert first["sha256"] == second["sha256"]
     check(first, RECORDED["ranks"][name])
 
 
-def test_a_sweeps_rows_are_the_same(digits):
+def test_sweep_reproduces_recorded_rows(digits):
     recorded = RECORDED["sweep"]
     events = sweep(MaskingConfig(steps=100, evaluations=2), [1, 0.1, 0.01, 0.001, 0.0], data=digits)
     rows = [event.row for event in events if isinstance(event, RowEnded)]
@@ -145,8 +145,8 @@ def test_a_sweeps_rows_are_the_same(digits):
         assert found.items() <= wanted.items()
 
 
-def test_four_workers_train_to_the_same_bits_each_time():
-    """Signs make much of a last bit."""
+def test_four_workers_reproduce_a_run_bit_for_bit():
+    """The sign scheme amplifies differences in the last bit."""
     settings = DistributedConfig(workers=4, steps=150, batch=16, learning_rate=0.001, evaluations=1, scheme="sign")
     trainer = DistributedTrainer(settings, SimulatedWorkers(4))
     weights = []

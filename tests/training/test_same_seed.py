@@ -1,7 +1,7 @@
-"""The same seed gives the same bits: sweeps, simulated workers, ranks, another process, with 1 and with 2 threads.
+"""The same seed gives the same bits: sweeps, simulated workers, ranks and other processes, with 1 and 2 threads.
 
-What is recorded in ``same_bits.json`` holds on one kind of machine; this holds on any. Another number of threads may
-add up in another order, so that each number is compared with itself.
+The results in ``same_bits.json`` hold on one kind of machine; these tests hold on any. The number of threads may change
+the order of summation, so runs are compared only at equal thread counts.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from dgc_lab.distributed import HorovodWorkers, SimulatedWorkers
 from dgc_lab.training import DistributedConfig, DistributedTrainer, MaskingConfig, RowEnded, sweep
 from dgc_lab.workloads.data import load
 
-TIMES = {"started", "seconds"}  # of a row: what no seed decides
+TIMES = {"started", "seconds"}  # fields of a row that no seed determines
 SETTINGS = {
     "complete DGC": {},
     "warm-up and float16": {"warm_up": "paper", "warm_up_steps": 4, "values": "float16"},
@@ -34,17 +34,17 @@ print(json.dumps([weights_hash(settings, SimulatedWorkers(2)) for settings in li
 """
 
 
-def trainer_of(settings, communicator, seed=0, data=None):
+def make_trainer(settings, communicator, seed=0, data=None):
     settings = {"steps": 12, "evaluations": 1, "learning_rate": 0.05, "seed": seed, **settings}
     return DistributedTrainer(DistributedConfig(**settings), communicator, data)
 
 
 def weights_hash(settings, communicator, seed=0):
-    return hash_after_a_run(trainer_of(settings, communicator, seed))
+    return hash_after_run(make_trainer(settings, communicator, seed))
 
 
-def hash_after_a_run(trainer, **how):
-    """A hash of all weights after 12 steps, and the last loss."""
+def hash_after_run(trainer, **how):
+    """Return a hash of all weights after 12 steps, and the last loss."""
     *_, last = trainer.run(0.01 if trainer.settings.scheme == "dgc" else 1.0, **how)
     digest = hashlib.sha256()
     for weight in trainer.weights:
@@ -61,26 +61,26 @@ def hash_on_rank(settings, seed=0):
 def test_simulated_workers_repeat_a_run(name):
     first, again = (weights_hash(SETTINGS[name], SimulatedWorkers(2), seed) for seed in (3, 3))
     assert first == again
-    other = trainer_of(SETTINGS[name], SimulatedWorkers(2), 4)
-    assert first != hash_after_a_run(other)
-    assert first == hash_after_a_run(other.with_seed(3)), "one trace serves all seeds"
+    other = make_trainer(SETTINGS[name], SimulatedWorkers(2), 4)
+    assert first != hash_after_run(other)
+    assert first == hash_after_run(other.with_seed(3)), "one trace must serve all seeds"
     assert other.settings.seed == 3
     assert other.traces == 1
 
 
-def test_with_another_seed_dropout_is_another(small_mnist):
+def test_another_seed_changes_dropout(small_mnist):
     data, few = load("mnist", small_mnist[0]), {"dataset": "mnist", "steps": 2, "batch": 4}
-    trainers = [trainer_of(few, SimulatedWorkers(2), seed, data) for seed in (3, 4)]
-    first, other = map(hash_after_a_run, trainers)
+    trainers = [make_trainer(few, SimulatedWorkers(2), seed, data) for seed in (3, 4)]
+    first, other = map(hash_after_run, trainers)
     assert first != other
-    begun = hash_after_a_run(trainers[1].with_seed(3), go_on=True)
-    assert first == begun, "there is nothing of another seed to go on from"
-    assert first == hash_after_a_run(trainers[1].with_seed(3))
+    begun = hash_after_run(trainers[1].with_seed(3), go_on=True)
+    assert first == begun, "a new seed must not resume the old run"
+    assert first == hash_after_run(trainers[1].with_seed(3))
     with pytest.raises(ValueError, match=r"seed must be .* got -1"):
         trainers[1].with_seed(-1)
-    assert first == hash_after_a_run(trainers[1]), "a seed that is refused changes nothing"
-    trainers[1].seed.assign(4)  # dropout's alone: weights and batches stay those of 3
-    assert first != hash_after_a_run(trainers[1])
+    assert first == hash_after_run(trainers[1]), "a rejected seed must change nothing"
+    trainers[1].seed.assign(4)  # only dropout's seed; weights and batches keep seed 3
+    assert first != hash_after_run(trainers[1])
 
 
 @pytest.mark.nightly
@@ -91,7 +91,7 @@ def test_ranks_repeat_a_run_after_their_restart_too(two_ranks):
     two_ranks.restart()
     anew = [two_ranks.run(hash_on_rank, SETTINGS[name]) for name in names]
     assert first == again == anew
-    assert len({one for one, _ in first[0]}) == 1, "the ranks hold the same bits"
+    assert len({one for one, _ in first[0]}) == 1, "ranks must hold the same bits"
     assert two_ranks.run(hash_on_rank, SETTINGS[names[0]], seed=1)[0] != first[0][0]
 
 
@@ -109,7 +109,7 @@ def test_a_sweeps_rows_repeat(tmp_path, digits):
 @pytest.mark.nightly
 @pytest.mark.parametrize("threads", [1, 2])
 def test_another_process_makes_the_same_bits(threads):
-    """Addresses and the hashes of texts differ from process to process, and are no part of it."""
+    """Addresses and string hashes differ between processes and must not matter."""
 
     def in_a_process(hash_seed):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}

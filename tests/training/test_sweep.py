@@ -1,4 +1,4 @@
-"""Sweeps: rows on disk as they end, resumed after a kill, never mixed; the command line on top of them."""
+"""Sweeps: rows are saved as they finish, resumed after a kill and never mixed; plus the command line."""
 
 import dataclasses
 import functools
@@ -53,7 +53,7 @@ def cli(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
-def test_a_row_says_all_that_made_it(digits, tmp_path):
+def test_row_records_its_full_configuration(digits, tmp_path):
     file = tmp_path / "new folder" / "rows.jsonl"
     (row,) = rows_of(sweep(SHORT, [0.1], file, digits))
     assert row == json.loads(file.read_text())
@@ -64,7 +64,7 @@ def test_a_row_says_all_that_made_it(digits, tmp_path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["started"])
 
 
-def test_finished_rows_are_taken_from_the_file(digits, tmp_path):
+def test_finished_rows_are_read_from_the_file(digits, tmp_path):
     file = tmp_path / "rows.jsonl"
     first = rows_of(sweep(SHORT, [1, 0.1], file, digits))
     events = list(sweep(SHORT, [1, 0.1, 0.01], file, digits))
@@ -74,7 +74,7 @@ def test_finished_rows_are_taken_from_the_file(digits, tmp_path):
     assert [event.number for event in events if isinstance(event, RowStarted)] == [0, 1, 2]
 
 
-def test_rows_of_another_configuration_are_not_taken_over(digits, tmp_path):
+def test_rows_of_another_configuration_are_not_reused(digits, tmp_path):
     file = tmp_path / "rows.jsonl"
     rows_of(sweep(SHORT, [1], file, digits))
     for change in ({"seed": 1}, {"rule": "exact"}, {"steps": 6}, {"learning_rate": 0.01}, {"evaluations": 2}):
@@ -85,7 +85,7 @@ def test_rows_of_another_configuration_are_not_taken_over(digits, tmp_path):
     assert list(sweep(SHORT, [1], file, digits))[-1].from_file
 
 
-def test_stopping_between_steps_keeps_finished_rows_alone(digits, tmp_path):
+def test_stop_keeps_only_finished_rows(digits, tmp_path):
     file = tmp_path / "rows.jsonl"
     events = sweep(SHORT, [1, 0.1, 0.01], file, digits)
     for event in events:
@@ -95,7 +95,7 @@ def test_stopping_between_steps_keeps_finished_rows_alone(digits, tmp_path):
 
 
 def test_a_killed_sweep_goes_on_and_ends_as_the_uninterrupted_one(tmp_path):
-    """A process killed with SIGKILL in the middle of a row, then the same call again."""
+    """Kill a process with SIGKILL in the middle of a row, then repeat the call."""
     file, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
     options = ["--steps", "600", "--ratios", "1,0.1,0.01", "--evaluations", "1", "--rule", "exact"]
     process = subprocess.Popen(
@@ -131,7 +131,7 @@ def test_a_half_written_row_is_dropped_and_a_missing_line_end_is_not(tmp_path):
     assert read_rows(file, {}) == [{"ratio": 1}, {"ratio": 0.5}]
 
 
-def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
+def test_damaged_file_error_names_the_line_and_the_fix(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"ratio": 1}\n{"rat\x9a\x00": 0.1}\n{"ratio": \xff\xfe\n{"ratio": 0.5}\n')
     with pytest.raises(ValueError, match=r"line 2 of .*rows\.jsonl is not a row .*remove it to resume the sweep"):
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_named_with_its_line_and_what_to_do(tmp_path):
         append_row(folder, {"ratio": 1})
 
 
-def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
+def test_unrelated_files_are_never_appended_to(digits, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("my notes\nmore of them\n")
     with pytest.raises(ValueError, match=r"line 1 of .*notes\.txt is not a row of a sweep: 'my notes'"):
@@ -158,22 +158,22 @@ def test_a_file_of_something_else_is_not_appended_to(digits, tmp_path):
         assert file.read_text() == text
 
 
-def test_numpys_numbers_are_settings_too(digits, tmp_path):
+def test_settings_accept_numpy_numbers(digits, tmp_path):
     typed = {"steps": np.int64(5), "batch": np.int32(16), "seed": np.array(0), "learning_rate": np.float32(0.05)}
     (row,) = rows_of(sweep(MaskingConfig(**typed, evaluations=1), [0.1], tmp_path / "rows.jsonl", digits))
     assert [row["steps"], row["batch"], row["seed"]] == [5, 16, 0]
     assert row["learning_rate"] == pytest.approx(0.05)
 
 
-def test_a_sweep_that_is_left_at_a_row_holds_no_interrupt_back(digits):
+def test_sweep_left_at_a_row_does_not_defer_interrupts(digits):
     events = sweep(SHORT, [0.1], data=digits)
     assert not next(event for event in events if isinstance(event, RowEnded)).from_file
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_row_for_which_the_disk_has_no_room_is_printed(tmp_path):
-    file, few = tmp_path / "rows.jsonl", (40, 40)  # bytes that a file may have
+def test_row_is_printed_when_it_cannot_be_saved(tmp_path):
+    file, few = tmp_path / "rows.jsonl", (40, 40)  # maximum file size in bytes
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, few)
     done = cli("sweep", "--ratios", "1", "--steps", "2", "--out", str(file), preexec_fn=limit)
     assert done.returncode == 1
@@ -181,7 +181,7 @@ def test_a_row_for_which_the_disk_has_no_room_is_printed(tmp_path):
     assert done.stdout.splitlines()[1].split()[0] == "1.0"
 
 
-def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tmp_path, capsys):
+def test_diverged_ratio_is_reported_and_the_others_train(digits, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     wild = dataclasses.replace(SHORT, steps=50, learning_rate=1e6)
     events = list(sweep(wild, [0, 1, 0.5], file, digits))
@@ -195,7 +195,7 @@ def test_a_ratio_that_diverges_is_reported_and_the_others_are_trained(digits, tm
     assert printed.out.splitlines()[1].split()[0] == "0.0"
 
 
-def test_a_trainer_must_have_the_sweeps_settings(digits, tmp_path):
+def test_trainer_must_match_the_sweep_settings(digits, tmp_path):
     other = Trainer(dataclasses.replace(SHORT, seed=1), digits)
     with pytest.raises(ValueError, match="trainer must have the settings of the sweep"):
         sweep(SHORT, [1], trainer=other)
@@ -208,13 +208,13 @@ def test_a_trainer_must_have_the_sweeps_settings(digits, tmp_path):
     ("ratios", "message"),
     [([], "at least one"), ([0.1, 2], "got 2"), ([0.1, 0.1], "0.1 more than once"), (["a"], "numbers"), (3, "numbers")],
 )
-def test_bad_ratios_are_refused_at_the_call(digits, ratios, message, tmp_path):
+def test_invalid_ratios_are_rejected_immediately(digits, ratios, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         sweep(SHORT, ratios, tmp_path / "rows.jsonl", digits)
     assert not list(tmp_path.iterdir())
 
 
-def test_ratios_from_text():
+def test_ratios_are_parsed_from_text():
     assert parse_ratios("1, 10%;1% .001 0") == [1, 0.1, 0.01, 0.001, 0]
     assert parse_ratios("0.1%, 0.9%, 5%") == [0.001, 0.009, 0.05]
     assert checked_ratios((1, "0.5")) == [1, 0.5]
@@ -223,7 +223,7 @@ def test_ratios_from_text():
             parse_ratios(text)
 
 
-def test_table_shows_in_what_rows_differ(digits):
+def test_table_shows_the_settings_that_differ(digits):
     rows = rows_of(sweep(SHORT, [0.1, 1], data=digits))
     assert list(table(rows).columns) == ["ratio", "accuracy", "loss", "kept", "seconds"]
     assert table(rows)["ratio"].tolist() == [1, 0.1]
@@ -233,10 +233,10 @@ def test_table_shows_in_what_rows_differ(digits):
     older = {"ratio": 1.0, "accuracy": 0.9}
     assert "scheme" not in table([older, {**older, "scheme": "dgc"}])
     assert table([older, {**older, "scheme": "sign"}])["scheme"].tolist() == ["dgc", "sign"]
-    assert len(table(worker_rows())) == len(worker_rows()), "these hold lists, too"
+    assert len(table(worker_rows())) == len(worker_rows()), "rows that contain lists must work"
 
 
-def test_published_figures_stand_beside_mnist_rows_alone():
+def test_published_accuracy_is_added_only_to_mnist_rows():
     rows = [
         {"dataset": "mnist", "ratio": 0.001, "accuracy": 0.5},
         {"dataset": "mnist", "ratio": 0.7, "accuracy": 0.5},
@@ -258,7 +258,7 @@ def test_configuration_covers_every_setting(digits):
 
 
 @pytest.mark.nightly
-def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path):
+def test_cli_sweep_accuracy_falls_with_the_ratio(tmp_path):
     out = tmp_path / "rows.jsonl"
     options = ["--dataset", "digits", "--ratios", "1,0.1,0.01,0.001,0", "--steps", "300", "--out", str(out)]
     done = cli("sweep", *options)
@@ -267,7 +267,7 @@ def test_sweep_in_a_terminal_prints_accuracies_that_fall_with_the_ratio(tmp_path
     assert len(accuracies) == 5
     assert accuracies[0] > 0.95
     assert accuracies[0] >= accuracies[1] - 0.02 > accuracies[2] > accuracies[3] > accuracies[4]
-    assert "ratio 0.01" in done.stderr, "a progress bar says where it is"
+    assert "ratio 0.01" in done.stderr, "the progress bar must name the ratio"
     assert len(read_rows(out, {})) == 5
 
 
@@ -288,20 +288,20 @@ def check_one_line(printed, message):
         (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),
     ],
 )
-def test_errors_in_a_terminal_are_one_line(arguments, message, capsys):
+def test_cli_errors_are_one_line(arguments, message, capsys):
     assert main(arguments) == 1
     check_one_line(capsys.readouterr().err, message)
 
 
 @pytest.mark.nightly
-def test_an_error_ends_the_command_itself_with_one_line_and_status_1():
+def test_cli_error_prints_one_line_and_exits_with_1():
     done = cli("sweep", "--ratios", "1,3")
     assert done.returncode == 1
     check_one_line(done.stderr, "ratios must be in [0, 1], got 3.0")
 
 
-def test_ctrl_c_before_the_first_step_is_a_line_too(tmp_path):
-    """While TensorFlow is still imported, as everybody has done who saw a wrong option in what he had typed."""
+def test_ctrl_c_during_imports_prints_one_line(tmp_path):
+    """Users press Ctrl-C while TensorFlow is importing when they notice a typo in an option."""
     (tmp_path / "tensorflow.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)"
     )
@@ -318,7 +318,7 @@ def test_ctrl_c_before_the_first_step_is_a_line_too(tmp_path):
     ids=["Ctrl-C", "kill", "kill in the background"],
 )
 def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, started):
-    """A script's ``&`` starts what ignores Ctrl-C, and ``kill`` has to end it all the same."""
+    """Scripts start background jobs (``&``) that ignore Ctrl-C; ``kill`` must still end them."""
     out = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "dgc_lab", "sweep", "--ratios", "1,0.1", "--steps", "1500", "--out", str(out)]
     before = functools.partial(signal.signal, signal.SIGINT, started)
@@ -335,7 +335,7 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, s
     assert f"1 of 2 rows finished, kept in {out}" in errors
 
 
-def test_an_interrupt_that_hits_a_destructor_is_not_lost():
+def test_interrupt_in_a_destructor_is_not_lost():
     code = """
         import signal, sys, time
         from dgc_lab.__main__ import status_of, treat_sigterm_as_ctrl_c
@@ -355,7 +355,7 @@ def test_an_interrupt_that_hits_a_destructor_is_not_lost():
     assert (done.returncode, done.stderr) == (130, "Stopped. The same command goes on from what it has kept.\n")
 
 
-def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_during_a_write_still_prints_the_row(tmp_path, monkeypatch, capsys):
     def interrupted(file, row):
         append_row(file, row)
         signal.raise_signal(signal.SIGINT)
@@ -369,7 +369,7 @@ def test_ctrl_c_while_a_row_is_written_finds_it_printed(tmp_path, monkeypatch, c
     assert [row["ratio"] for row in read_rows(out, {})] == [1]
 
 
-def test_ranks_that_ctrl_c_had_to_kill_are_told_of_and_rows_are_printed(capsys):
+def test_killed_ranks_are_reported_and_rows_are_printed(capsys):
     def events():
         yield RowEnded(0, {"ratio": 1.0, "accuracy": 0.5}, from_file=False)
         try:
@@ -384,8 +384,8 @@ def test_ranks_that_ctrl_c_had_to_kill_are_told_of_and_rows_are_printed(capsys):
     assert "1 of 2 rows finished, kept in rows.jsonl, the same command goes on there" in printed.err
 
 
-def test_settings_of_several_workers_are_not_trained_by_one():
-    """Their rows would say DGC on two workers, and hold what masking on one came to."""
+def test_distributed_settings_are_rejected():
+    """Rows would be labelled DGC on two workers but hold results of masking on one."""
     with pytest.raises(ValueError, match="settings must be a plain MaskingConfig, got DistributedConfig: use"):
         sweep(DistributedConfig(steps=2), [1.0])
     with pytest.raises(ValueError, match="settings must be a plain MaskingConfig"):

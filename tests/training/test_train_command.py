@@ -1,4 +1,4 @@
-"""``python -m dgc_lab train``: alone, stopped and gone on with, and under horovodrun."""
+"""``python -m dgc_lab train``: as one process, stopped and resumed, and under horovodrun."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def train(*options, **more):
     return subprocess.run([*TRAIN, *options], capture_output=True, text=True, timeout=300, **more)
 
 
-def test_trains_and_says_what_it_reached():
+def test_train_prints_the_final_accuracy_and_loss():
     done = train("--steps", "30", "--ratio", "0.1", "--warm-up", "none")
     assert done.returncode == 0, done.stderr
     assert re.search(r"step 30: accuracy 0\.\d+, loss \d", done.stdout.replace("\r", "\n") or done.stderr)
@@ -47,31 +47,31 @@ def test_bad_options_are_named(options, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_finished_training_keeps_its_last_two_saves(tmp_path):
-    """Where a rank's last one is damaged and removed, as the lab says, all go on from the one before."""
+def test_finished_run_keeps_its_last_two_checkpoints(tmp_path):
+    """If a rank's last checkpoint is damaged and removed, all ranks resume from the previous one."""
     command = ["train", "--steps", "40", "--save-every", "20", "--evaluations", "1", "--checkpoint", str(tmp_path)]
-    for _ in range(2):  # the second time nothing is left to train
+    for _ in range(2):  # the second run has nothing left to train
         assert main(command) == 0
         assert sorted(file.name for file in tmp_path.iterdir()) == ["rank_0_step_20.npz", "rank_0_step_40.npz"]
 
 
-def test_a_training_that_diverges_ends_with_a_line(capsys):
+def test_diverged_run_prints_one_error_line(capsys):
     assert main(["train", "--learning-rate", "1e30", "--steps", "20", "--warm-up", "none"]) == 1
     (line,) = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error:")]
-    told = r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was kept"
-    assert re.fullmatch(told, line)
+    expected = r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was kept"
+    assert re.fullmatch(expected, line)
 
 
-def test_a_folder_that_has_horovod_in_its_name_is_no_dead_rank(tmp_path, capsys):
+def test_horovod_in_a_folder_name_is_not_a_dead_rank(tmp_path, capsys):
     (tmp_path / "horovod" / "rank_0_step_1.npz.unfinished").mkdir(parents=True)
     command = ["train", "--steps", "1", "--save-every", "1", "--evaluations", "1"]
     assert main([*command, "--checkpoint", str(tmp_path / "horovod")]) == 1
     assert "rank_0_step_1.npz cannot be written (Is a directory)" in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
+def test_ctrl_c_saves_state_and_the_same_command_resumes(tmp_path, capsys):
     def trained(folder, *options):
-        """The status of the command, in this process, and what it said."""
+        """Run the command in this process; return its status and output."""
         status = main(["train", "--evaluations", "1", "--checkpoint", str(tmp_path / folder), *options])
         return status, "".join(capsys.readouterr())
 
@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_goes_on(tmp_path, capsys):
 
 
 @pytest.mark.nightly
-def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_path):
+def test_killed_rank_is_reported_with_how_to_resume(horovod, tmp_path):
     if private_network.unavailable_reason():
         pytest.skip(private_network.unavailable_reason())
     command = [*TRAIN, "--steps", "100000", "--save-every", "50", "--checkpoint", str(tmp_path)]
@@ -115,16 +115,16 @@ def test_when_a_rank_is_killed_the_other_says_so_and_how_to_go_on(horovod, tmp_p
     with pytest.raises(LabError) as caught:
         horovodrun(2, *command)
     killer.join()
-    told = (
+    expected = (
         f"error: another rank has ended, and no step can be made without it; the same command goes on from {tmp_path}"
     )
     said = str(caught.value)
-    assert told in said, said
+    assert expected in said, said
     assert "Traceback" not in said, said
 
 
 @pytest.mark.nightly
-def test_under_horovodrun_all_ranks_train(tmp_path):
+def test_all_ranks_train_under_horovodrun(tmp_path):
     if horovod_state()[0] is None:
         pytest.skip("Horovod is not built")
     horovodrun = Path(sys.executable).with_name("horovodrun")

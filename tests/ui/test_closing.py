@@ -1,4 +1,4 @@
-"""A widget that is closed leaves nothing: ipywidgets keeps every part that nobody closes until the kernel ends."""
+"""Closing a widget releases all its parts: ipywidgets keeps unclosed parts until the kernel exits."""
 
 import gc
 import weakref
@@ -20,18 +20,18 @@ from dgc_lab.ui.explorer import Explorer
 from dgc_lab.ui.widget import Panel
 from kernels import until
 
-LONG = 100_000  # steps; such a run ends by Stop alone
+LONG = 100_000  # steps; only Stop ends such a run
 
 
 def registered():
-    """The widgets that ipywidgets knows, in its version 8 and in 7."""
+    """Return the widgets registered with ipywidgets, version 7 or 8."""
     from ipywidgets.widgets import widget
 
     return dict(widget._instances if hasattr(widget, "_instances") else ipywidgets.Widget.widgets)
 
 
 def used_explorer(explorer):
-    """An explorer whose first control has been moved, and which has drawn that."""
+    """Change an explorer's first control and wait for the new figure."""
     control = next(iter(explorer.controls.values()))
     control.value = control.options[-1] if hasattr(control, "options") else control.max
     assert explorer.wait(60)
@@ -39,7 +39,7 @@ def used_explorer(explorer):
 
 
 def trained(lab):
-    """A widget that has trained a row, and has made the links that save it."""
+    """Train one row in a widget and create its download links."""
     lab.start()
     assert lab.wait(120)
     assert len(lab.rows) == 1, lab.message.value
@@ -89,36 +89,36 @@ def test_nothing_is_left_of_a_closed_widget(name):
     assert [figure for figure in figures() if id(figure) not in drawn] == []
 
 
-def test_every_public_widget_is_looked_at():
-    """Each room's, as the reference has them."""
+def test_every_public_widget_is_covered():
+    """Collects the widgets in `__all__` of every subpackage."""
     import importlib
     from pathlib import Path
 
     import dgc_lab
 
-    rooms = [file.parent.name for file in Path(dgc_lab.__file__).parent.glob("*/__init__.py")]
+    subpackages = [file.parent.name for file in Path(dgc_lab.__file__).parent.glob("*/__init__.py")]
     public = {
         name
-        for room in map(importlib.import_module, (f"dgc_lab.{room}" for room in rooms if room != "marking"))
-        for name in getattr(room, "__all__", ())
-        if isinstance(getattr(room, name), type) and issubclass(getattr(room, name), ipywidgets.Widget)
+        for package in map(importlib.import_module, (f"dgc_lab.{each}" for each in subpackages if each != "marking"))
+        for name in getattr(package, "__all__", ())
+        if isinstance(getattr(package, name), type) and issubclass(getattr(package, name), ipywidgets.Widget)
     }
     assert public == set(USED)
 
 
-def test_a_run_under_way_ends_first_and_its_rows_stay():
+def test_close_stops_the_run_and_keeps_its_rows():
     lab = CompressionSweep(ratios="1", steps=10)
     lab.run()
     lab.ratios.value, lab.steps.value = "0.1", LONG
     lab.start()
     until(lambda: lab.curves.runs[-1]["loss"][0], 60)
     lab.close()
-    assert lab.wait(0), "the thread has ended"
+    assert lab.wait(0), "the thread must have ended"
     assert [row["ratio"] for row in lab.rows] == lab.frame()["ratio"].tolist() == [1.0]
-    lab.close()  # a second time changes nothing
+    lab.close()  # closing twice is harmless
 
 
-def test_a_closed_widget_says_that_it_runs_no_more():
+def test_closed_widgets_cannot_run():
     lab = CompressionSweep(steps=10)
     lab.close()
     with pytest.raises(LabError, match="this widget is closed: make a new one"):
@@ -127,7 +127,7 @@ def test_a_closed_widget_says_that_it_runs_no_more():
     lab.save()
     lab.clear()
     assert lab.rows == []
-    assert lab.wait(0), "nothing runs"
+    assert lab.wait(0), "nothing may be running"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_closed_widget_says_that_it_runs_no_more():
         lambda: SchemeLab(schemes=3),
     ],
 )
-def test_a_widget_that_was_refused_leaves_nothing(make):
+def test_rejected_widgets_leave_no_parts(make):
     before = registered()
     with pytest.raises(ValueError, match=r"must be"):
         make()
@@ -156,8 +156,8 @@ explorer
 """
 
 
-def test_a_kernel_that_shows_widgets_and_closes_them_keeps_none(kernel):
-    """Its output history holds what a cell has shown, but none of the channels to the page."""
+def test_closed_widgets_release_kernel_comms(kernel):
+    """The output history keeps the displayed widgets, but their comms must be closed."""
     kernel.ok(IN_A_CELL)
     assert int(kernel.ok("print(len(comms))")) > 8
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_a_kernel_that_shows_widgets_and_closes_them_keeps_none(kernel):
         kernel.ok(IN_A_CELL)
 
 
-def test_a_panel_closes_what_it_holds_and_does_not_show():
+def test_panel_closes_parts_that_are_not_displayed():
     before = registered()
     panel = Panel({}, [], {})
     panel.beside, panel.more = ipywidgets.Text(), {"one": ipywidgets.Button(), "two": ipywidgets.Text()}

@@ -1,4 +1,4 @@
-"""The widgets of lessons 1 and 2, driven through their controls, computing for real."""
+"""The widgets of lessons 1 and 2, driven through their controls with real computation."""
 
 import itertools
 import math
@@ -31,14 +31,14 @@ def errors(explorer):
 # Both --------------------------------------------------------------------------------------------------------------
 
 
-def test_import_starts_no_tensorflow():
+def test_import_does_not_load_tensorflow():
     code = "import sys, dgc_lab.ui.explorer; print([n for n in ('tensorflow', 'keras') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "[]", done.stderr
 
 
 @pytest.mark.parametrize("kind", [AggregationExplorer, ReplicaExplorer])
-def test_unknown_first_value_is_refused(kind):
+def test_unknown_settings_are_rejected(kind):
     with pytest.raises(ValueError, match=r"settings must be among .*, got 'speed'"):
         kind(speed=3)
 
@@ -55,7 +55,7 @@ def test_unknown_first_value_is_refused(kind):
         (ReplicaExplorer, "value0", "much", r"value0 must be a number, got 'much'"),
     ],
 )
-def test_first_value_that_a_control_does_not_take_is_refused(kind, name, value, allowed):
+def test_invalid_initial_values_are_rejected(kind, name, value, allowed):
     with pytest.raises(ValueError, match=allowed):
         kind(**{name: value})
 
@@ -69,7 +69,7 @@ def test_every_control_has_a_label(aggregation):
 # AggregationExplorer -----------------------------------------------------------------------------------------------
 
 
-def test_moves_are_computed_and_drawn(aggregation):
+def test_control_changes_update_the_figure(aggregation):
     before, alt = picture_of(aggregation), aggregation.picture.alt
     set_and_wait(aggregation, addends=1024, dtype="bfloat16")
     assert np.any(picture_of(aggregation) != before)
@@ -78,7 +78,7 @@ def test_moves_are_computed_and_drawn(aggregation):
     assert 'role="status"' in aggregation.message.value
 
 
-def test_what_is_shown_is_what_the_library_measures(aggregation):
+def test_displayed_errors_match_the_library(aggregation):
     from dgc_lab.aggregation.rounding_error import errors as measured
     from dgc_lab.aggregation.summation import make_addends
 
@@ -89,7 +89,7 @@ def test_what_is_shown_is_what_the_library_measures(aggregation):
     assert "kahan" in aggregation.table.value
 
 
-def test_another_method_is_shown_without_measuring_anew(aggregation, monkeypatch):
+def test_method_change_does_not_measure_again(aggregation, monkeypatch):
     frame = aggregation.frame
 
     def never(*_, **__):
@@ -100,10 +100,10 @@ def test_another_method_is_shown_without_measuring_anew(aggregation, monkeypatch
     set_and_wait(aggregation, method="pairwise")
     assert "pairwise: relative error" in aggregation.message.value
     assert aggregation.frame.equals(frame)
-    assert np.any(picture_of(aggregation) != before), "another bar is in colour"
+    assert np.any(picture_of(aggregation) != before), "another bar must be highlighted"
 
 
-def test_quick_moves_end_with_the_last_one_and_few_drawings(aggregation):
+def test_rapid_changes_draw_rarely_and_end_up_to_date(aggregation):
     drawn = []
     aggregation.image.observe(lambda _: drawn.append(time.monotonic()), "value")
     for turn in range(40):
@@ -120,7 +120,7 @@ def test_quick_moves_end_with_the_last_one_and_few_drawings(aggregation):
     assert errors(aggregation) == {name: pytest.approx(error, rel=0.05) for name, error in expected.items()}
 
 
-def test_a_quick_drawing_after_a_slow_one_waits_too(aggregation, monkeypatch):
+def test_frame_rate_is_limited_after_a_slow_frame(aggregation, monkeypatch):
     made, seconds, drawn = aggregation.result(**aggregation.values()), itertools.cycle([0.3, 0.0]), []
     monkeypatch.setattr(aggregation, "result", lambda **values: time.sleep(next(seconds)) or made)
     monkeypatch.setattr("dgc_lab.ui.explorer.png", lambda figure: str(len(drawn)).encode())
@@ -133,7 +133,7 @@ def test_a_quick_drawing_after_a_slow_one_waits_too(aggregation, monkeypatch):
     assert np.diff(drawn).min() >= 0.2, "four frames a second at most"
 
 
-def test_moves_from_several_threads_start_one_worker(aggregation, monkeypatch):
+def test_changes_from_several_threads_start_one_worker(aggregation, monkeypatch):
     running, most = [0], [0]
     result = aggregation.result
 
@@ -160,7 +160,7 @@ def test_moves_from_several_threads_start_one_worker(aggregation, monkeypatch):
     assert most[0] == 1
 
 
-def test_a_failure_is_said_and_the_widget_goes_on(aggregation, monkeypatch):
+def test_widget_reports_an_error_and_recovers(aggregation, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("dgc_lab.aggregation.summation.make_addends", lambda *_, **__: [])
         set_and_wait(aggregation, addends=32)
@@ -173,7 +173,7 @@ def test_a_failure_is_said_and_the_widget_goes_on(aggregation, monkeypatch):
     assert 'role="status"' in aggregation.message.value
 
 
-def test_a_failure_nobody_expected_is_said_too(aggregation, monkeypatch):
+def test_widget_reports_unexpected_exceptions(aggregation, monkeypatch):
     with monkeypatch.context() as patched:
 
         def breaks(*_, **__):
@@ -186,7 +186,7 @@ def test_a_failure_nobody_expected_is_said_too(aggregation, monkeypatch):
     assert 'role="status"' in aggregation.message.value
 
 
-def test_show_gives_an_ordinary_picture_and_table(aggregation, monkeypatch):
+def test_show_displays_a_static_figure_and_table(aggregation, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
     aggregation.controls["addends"].value = 128
@@ -197,18 +197,18 @@ def test_show_gives_an_ordinary_picture_and_table(aggregation, monkeypatch):
     assert "sequential" in picture.alt
 
 
-def test_two_widgets_do_not_mix(aggregation):
+def test_two_widgets_are_independent(aggregation):
     other = AggregationExplorer(addends=2, dtype="float32")
     set_and_wait(aggregation, dtype="float16", addends=512)
     assert other.wait(60)
     assert max(errors(other).values()) < 1e-6 < min(errors(aggregation).values())
 
 
-# ReplicaExplorer, where TensorFlow has one device, and in a process where it has eight -----------------------------
+# ReplicaExplorer, with one TensorFlow device, and in a process with eight -------------------------------------------
 
 
 def in_a_new_process():
-    """Drive the widget in a process that has started no TensorFlow; what was seen goes back."""
+    """Drive the widget in a process without TensorFlow state and return the observed values."""
     explorer = ReplicaExplorer()
     seen = {"first": (explorer.frame["after"].tolist(), explorer.message.value)}
     set_and_wait(explorer, aggregation="SUM", synchronization="ON_READ", how="assign_add", initial=10.0)
@@ -237,13 +237,13 @@ def seen():
         return pool.submit(in_a_new_process).result(timeout=300)
 
 
-def test_replicas_start_with_the_mean(seen):
+def test_replica_explorer_starts_with_the_mean(seen):
     after, message = seen["first"]
     assert after == [2.5] * 4
     assert "Copies after: 2.5, 2.5, 2.5, 2.5. A read outside the replicas gives 2.5." in message
 
 
-def test_replicas_follow_the_controls(seen):
+def test_replica_explorer_follows_its_controls(seen):
     after, message = seen["on read"]
     assert after == [11, 12, 13, 14]
     assert "A read outside the replicas gives 50." in message
@@ -252,25 +252,25 @@ def test_replicas_follow_the_controls(seen):
     assert seen["again"][0] == [4.5] * 8
 
 
-def test_a_refused_pair_is_explained(seen):
+def test_rejected_combinations_are_explained(seen):
     after, message = seen["refused"]
     assert all(math.isnan(value) for value in after)
     assert "TensorFlow refused to make the variable" in message
     assert "not supported" in message
 
 
-def test_a_wrong_value_is_said(seen):
+def test_invalid_values_are_reported(seen):
     message = seen["not a number"][1]
     assert 'role="alert"' in message
     assert "values must be finite numbers in float32, got nan for replica 3" in message
 
 
-def test_as_many_fields_as_replicas(seen):
+def test_one_value_field_per_replica_is_shown(seen):
     assert seen["fields"] == [None] * 8
     assert seen["fields of two"] == [None] * 2 + ["none"] * 6
 
 
-def test_too_few_devices_are_said_with_the_cure():
+def test_too_few_devices_error_suggests_a_restart():
     code = """
 import tensorflow as tf
 tf.zeros([1])
@@ -285,11 +285,11 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert 'role="alert"' in done.stdout, done.stderr
     assert "Restart the kernel" in done.stdout
-    assert "Picture and table" not in done.stdout, "there are none yet"
+    assert "Picture and table" not in done.stdout, "there is no figure yet"
     assert done.stdout.splitlines()[-1] == "TooLate"
 
 
-def test_where_no_thread_is_to_be_had_the_next_move_works(aggregation, monkeypatch):
+def test_widget_recovers_when_no_thread_can_start(aggregation, monkeypatch):
     def none_left(_):
         raise RuntimeError("can't start new thread")
 

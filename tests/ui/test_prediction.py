@@ -1,4 +1,4 @@
-"""The widget that keeps a prediction, and the pictures that any notebook may draw."""
+"""The widget that saves a prediction, and the general-purpose charts."""
 
 import math
 
@@ -10,7 +10,7 @@ from dgc_lab.ui import charts
 from dgc_lab.ui.prediction import NONE_MADE, Prediction
 
 
-def test_a_prediction_is_kept_and_cannot_be_changed_afterwards():
+def test_saved_predictions_cannot_be_changed():
     guess = Prediction("How accurate?", of=("a", "b"))
     guess.sliders["a"].value = 0.25
     guess.button.click()
@@ -23,7 +23,7 @@ def test_a_prediction_is_kept_and_cannot_be_changed_afterwards():
     assert "furthest off for b" in guess.message.value
 
 
-def test_without_a_prediction_the_result_is_shown_all_the_same():
+def test_result_is_shown_without_a_prediction():
     table = Prediction("How accurate?", of=["a"], form=".0%").confront({"a": 0.9})
     assert table.loc["a"].tolist() == [NONE_MADE, "90%", ""]
 
@@ -38,23 +38,23 @@ def test_without_a_prediction_the_result_is_shown_all_the_same():
         ({"of": ("a",), "form": ">8.2f"}, r"form must be .* got '>8\.2f'"),
     ],
 )
-def test_what_cannot_be_predicted(arguments, message):
+def test_invalid_prediction_arguments_are_rejected(arguments, message):
     with pytest.raises(ValueError, match=message):
         Prediction("?", **arguments)
 
 
-def test_what_was_seen_must_be_what_was_asked():
+def test_observed_names_must_match_the_prediction():
     with pytest.raises(ValueError, match=r"seen must have the names a, got b"):
         Prediction("?", of=("a",)).confront({"b": 1.0})
 
 
 @pytest.mark.parametrize("seen", [0.9, None, [0.5], {"a": "0.5"}, {"a": None}, {"a": np.array([0.5])}])
-def test_what_was_seen_must_be_numbers(seen):
+def test_observed_values_must_be_numbers(seen):
     with pytest.raises(ValueError, match="seen must be a dict of numbers, got"):
         Prediction("?", of=("a",)).confront(seen)
 
 
-def test_what_was_not_seen_is_not_the_furthest():
+def test_nan_observations_are_never_furthest_off():
     guess = Prediction("?", of=("a", "b"))
     guess.keep()
     table = guess.confront({"a": math.nan, "b": np.float32(0.75)})
@@ -62,7 +62,7 @@ def test_what_was_not_seen_is_not_the_furthest():
     assert "furthest off for b" in guess.message.value
 
 
-def test_pictures_refuse_what_they_cannot_draw():
+def test_charts_reject_invalid_data():
     for wrong, message in (({}, "runs must hold"), ({"a": []}, r"runs\['a'\] must hold")):
         with pytest.raises(ValueError, match=message):
             charts.losses(wrong)
@@ -71,13 +71,13 @@ def test_pictures_refuse_what_they_cannot_draw():
             charts.bars(wrong, "what")
 
 
-def test_lines_become_thinner_and_none_is_wide():
+def test_later_lines_are_thinner():
     for lines in (1, 2, 5, 12):
         widths = [look["linewidth"] for look in charts.thinning(map(str, range(lines))).values()]
         assert sorted(set(widths), reverse=True) == widths
         assert 1 < widths[-1] <= widths[0] <= 6
 
 
-def test_a_label_with_dollars_is_no_formula():
+def test_dollar_signs_in_labels_are_literal():
     for picture in (charts.losses({"a $b^$": [1, 2]}), charts.bars({"a $b^$": 1.0, "c": 2}, "what")):
         assert charts.png(picture.figure)

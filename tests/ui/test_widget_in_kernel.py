@@ -1,12 +1,12 @@
-"""What a widget's thread shows in the moment in which a real kernel ends: JupyterLab must be able to read it."""
+"""Messages that a widget's thread sends while its kernel shuts down must stay readable for JupyterLab."""
 
 import threading
 
 import zmq
 from jupyter_client.session import Session
 
-# Python ends with the handlers that came last. The first large message brings pyzmq's own; the one before it is ours,
-# which lets the thread draw on.
+# Python runs the latest exit handlers first. The first large message registers pyzmq's handler; ours is registered
+# earlier and lets the thread keep drawing.
 DRAW_TO_THE_END = """
 import atexit, threading, time
 from pathlib import Path
@@ -33,8 +33,8 @@ threading.Thread(target=draw, daemon=True).start()
 """
 
 
-def test_every_message_is_whole_to_the_kernels_end(kernel, tmp_path_factory):
-    """pyzmq ends before the kernel does, and breaks off what it would not copy: the next message seemed its rest."""
+def test_messages_stay_complete_until_the_kernel_exits(kernel, tmp_path_factory):
+    """pyzmq stops before the kernel and truncated uncopied frames, so the next message looked like the rest."""
     session, said = Session(key=kernel.manager.session.key), []
     file = tmp_path_factory.mktemp("told") / "number"
     with zmq.Context() as context, context.socket(zmq.SUB) as iopub:
@@ -49,5 +49,5 @@ def test_every_message_is_whole_to_the_kernels_end(kernel, tmp_path_factory):
             if iopub.poll(100):
                 said.append(iopub.recv_multipart())
         ending.join()
-    whole = [session.deserialize(session.feed_identities(message)[1]) for message in said]  # raises where it is not
-    assert f"picture {file.read_text()}<" in str([message["content"] for message in whole]), "it drew to the end"
+    complete = [session.deserialize(session.feed_identities(message)[1]) for message in said]  # raises if truncated
+    assert f"picture {file.read_text()}<" in str([message["content"] for message in complete]), "drawing ended early"

@@ -1,4 +1,4 @@
-"""Data sets from where they may lie, and the two networks."""
+"""Loading data sets from all supported locations, and the two networks."""
 
 import hashlib
 import http.server
@@ -26,9 +26,9 @@ def check_layout(found, train, test, side):
         assert set(labels.tolist()) <= set(range(10))
 
 
-def test_digits(digits):
+def test_digits_have_the_expected_layout(digits):
     check_layout(digits, 1437, 360, 8)
-    assert np.bincount(digits.y_test).min() >= 34, "every digit is in the test set"
+    assert np.bincount(digits.y_test).min() >= 34, "every digit must be in the test set"
     together = np.concatenate([digits.x_train, digits.x_test]).reshape(1797, 64)
     from sklearn.datasets import load_digits
 
@@ -36,14 +36,14 @@ def test_digits(digits):
     np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(original, axis=0).astype(np.float32))
 
 
-def test_fingerprint_tells_data_apart(digits):
+def test_fingerprint_distinguishes_data(digits):
     assert digits.fingerprint() == data.load("digits").fingerprint()
     other = data.Dataset("digits", digits.x_train, digits.y_train[::-1], digits.x_test, digits.y_test)
     assert other.fingerprint() != digits.fingerprint()
 
 
 @pytest.mark.parametrize("given", ["file", "folder", "environment"])
-def test_mnist_from_a_path(small_mnist, given, monkeypatch):
+def test_mnist_loads_from_each_location(small_mnist, given, monkeypatch):
     file, arrays = small_mnist
     if given == "environment":
         monkeypatch.setenv("DGC_LAB_DATA", str(file.parent))
@@ -53,13 +53,13 @@ def test_mnist_from_a_path(small_mnist, given, monkeypatch):
     np.testing.assert_array_equal(found.y_test, arrays["y_test"])
 
 
-def test_real_mnist(real_mnist):
+def test_real_mnist_has_the_expected_layout(real_mnist):
     found = data.load("mnist", real_mnist)
     check_layout(found, 60_000, 10_000, 28)
     assert np.bincount(found.y_test)[:3].tolist() == [980, 1135, 1032]
 
 
-def test_path_of_nothing(tmp_path, monkeypatch):
+def test_missing_mnist_paths_are_named(tmp_path, monkeypatch):
     with pytest.raises(data.DataError, match=r"path is .*nowhere.*no MNIST file"):
         data.load("mnist", tmp_path / "nowhere")
     monkeypatch.setenv("DGC_LAB_DATA", str(tmp_path))
@@ -67,7 +67,7 @@ def test_path_of_nothing(tmp_path, monkeypatch):
         data.load("mnist")
 
 
-def test_files_that_are_not_mnist(tmp_path, small_mnist):
+def test_files_that_are_not_mnist_are_rejected(tmp_path, small_mnist):
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"no archive")
     with pytest.raises(data.DataError, match="not MNIST in Keras's layout"):
@@ -80,7 +80,7 @@ def test_files_that_are_not_mnist(tmp_path, small_mnist):
         data.load("mnist", broken)
 
 
-def test_pickled_objects_are_not_read(tmp_path, small_mnist):
+def test_pickled_objects_are_rejected(tmp_path, small_mnist):
     file = tmp_path / "objects.npz"
     np.savez(file, **{**small_mnist[1], "x_train": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(data.DataError, match="allow_pickle"):
@@ -89,7 +89,7 @@ def test_pickled_objects_are_not_read(tmp_path, small_mnist):
 
 @pytest.fixture
 def loopback_download(small_mnist, tmp_path, monkeypatch):
-    """MNIST's address turned to a server on this machine, Keras's cache to an empty folder."""
+    """Point the MNIST URL at a local server and the Keras cache at an empty folder."""
     file, _ = small_mnist
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -109,7 +109,7 @@ def loopback_download(small_mnist, tmp_path, monkeypatch):
     server.server_close()
 
 
-def test_download_says_so_and_happens_once(loopback_download, capsys):
+def test_download_is_announced_and_happens_once(loopback_download, capsys):
     check_layout(data.load("mnist"), 30, 20, 28)
     assert "downloading 11 MB from http://127.0.0.1" in capsys.readouterr().out
     loopback_download.shutdown()
@@ -117,27 +117,27 @@ def test_download_says_so_and_happens_once(loopback_download, capsys):
     assert "downloading" not in capsys.readouterr().out
 
 
-def test_download_with_another_hash_is_refused(loopback_download, monkeypatch):
+def test_download_with_a_wrong_hash_is_rejected(loopback_download, monkeypatch):
     monkeypatch.setattr(data, "MNIST_SHA256", "0" * 64)
     with pytest.raises(data.DataError, match="could not be downloaded"):
         data.load("mnist")
 
 
-def test_no_network_and_no_file_says_both_ways_out(tmp_path, monkeypatch):
+def test_failed_download_suggests_both_alternatives(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.setattr(data, "MNIST_URL", "http://127.0.0.1:9/mnist.npz")  # nobody listens there
+    monkeypatch.setattr(data, "MNIST_URL", "http://127.0.0.1:9/mnist.npz")  # no server on this port
     with pytest.raises(data.DataError, match=r"set DGC_LAB_DATA to its path.*dataset='digits', which needs no network"):
         data.load("mnist")
 
 
-def test_unknown_data_set():
+def test_invalid_data_set_arguments_are_rejected():
     with pytest.raises(ValueError, match="name must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"):
         data.load("cifar")
     with pytest.raises(ValueError, match="path must be None for dataset 'digits'"):
         data.load("digits", "somewhere")
 
 
-def test_mnist_network_is_the_published_one():
+def test_mnist_network_matches_the_published_one():
     model = mnist_cnn()
     assert model.count_params() == 3_274_634
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
@@ -146,12 +146,12 @@ def test_mnist_network_is_the_published_one():
     assert model.output_shape == (None, 10)
 
 
-def test_digits_network():
+def test_digits_network_has_38282_parameters():
     assert digits_cnn().count_params() == 38_282
 
 
 @pytest.mark.parametrize("build", MODELS.values())
-def test_one_seed_one_model(build):
+def test_seed_determines_the_initial_weights(build):
     first, again, other = build(3), build(3), build(4)
     for one, two in zip(first.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -163,8 +163,8 @@ def test_one_seed_one_model(build):
 @pytest.mark.parametrize(
     ("name", "message"), [("x_test", r"x_test in .* must be uint8 .*, got \|S8 \(\)"), ("y_test", "digit")]
 )
-def test_what_is_no_array_in_the_file_is_refused(small_mnist, name, message):
-    """numpy gives the bytes of a part that it takes for no array."""
+def test_archive_members_must_be_arrays(small_mnist, name, message):
+    """NumPy returns raw bytes for members that are not arrays."""
     file, arrays = small_mnist
     np.savez(file, **{key: value for key, value in arrays.items() if key != name})
     with zipfile.ZipFile(file, "a") as archive:
@@ -175,12 +175,12 @@ def test_what_is_no_array_in_the_file_is_refused(small_mnist, name, message):
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 @pytest.mark.parametrize(("path", "told"), [("~nosuchuser/x", "path is '~nosuchuser/x'"), ("", "path is ''")])
-def test_a_path_that_leads_nowhere_is_named_and_nothing_is_downloaded(name, path, told):
+def test_invalid_paths_are_rejected_without_download(name, path, told):
     with pytest.raises(data.DataError, match=told):
         data.load(name, path)
 
 
-def test_an_evaluation_has_examples_and_their_classes():
+def test_evaluator_rejects_mismatched_inputs_and_targets():
     images = np.zeros((4, 2), np.float32)
     with pytest.raises(ValueError, match="targets must hold at least one thing"):
         make_evaluator(images[:0], np.zeros(0, np.int32))
@@ -190,5 +190,5 @@ def test_an_evaluation_has_examples_and_their_classes():
         cross_entropy(tf.zeros([4]), tf.zeros([4, 2]))
 
 
-def test_a_vocabulary_may_be_given_as_a_list():
+def test_vocabulary_accepts_a_list():
     assert len(Vocabulary(["[UNK]", "[MASK]", "a"])) == 3

@@ -1,4 +1,4 @@
-"""Fashion-MNIST and CIFAR-10 from files in their authors' forms, and a sweep over each."""
+"""Fashion-MNIST and CIFAR-10 from files in their original formats, and a sweep on each."""
 
 import gzip
 
@@ -20,7 +20,7 @@ def write_idx(file, array):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Both, small: Fashion-MNIST in a folder named as Keras names it, CIFAR-10's files as they are."""
+    """Small copies of both: Fashion-MNIST in Keras's folder, CIFAR-10 files at the top."""
     numbers = np.random.default_rng(0)
     (tmp_path / "fashion-mnist").mkdir()
     for file, count in zip(FASHION_FILES, (30, 30, 20, 20), strict=True):
@@ -35,7 +35,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_fashion_mnist_has_mnists_form(folder):
+def test_fashion_mnist_has_the_layout_of_mnist(folder):
     data = load("fashion_mnist", folder)
     assert [data.x_train.shape, data.x_test.shape] == [(30, 28, 28, 1), (20, 28, 28, 1)]
     assert data.x_train.dtype == np.float32
@@ -44,7 +44,7 @@ def test_fashion_mnist_has_mnists_form(folder):
     np.testing.assert_array_equal(np.round(data.x_train[..., 0] * 255), first)
 
 
-def test_cifar10_has_its_colours(folder):
+def test_cifar10_keeps_its_colours(folder):
     data = load("cifar10", folder)
     assert [data.x_train.shape, data.x_test.shape] == [(20, 32, 32, 3), (4, 32, 32, 3)]
     assert [data.y_train[::4].tolist(), data.y_test.tolist()] == [[0, 1, 2, 3, 4], [5, 5, 5, 5]]
@@ -55,7 +55,7 @@ def test_cifar10_has_its_colours(folder):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("given", ["folder", "environment", "a file in it"])
-def test_where_the_files_are_looked_for(folder, name, given, monkeypatch):
+def test_data_files_load_from_each_location(folder, name, given, monkeypatch):
     (folder / "mnist.npz").touch()
     where = {"folder": None, "environment": folder, "a file in it": folder / "mnist.npz"}[given]
     if where:
@@ -64,7 +64,7 @@ def test_where_the_files_are_looked_for(folder, name, given, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_that_is_not_there_says_where_it_comes_from(name, tmp_path):
+def test_missing_data_errors_name_the_download_source(name, tmp_path):
     with pytest.raises(DataError, match=rf"^{name} is not on this machine: get .* set DGC_LAB_DATA to it"):
         load(name)
     with pytest.raises(DataError, match=r"path is .* has no (train-images|data_batch_1).*: get .* from https"):
@@ -86,16 +86,16 @@ def test_one_that_is_not_there_says_where_it_comes_from(name, tmp_path):
         "packed, empty",
         "packed, cut",
         "packed, damaged",
-    ],  # gzip writes the time, and ids must be the same everywhere
+    ],  # gzip stores the time, but ids must be reproducible
 )
-def test_what_is_no_idx_file(folder, content):
+def test_invalid_idx_files_are_rejected(folder, content):
     file = folder / "fashion-mnist" / FASHION_FILES[0]
     file.write_bytes(content)
     with pytest.raises(DataError, match=f"{file} (cannot be read as gzip|must be an IDX file)"):
         load("fashion_mnist", folder)
 
 
-def test_images_and_labels_that_do_not_go_together(folder):
+def test_mismatched_images_and_labels_are_rejected(folder):
     write_idx(folder / "fashion-mnist" / FASHION_FILES[3], np.zeros(3, np.uint8))
     with pytest.raises(DataError, match=r"images of \(20, 28, 28\) and labels of \(3,\)"):
         load("fashion_mnist", folder)
@@ -104,14 +104,14 @@ def test_images_and_labels_that_do_not_go_together(folder):
         load("fashion_mnist", folder)
 
 
-def test_what_is_not_cifar10(folder):
+def test_invalid_cifar10_files_are_rejected(folder):
     (folder / "test_batch.bin").write_bytes(b"short")
     with pytest.raises(DataError, match=r"test_batch.bin must be of CIFAR-10's binary version"):
         load("cifar10", folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_sweep_trains_on_it(folder, name):
+def test_sweep_trains_on_given_data(folder, name):
     settings = MaskingConfig(dataset=name, steps=2, batch=4, evaluations=1)
     (row,) = [e.row for e in sweep(settings, [0.1], data=load(name, folder)) if isinstance(e, RowEnded)]
     assert row["dataset"] == name
