@@ -106,6 +106,7 @@ coverage: $(VENV)/.horovod $(VENV)/.native $(COURSE)/.installed
 
 # Small faults put into dgc_lab/compression by cosmic-ray: do the tests notice? It takes days; ends and goes on at will.
 mutants: $(MUTANTS)/.installed $(VENV)/.native
+	mkdir -p build
 	[ -e build/mutants.sqlite ] || $(MUTANTS)/bin/cosmic-ray init tools/cosmic-ray.toml build/mutants.sqlite
 	$(MUTANTS)/bin/cosmic-ray exec tools/cosmic-ray.toml build/mutants.sqlite
 	$(MUTANTS)/bin/cr-report build/mutants.sqlite

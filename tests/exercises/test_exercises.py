@@ -132,7 +132,7 @@ def test_a_wrong_answer_loses_its_own_marks_only(name, cell, code, lost):
     assert printed.count("✗") == len(lost)
 
 
-# Each of the last five once failed a right answer or passed a wrong one, by chance in a check or in the numbers.
+# With each of the last five, a check or its random numbers once rejected a right answer or accepted a wrong one.
 VARIANTS = (*range(2, 40), 493, 1158, 1418, 1469, 1965)
 
 

@@ -1,10 +1,13 @@
 """Submissions that break things on purpose, and a grading that is killed in the middle."""
 
+import html
+import re
 import subprocess
 
 import nbformat
 import psutil
 
+from dgc_lab_grading.course import sources
 from instructor import EXERCISES, PYTHON, ROOT, answered, index
 from kernels import until
 
@@ -134,3 +137,16 @@ def grade_and_kill(*arguments):
     process.wait()
     _, alive = psutil.wait_procs(family, timeout=60)
     return "".join(printed), alive
+
+
+def assert_no_hidden_test(pages):
+    """No page of feedback shows a line of the exercise's hidden tests that its source does not also show elsewhere."""
+    source = sources.text_half(EXERCISES / "source", FIRST).read_text()
+    blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
+    shown = re.sub(blocks, "", source)
+    tests = {line.strip() for block in re.findall(blocks, source) for line in block.splitlines()}
+    tests = {line for line in tests if len(line) > 15 and line not in shown}
+    assert len(tests) > 10
+    for page in pages:
+        text = html.unescape(re.sub(r"<[^>]*>", "", page))
+        assert not [line for line in tests if line in text]

@@ -1,7 +1,6 @@
 """An instructor's commands from submissions to marks, with broken and hostile submissions."""
 
 import csv
-import html
 import json
 import re
 import socket
@@ -12,7 +11,16 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from hand_ins import FIRST, cunning, damaged, grade_and_kill, hostile, interrupted_late, variant_of
+from hand_ins import (
+    FIRST,
+    assert_no_hidden_test,
+    cunning,
+    damaged,
+    grade_and_kill,
+    hostile,
+    interrupted_late,
+    variant_of,
+)
 
 from dgc_lab_grading.course import grading, sources
 from dgc_lab_grading.marking import sandbox
@@ -193,15 +201,7 @@ def test_feedback_and_the_table_of_marks(graded, course):
     assert "not a notebook" in pages["pdf"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
-    source = sources.text_half(EXERCISES / "source", FIRST).read_text()
-    blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
-    shown = re.sub(blocks, "", source)
-    tests = {line.strip() for block in re.findall(blocks, source) for line in block.splitlines()}
-    tests = {line for line in tests if len(line) > 15 and line not in shown}
-    assert len(tests) > 10
-    for page in pages.values():
-        text = html.unescape(re.sub(r"<[^>]*>", "", page))
-        assert not [line for line in tests if line in text]
+    assert_no_hidden_test(pages.values())
 
     course("marks", "--folder", folder, "--to", folder / "marks.csv", "--roster", graded.place / "roster.csv")
     lines = table(folder / "marks.csv")

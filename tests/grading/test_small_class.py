@@ -1,7 +1,6 @@
 """A small class from release to marks and feedback, with a hostile submission and a grading that is killed."""
 
 import csv
-import html
 import json
 import re
 import socket
@@ -11,11 +10,11 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from hand_ins import FIRST, cunning, grade_and_kill, hostile, variant_of
+from hand_ins import FIRST, assert_no_hidden_test, cunning, grade_and_kill, hostile, variant_of
 
 from dgc_lab_grading.course import grading, sources
 from dgc_lab_grading.marking import sandbox
-from instructor import EXERCISES, answered, needs_instructor, write
+from instructor import answered, needs_instructor, write
 
 pytestmark = needs_instructor
 SCORES = {"Ann": 18, "Bo-Wrong": 14, "cunning": 0, "hostile": 17}
@@ -106,15 +105,7 @@ def test_feedback_has_points_and_no_hidden_test(graded, course):
     assert "not a notebook" in pages["Pia"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
-    source = sources.text_half(EXERCISES / "source", FIRST).read_text()
-    blocks = r"(?s)### BEGIN HIDDEN TESTS\n(.*?)### END"
-    shown = re.sub(blocks, "", source)
-    tests = {line.strip() for block in re.findall(blocks, source) for line in block.splitlines()}
-    tests = {line for line in tests if len(line) > 15 and line not in shown}
-    assert len(tests) > 10
-    for page in pages.values():
-        text = html.unescape(re.sub(r"<[^>]*>", "", page))
-        assert not [line for line in tests if line in text]
+    assert_no_hidden_test(pages.values())
 
 
 def test_the_table_of_marks_has_the_whole_roster(graded, course):

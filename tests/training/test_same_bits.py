@@ -46,8 +46,6 @@ SWITCHES = {
     "first": {"scope": "first"},
     "no momentum": {"momentum": 0.0},
 }
-COMMON = ("defaults", "nesterov", "paper's warm-up", "exact")  # also on ranks; test_two_ranks.py covers most others
-ON_RANKS = [pytest.param(name, marks=() if name in COMMON else pytest.mark.nightly) for name in SWITCHES]
 
 
 def environment() -> dict:
@@ -125,7 +123,7 @@ def test_two_simulated_workers_reproduce_recorded_weights(name):
 
 
 @pytest.mark.nightly_except("defaults")
-@pytest.mark.parametrize("name", ON_RANKS)
+@pytest.mark.parametrize("name", SWITCHES)
 def test_two_ranks_reproduce_recorded_weights(two_ranks, name):
     first, second = two_ranks.run(train_on_rank, SWITCHES[name])
     assert first["sha256"] == second["sha256"]
