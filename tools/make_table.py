@@ -22,8 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all options; each table refuses those that belong to another one."""
     table = argparse.ArgumentParser(prog="python tools/make_table.py", description="Reproduce a table of the lessons.")
-    which = "masking on one worker; masking and DGC on two ranks; DGC on 1 to 32 simulated workers; schemes on digits"
-    table.add_argument("which", choices=TABLES, help=f"{which}; schemes on MNIST with two ranks")
+    which = "masking on one worker; masking and DGC on two ranks; DGC on 1 to 32 simulated workers"
+    table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 5 and 8")
     steps = "updates per row: of all workers together (20 000, as published); in the workers table, of each (200)"
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
@@ -98,27 +98,34 @@ def workers(options: argparse.Namespace) -> int:
     return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
 
 
-def schemes(options: argparse.Namespace, dataset: str = "digits") -> int:
-    """Train the schemes of lesson 8: digits on four simulated workers, or MNIST on two ranks."""
-    from dgc_lab.comparison.table import SEARCH_SEED, SEEDS, STEPS, row_names, scheme_table, table_events, trainers
+def study(options: argparse.Namespace, name: str) -> int:
+    """Run one of the lab's studies: the methods that lessons 5 and 8 compare."""
+    from dgc_lab.comparison.lab_studies import STUDIES, trainers
+    from dgc_lab.comparison.study import SEARCH_SEED, study_events, study_table
     from dgc_lab.workloads.data import load
 
-    others = "single-node, two-node or workers"
+    others, made = "single-node, two-node or workers", STUDIES[name]
     refuse(options, scope="single-node", method="two-node", numbers="workers", ratios=others, steps=others)
     if options.seed:
-        raise ValueError(f"--seed must not be set here: the seeds are {SEARCH_SEED} and {SEEDS}, got {options.seed}")
-    data = load(dataset, options.data)
-    with trainers(dataset, data, options.data) as trainer_of:
-        events = table_events(dataset, trainer_of, data, options.out)
-        return show(events, row_names(dataset), STEPS[dataset], options.out, scheme_table)
+        raise ValueError(f"--seed must not be set here: seeds are {SEARCH_SEED} and {made.seeds}, got {options.seed}")
+    data = load(made.common["dataset"], options.data)
+    with trainers(made, data, options.data) as trainer_of:
+        events = study_events(made, trainer_of, data, options.out)
+
+        def table(rows):
+            return study_table(made, rows).reset_index(names="method")
+
+        return show(events, made.row_names(), made.common["steps"], options.out, table)
 
 
 TABLES = {
     "single-node": single_node,
     "two-node": two_node,
     "workers": workers,
-    "schemes": schemes,
-    "schemes-mnist": functools.partial(schemes, dataset="mnist"),
+    **{
+        name.replace(" ", "-"): functools.partial(study, name=name)
+        for name in ("accumulation", "corrections", "early steps", "schemes", "schemes on ranks")
+    },
 }
 
 

@@ -9,13 +9,17 @@ import inspect
 import re
 from pathlib import Path
 
-from dgc_lab.comparison import bytes_and_accuracy, scheme_rows, scheme_table
-from dgc_lab.comparison.table import BATCH, RATES, SEARCH_SEED, STEPS, WORKERS
+from dgc_lab.comparison import STUDIES, bytes_and_accuracy, stored_study
+from dgc_lab.comparison.study import SEARCH_SEED
 from dgc_lab.compression import SCHEMES
 from dgc_lab.ui.charts import png
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "schemes.md"
+TABLES = {
+    "schemes": "MNIST-1D, four simulated workers",
+    "schemes on ranks": "MNIST, two Horovod ranks",
+}
 HEAD = """# Compression schemes
 
 A scheme says how one worker compresses its gradient, all large tensors as one flat vector. It is a generator: it yields
@@ -75,40 +79,39 @@ def gallery() -> str:
     return "\n".join(lines)
 
 
-def results(dataset: str) -> str:
-    """The table of a data set, and its picture."""
-    made = scheme_rows(dataset)
-    table, days = scheme_table(made), {row["scheme"]: row["started"][:10] for row in made}
-    others = ", ".join(f"`{scheme}`" for scheme in table["scheme"] if days[scheme] != days["dense"])
-    rates = ", ".join(map(str, RATES[dataset]))
-    who, which = {"digits": ("simulated workers", "schemes"), "mnist": ("Horovod ranks", "schemes-mnist")}[dataset]
+def results(name: str) -> str:
+    """Return a study's table and its picture."""
+    study, table = STUDIES[name], stored_study(name)
+    common, rates = study.common, ", ".join(map(str, study.rates))
+    falling = ", with a learning rate that falls to 0 along a cosine" if common.get("schedule") == "cosine" else ""
     lines = [
-        f"## {'Digits' if dataset == 'digits' else 'MNIST'}, {WORKERS[dataset]} {who}",
-        f"{STEPS[dataset]} steps, {BATCH[dataset]} examples a worker, momentum 0.9 after the exchange where a scheme "
-        f"has none of its own. Each scheme had a run at each of the rates {rates} with seed "
-        f"{SEARCH_SEED}, and then three seeds at its best one. *kB* are what a worker hands to the collectives in a "
-        f"step, *ms* those of the quickest of the three runs. `python tools/make_table.py {which} --out rows.jsonl` "
-        f"makes it again."
-        + (f" Made on another day than the rest, with *ms* that are not to be compared: {others}." if others else ""),
-        f"![{bytes_and_accuracy(table).alt}](schemes_{dataset}.png)",
+        f"## {TABLES[name]}",
+        f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
+        f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
+        f"seed {SEARCH_SEED}, and then at the best of them with three other seeds. *kB a step* is a worker's payload, "
+        "averaged over the run; *ms a step* is that of the fastest of the three runs. "
+        f"`python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
+        f"![{bytes_and_accuracy(table).alt}]({picture(name)})",
     ]
     head = ["scheme", "rate", "accuracy", "least", "greatest", "kB a step", "ms a step"]
     rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for row in table.itertuples(index=False):
-        scheme, rate, mean, least, greatest, _, size, time = row
+    for scheme, rate, mean, least, greatest, _, size, time in table.itertuples():
         figures = f"{rate:g} | {mean:.3f} | {least:.3f} | {greatest:.3f} | {size:,.1f} | {time:.1f}"
         rows.append(f"| `{scheme}` | {figures} |")
     return "\n\n".join([*lines, "\n".join(rows)])
 
 
+def picture(name: str) -> str:
+    """Return the name of a study's picture."""
+    return f"{name.replace(' ', '_')}.png"
+
+
 def page() -> str:
-    """The whole page."""
-    return "\n\n".join([HEAD.strip(), gallery(), results("digits"), results("mnist")]) + "\n"
+    """Return the whole page."""
+    return "\n\n".join([HEAD.strip(), gallery(), *map(results, TABLES)]) + "\n"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    for name in STEPS:
-        (ROOT / "docs" / f"schemes_{name}.png").write_bytes(
-            png(bytes_and_accuracy(scheme_table(scheme_rows(name))).figure)
-        )
+    for name in TABLES:
+        (ROOT / "docs" / picture(name)).write_bytes(png(bytes_and_accuracy(stored_study(name)).figure))

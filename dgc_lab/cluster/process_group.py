@@ -164,16 +164,17 @@ class ProcessGroup:
     def _accept(self, processes, deadline) -> tuple[str, Connection]:
         """Return name and connection of the next process to connect; raise LabError if one of ``processes`` ends."""
         self._listener.settimeout(SECONDS_BETWEEN_POLLS)
-        while True:
+        what = "the time limit passed"
+        while time.monotonic() <= deadline:
             with contextlib.suppress(TimeoutError, EOFError):  # EOFError: it died while it sent its name
                 caller, _ = self._listener.accept()
                 caller.setblocking(True)
                 connection = Connection(caller.detach())
                 return cloudpickle.loads(connection.recv_bytes()), connection
-            ended = not all(map(is_running, processes))
-            if ended or time.monotonic() > deadline:
-                what = "a process ended" if ended else "the time limit passed"
-                raise LabError(f"{what} before all processes had connected.\n{self._output_tail()}")
+            if not all(map(is_running, processes)):
+                what = "a process ended"
+                break
+        raise LabError(f"{what} before all processes had connected.\n{self._output_tail()}")
 
     def _crash_reason(self, names: list[str]) -> str:
         """Return why these processes crashed, or an empty text if that is not known."""

@@ -3,6 +3,9 @@ from .cost import message as message
 from .errors import error_table as error_table
 from .figures import bias_and_variance as bias_and_variance
 from .figures import bytes_and_accuracy as bytes_and_accuracy
-from .table import scheme_rows as scheme_rows
-from .table import scheme_table as scheme_table
+from .lab_studies import STUDIES as STUDIES
+from .lab_studies import stored_study as stored_study
+from .study import Study as Study
+from .study import study_events as study_events
+from .study import study_table as study_table
 from .widget import SchemeLab as SchemeLab

@@ -10,14 +10,14 @@ from dgc_lab.ui.charts import PALETTE, Picture, grid, label_panel, name_rows
 def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     """Draw a row for each scheme: bytes per worker on the left, accuracy and its range over the seeds on the right.
 
-    ``table`` is a result of `dgc_lab.comparison.table.scheme_table`.
+    ``table`` is a result of `dgc_lab.comparison.study_table`.
 
     Example:
-        >>> row = {"scheme": "dense", "accuracy": 0.9, "least": 0.8, "greatest": 1.0, "kB a step": 153.0}
-        >>> bytes_and_accuracy(pd.DataFrame([row])).alt[-51:]
+        >>> row = {"accuracy": 0.9, "least": 0.8, "greatest": 1.0, "kB a step": 153.0}
+        >>> bytes_and_accuracy(pd.DataFrame([row], index=["dense"])).alt[-51:]
         ' dense: 153 kB, accuracy 0.900 from 0.800 to 1.000.'
     """
-    figure, (sent, reached) = row_panels(table["scheme"], 2, sharey=True)
+    figure, (sent, reached) = row_panels(table.index, 2, sharey=True)
     positions = range(len(table))
     sent.plot(table["kB a step"], positions, "s", color=PALETTE[1], markersize=6)
     sent.set_xscale("log")
@@ -26,7 +26,7 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     reached.plot(table["accuracy"], positions, "o", color=PALETTE[0], markersize=6)
     label_panel(reached, "test accuracy: mean, and from least to greatest seed", "test accuracy")
     texts = (
-        f"{row.scheme}: {row.kB:.3g} kB, accuracy {row.accuracy:.3f} from {row.least:.3f} to {row.greatest:.3f}"
+        f"{row.Index}: {row.kB:.3g} kB, accuracy {row.accuracy:.3f} from {row.least:.3f} to {row.greatest:.3f}"
         for row in table.rename(columns={"kB a step": "kB"}).itertuples()
     )
     return Picture(figure, "What each scheme sends, and the accuracy it reaches. " + "; ".join(texts) + ".")

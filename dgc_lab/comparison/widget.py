@@ -11,7 +11,7 @@ from ipywidgets import Dropdown, FloatText, IntText, Text
 
 from dgc_lab.cluster.base import Cluster
 from dgc_lab.common import check_choice
-from dgc_lab.comparison.table import rate_of
+from dgc_lab.comparison.lab_studies import rate_of
 from dgc_lab.training.live_sweep import LiveSweep, training_controls
 from dgc_lab.training.sweeps import table
 from dgc_lab.ui.live_panel import LivePanel

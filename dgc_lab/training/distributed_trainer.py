@@ -44,7 +44,7 @@ class DistributedConfig(MaskingConfig):
     """Settings of a run on several workers, except for the ratio: `MaskingConfig` plus the options of DGC.
 
     Attributes:
-        dataset, steps, learning_rate, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
+        dataset, steps, learning_rate, schedule, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
         batch: examples per update and worker.
         workers: number of workers.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; only DGC has a warm-up.
@@ -150,7 +150,7 @@ class DistributedTrainer(ModelTrainer):
             cross_entropy,
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
             settings.compression(self.scheme_ratio),
-            settings.learning_rate,
+            settings.rate(),
             communicator,
             settings.seed,
             None if settings.scheme == "dgc" else settings.config(1.0),
@@ -211,7 +211,8 @@ class DistributedTrainer(ModelTrainer):
         return found
 
     def _files(self, folder, ratio) -> RankFiles:
-        settings = {name: value for name, value in self.settings.facts().items() if name not in LENGTHS}
+        may_change = LENGTHS if self.settings.schedule == "constant" else ("evaluations",)
+        settings = {name: value for name, value in self.settings.facts().items() if name not in may_change}
         if not settings["scheme"]:
             raise ValueError("scheme must have a name to be saved: name it, as in Scheme(step, name='mine')")
         kept = [*self.weights, *self.statistics, *self.compressor.state]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -36,6 +37,7 @@ class MaskingConfig:
         steps: number of updates, at least 1.
         batch: examples per update, 1 to 65 536.
         learning_rate: above 0.
+        schedule: ``"constant"``, or ``"cosine"``: the learning rate falls to 0 until the last step.
         momentum: in [0, 1); applied to the masked gradient, as in the published code.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
         scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.compression.thresholds`).
@@ -59,12 +61,14 @@ class MaskingConfig:
     scope: str = "tensor"
     seed: int = 0
     evaluations: int = 10
+    schedule: str = "constant"
 
     def __post_init__(self):
         for name, value in vars(self).items():
             if getattr(value, "shape", None) == ():  # a row's JSON cannot hold NumPy's numbers
                 object.__setattr__(self, name, np.asarray(value).item())
-        for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES}.items():
+        choices = {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES, "schedule": ("constant", "cosine")}
+        for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
         for name, limits in {"steps": (1,), "batch": (1, 2**16), "seed": (0, 2**31 - 1), "evaluations": (1,)}.items():
             check_whole(name, getattr(self, name), *limits)
@@ -81,6 +85,12 @@ class MaskingConfig:
             check_number("ratio", ratio, "in [0, 1]")
             if self.rule == "off" and ratio != 1:
                 raise ValueError(f"ratio must be 1 with rule 'off', which sends everything, got {ratio!r}")
+
+    def rate(self) -> float | keras.optimizers.schedules.LearningRateSchedule:
+        """Return the learning rate, or its schedule."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return keras.optimizers.schedules.CosineDecay(self.learning_rate, self.steps)
 
     @property
     def model(self) -> str:
@@ -139,7 +149,7 @@ class Trainer(ModelTrainer):
             cross_entropy,
             batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
             compression,
-            settings.learning_rate,
+            settings.rate(),
             OneWorker(),
             settings.seed,
             options,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
-LEGACY_VALUES = {"scheme": "dgc"}  # values of settings that older rows do not record
+LEGACY_VALUES = {"scheme": "dgc", "schedule": "constant"}  # values of settings that older rows do not record
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 

@@ -11,6 +11,7 @@ from .masked_words import masked_batches as masked_batches
 from .masked_words import most_frequent as most_frequent
 from .models import cifar10_cnn as cifar10_cnn
 from .models import digits_cnn as digits_cnn
+from .models import mnist1d_cnn as mnist1d_cnn
 from .models import mnist_cnn as mnist_cnn
 from .models import wide_digits_cnn as wide_digits_cnn
 from .resnet import resnet20 as resnet20

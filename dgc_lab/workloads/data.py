@@ -1,6 +1,6 @@
 """The data sets of the lessons: ``digits`` comes with scikit-learn, ``mnist`` is read from a file or downloaded.
 
-Lessons 4 and 5. Two more data sets are in `dgc_lab.workloads.given_data`.
+Lessons 4 and 5. `dgc_lab.workloads.mnist1d` generates another one; two more are in `dgc_lab.workloads.given_data`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from dgc_lab.common import check_choice, folder_from_env
 from dgc_lab.workloads import given_data
 from dgc_lab.workloads.dataset import DataError, Dataset, data_location, scaled
+from dgc_lab.workloads.mnist1d import mnist1d
 
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
@@ -24,26 +25,28 @@ def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
     """Load a data set by name.
 
     Args:
-        name: ``"digits"`` (1 437 + 360 images of 8x8, without a download), ``"mnist"`` (60 000 + 10 000 of 28x28), or,
-            if their files are on this machine, ``"fashion_mnist"`` (as MNIST) or ``"cifar10"`` (50 000 + 10 000 of
-            32x32, in colour).
+        name: ``"digits"`` (1 437 + 360 images of 8x8) or ``"mnist1d"`` (15 000 + 10 000 signals of 40 numbers), both
+            without a download; ``"mnist"`` (60 000 + 10 000 images of 28x28); or, if their files are on this machine,
+            ``"fashion_mnist"`` (as MNIST) or ``"cifar10"`` (50 000 + 10 000 of 32x32, in colour).
         path: folder with the files: ``mnist.npz`` in Keras's layout, the four ``.gz`` files of Fashion-MNIST, or the
             six ``.bin`` files of CIFAR-10. If None, the folder in ``DGC_LAB_DATA``; without it, MNIST is read from
             Keras's cache, or downloaded.
 
     Raises:
-        ValueError: the name is unknown, or a path is given for ``digits``.
+        ValueError: the name is unknown, or a path is given for ``digits`` or ``mnist1d``.
         DataError: the files are missing or have another format, or MNIST cannot be downloaded.
 
     Example:
         >>> load("digits").x_train.shape
         (1437, 8, 8, 1)
     """
-    if name == "digits" and path is not None:
-        raise ValueError(f"path must be None for dataset 'digits', which comes with scikit-learn, got {path!r}")
-    loaders = {"mnist": mnist, "fashion_mnist": given_data.fashion_mnist, "cifar10": given_data.cifar10}
-    check_choice("name", name, ("digits", *loaders))
-    return digits() if name == "digits" else loaders[name](path)
+    files = {"mnist": mnist, "fashion_mnist": given_data.fashion_mnist, "cifar10": given_data.cifar10}
+    check_choice("name", name, (*WITHOUT_FILES, *files))
+    if name in files:
+        return files[name](path)
+    if path is not None:
+        raise ValueError(f"path must be None for dataset {name!r}, which needs no file, got {path!r}")
+    return WITHOUT_FILES[name]()
 
 
 def digits() -> Dataset:
@@ -105,3 +108,6 @@ def cached_or_downloaded() -> Path:
             f"MNIST could not be downloaded ({error}). Two ways out: put mnist.npz on this machine and set "
             "DGC_LAB_DATA to its path (or pass path=), or use dataset='digits', which needs no network."
         ) from error
+
+
+WITHOUT_FILES = {"digits": digits, "mnist1d": mnist1d}

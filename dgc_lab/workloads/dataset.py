@@ -1,4 +1,4 @@
-"""Data set of images and labels for all lessons, and the error raised if it cannot be loaded."""
+"""Data set of images or signals with labels for all lessons, and the error raised if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels with a fixed split into training and test set; the test set is never used for training.
+    """Images or signals, and labels, with a fixed split into training and test set; the test set is never used for training.
 
     Attributes:
-        name: ``"digits"``, ``"mnist"``, ``"fashion_mnist"`` or ``"cifar10"``.
-        x_train, x_test: float32 in [0, 1], (examples, height, width, channels).
+        name: ``"digits"``, ``"mnist1d"``, ``"mnist"``, ``"fashion_mnist"`` or ``"cifar10"``.
+        x_train, x_test: images, float32 in [0, 1], (examples, height, width, channels); or signals, float32
+            (examples, length, channels).
         y_train, y_test: int32 labels 0 to 9, (examples,).
 
     Raises:

@@ -33,6 +33,18 @@ def digits_cnn(seed: int = 0):
     return cnn("digits_cnn", (8, 8, 1), [(16, 3, True), (32, 3, False)], 64, seed)
 
 
+def mnist1d_cnn(seed: int = 0):
+    """Build a small convolutional network for MNIST-1D's signals, (batch, 40, 1): 24 490 parameters.
+
+    Convolution 5x32, pool, convolution 3x32, pool, dense 64, dense 10. The initial weights depend on ``seed``.
+
+    Example:
+        >>> mnist1d_cnn().count_params()
+        24490
+    """
+    return cnn("mnist1d_cnn", (40, 1), [(32, 5, True), (32, 3, True)], 64, seed)
+
+
 def wide_digits_cnn(seed: int = 0):
     """Build a network like `digits_cnn` whose gradient takes longer than scheduling it: 85 066 parameters.
 
@@ -61,7 +73,7 @@ def cifar10_cnn(seed: int = 0):
 
 
 def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: float = 0.0):
-    """Build a classifier of images into ten classes, with ReLU and Glorot uniform initial weights, as published.
+    """Build a classifier of images or signals into ten classes, with ReLU and Glorot uniform initial weights, as published.
 
     Each convolution is (filters, size, True if a pool follows). A dense layer of ``width`` and the logits follow.
     """
@@ -69,6 +81,9 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
 
     check_whole("seed", seed, 0, 2**31 - 1)
     layers = keras.layers
+    one_dimension = len(shape) == 2
+    convolution = layers.Conv1D if one_dimension else layers.Conv2D
+    pooling = layers.MaxPooling1D if one_dimension else layers.MaxPooling2D
     seeds = iter(range(1000 * seed, 1000 * seed + 10))
 
     def options(activation):
@@ -76,12 +91,18 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
 
     stack = [keras.Input(shape)]
     for number, (filters, size, pool) in enumerate(convolutions, start=1):
-        stack.append(layers.Conv2D(filters, size, padding="same", name=f"conv{number}", **options("relu")))
-        stack += [layers.MaxPooling2D(name=f"pool{number}")] * pool
+        stack.append(convolution(filters, size, padding="same", name=f"conv{number}", **options("relu")))
+        stack += [pooling(name=f"pool{number}")] * pool
     stack += [layers.Flatten(name="flatten"), layers.Dense(width, name="dense", **options("relu"))]
     if dropout:
         stack.append(layers.Dropout(dropout, seed=next(seeds), name="dropout"))
     return keras.Sequential([*stack, layers.Dense(10, name="logits", **options(None))], name=name)
 
 
-MODELS = {"digits": digits_cnn, "mnist": mnist_cnn, "fashion_mnist": mnist_cnn, "cifar10": cifar10_cnn}
+MODELS = {
+    "digits": digits_cnn,
+    "mnist1d": mnist1d_cnn,
+    "mnist": mnist_cnn,
+    "fashion_mnist": mnist_cnn,
+    "cifar10": cifar10_cnn,
+}

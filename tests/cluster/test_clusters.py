@@ -629,9 +629,6 @@ def test_startup_reports_progress_warning_and_time_limit(horovod):
     ):
         ranks.start()
     assert said == ["importing TensorFlow and Horovod, once for all ranks"]
-    ranks = HorovodRanks(1, timeout=2, progress=said.append)
-    with pytest.raises(LabError, match=r"the time limit passed|were not ready in time"):
-        ranks.start()
     assert set(family()) <= before
 
 

@@ -684,16 +684,13 @@ def test_invalid_process_names_are_rejected(servers):
         ParameterServers(1, 1).kill("worker 0")
 
 
-@pytest.mark.parametrize("timeout", [0.1, 2])
-def test_start_that_times_out_leaves_nothing(timeout, tmp_path, monkeypatch):
+def test_start_that_times_out_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, said = set(family()), []
-    servers = ParameterServers(1, 1, timeout=timeout, progress=said.append)
-    with pytest.raises(
-        LabError, match=r"the time limit passed before all processes had connected|were not ready in time"
-    ):
+    servers = ParameterServers(1, 1, timeout=0.1, progress=said.append)
+    with pytest.raises(LabError, match="the time limit passed before all processes had connected"):
         servers.start()
-    assert said[0] == "importing TensorFlow, once for all processes"
+    assert said == ["importing TensorFlow, once for all processes"]
     assert set(family()) <= before
     assert os.listdir(tmp_path) == []
     assert not servers.ready

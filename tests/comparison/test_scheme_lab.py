@@ -1,4 +1,4 @@
-"""Lesson 8's widget, driven through its controls with real training, and the comparison table."""
+"""Lesson 8's widget, driven through its controls with real training, and its tables of errors and costs."""
 
 import functools
 import re
@@ -6,14 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message, scheme_rows, scheme_table
-from dgc_lab.comparison.table import RATES, SEARCH_SEED, SEEDS, STEPS, best_rates, rate_of, table_events
+from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message
+from dgc_lab.comparison.lab_studies import rate_of
 from dgc_lab.comparison.widget import PRESETS
 from dgc_lab.compression import AllGather, AllReduceMean, Scheme, ef_sign, float16, powersgd, qsgd, sign
-from dgc_lab.distributed import SimulatedWorkers
-from dgc_lab.terminal import show
-from dgc_lab.training import DistributedTrainer, RowEnded, read_rows
-from dgc_lab.workloads import load
+from dgc_lab.training import read_rows
 from widgets import picture_of, press
 
 
@@ -171,47 +168,6 @@ def test_a_diverging_scheme_does_not_stop_the_others(lab):
     assert [row["scheme"] for row in widget.rows] == ["dense"]
 
 
-def test_table_searches_rates_and_resumes(tmp_path, monkeypatch):
-    monkeypatch.setitem(STEPS, "digits", 30)
-    out, data = tmp_path / "rows.jsonl", load("digits")
-
-    def trainer_of(settings):
-        return DistributedTrainer(settings, SimulatedWorkers(4), data)
-
-    events = table_events("digits", trainer_of, data, out, ["dense"])
-    rows = [event.row for event in events if isinstance(event, RowEnded)]
-    assert [row["seed"] for row in rows] == [SEARCH_SEED] * len(RATES["digits"]) + list(SEEDS)
-    best = max(rows[: len(RATES["digits"])], key=lambda row: row["accuracy"])
-    assert {row["learning_rate"] for row in rows[len(RATES["digits"]) :]} == {best["learning_rate"]}
-    again = list(table_events("digits", trainer_of, data, out, ["dense"]))
-    assert all(event.from_file for event in again if isinstance(event, RowEnded))
-    [line] = scheme_table(rows).to_dict("records")
-    assert (line["scheme"], line["seeds"]) == ("dense", 3)
-    assert line["least"] <= line["accuracy"] <= line["greatest"]
-
-
-def test_best_rates_come_from_the_search_seed():
-    def row(scheme, rate, accuracy, seed=SEARCH_SEED):
-        return {"scheme": scheme, "learning_rate": rate, "accuracy": accuracy, "seed": seed}
-
-    rows = [row("a", 0.1, 0.5), row("a", 0.2, 0.9), row("a", 0.05, 0.9), row("a", 1.0, 1.0, seed=0), row("b", 0.3, 0)]
-    assert best_rates(rows) == {"a": 0.05, "b": 0.3}
-    assert rate_of("nothing like it", "digits") == 0.05
-
-
-def test_search_rows_alone_give_an_empty_table(capsys):
-    search = [row for row in scheme_rows("digits") if row["seed"] == SEARCH_SEED]
-    assert scheme_table(search).empty
-    assert list(scheme_table(search)) == list(scheme_table(scheme_rows("digits")))
-
-    def stopped():
-        yield RowEnded(0, search[0], from_file=False)
-        raise KeyboardInterrupt
-
-    assert show(stopped(), ["sign, rate 0.1"] * 2, 300, "rows.jsonl", scheme_table) == 130
-    assert "Stopped: 1 of 2 rows finished, kept in rows.jsonl" in capsys.readouterr().err
-
-
 def test_error_table_rejects_a_zero_gradient():
     with pytest.raises(ValueError, match="gradient must have a nonzero element, got only zeros"):
         error_table({"sign": sign()}, np.zeros(4, np.float32), draws=2)
@@ -220,7 +176,8 @@ def test_error_table_rejects_a_zero_gradient():
 @pytest.mark.parametrize("dataset", ["fashion_mnist", "cifar10"])
 def test_other_data_sets_start_with_mnist_learning_rates(dataset):
     ((settings, _),) = SchemeLab(dataset=dataset, schemes="powersgd:rank=2").runs()
-    assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist") != rate_of("powersgd:rank=2", "digits")
+    assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist")
+    assert rate_of("nothing like it", "mnist") == 0.05
 
 
 def test_points_keep_the_marker_of_their_settings(lab):
@@ -303,8 +260,3 @@ def test_every_allreduce_adds_latency():
     ms = "ms, 1024 workers"
     once, twice = exchange_table({"one": (8, 0), "two": sent._replace(reduced=8, gathered=0)}, 10, (1024,))[ms]
     assert twice == pytest.approx(2 * once, rel=0.01)
-
-
-def test_scheme_table_rejects_mixed_data_sets():
-    with pytest.raises(ValueError, match="rows must be from one data set, got digits, mnist"):
-        scheme_table(scheme_rows("digits") + scheme_rows("mnist"))

@@ -183,7 +183,7 @@ def test_divergence_names_step_ratio_and_variable(digits):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("dataset", "cifar", "digits, mnist, fashion_mnist, cifar10"),
+        ("dataset", "cifar", "digits, mnist1d, mnist, fashion_mnist, cifar10"),
         ("rule", "best", "exact, sampled, hierarchical, off"),
         ("scope", "layer", "tensor, global, first"),
         ("steps", 0, "at least 1"),

@@ -282,7 +282,7 @@ def check_one_line(printed, message):
     ("arguments", "message"),
     [
         (["sweep", "--ratios", "1,3"], "ratios must be in [0, 1], got 3.0"),
-        (["sweep", "--dataset", "cifar"], "dataset must be one of digits, mnist, fashion_mnist, cifar10, got 'cifar'"),
+        (["sweep", "--dataset", "cifar"], "dataset must be one of digits, mnist1d, mnist, fashion_mnist, cifar10, got 'cifar'"),
         (["sweep", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
         (["sweep", "--dataset", "mnist", "--data", "/nowhere"], "no MNIST file /nowhere"),
         (["sweep", "--out", "/proc/none/rows.jsonl"], "/proc/none"),

@@ -1,0 +1,131 @@
+"""The lab's studies: which methods lessons 5 and 8 compare, on which task, and where the rows are stored."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from dgc_lab.common import check_choice, results_file
+from dgc_lab.comparison.study import Study, simulated, study_table
+from dgc_lab.training.sweeps import read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dgc_lab.workloads.dataset import Dataset
+
+#: MNIST-1D, as in most studies: four simulated workers with 32 examples each, and a rate that falls to 0.
+MNIST1D = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "schedule": "cosine"}
+#: Every tensor is compressed, small ones and vectors, too.
+NOTHING_EXEMPT = {"dense_below": 0, "dense_vectors": False}
+DROPPING = {"accumulate": False, "momentum_correction": False, "factor_masking": False}
+MOMENTUM_AFTER = {"momentum_correction": False, "factor_masking": False}
+RATES = (1.6, 0.8, 0.4, 0.2, 0.1, 0.05, 0.02)
+
+ACCUMULATION = {
+    "dense": {},
+    **{
+        f"{name}, {percent} %{exempt}": {"ratio": ratio, **method, **options}
+        for percent, ratio, exempt, options in (
+            ("1", 0.01, "", {}),
+            ("0.1", 0.001, "", {}),
+            ("0.1", 0.001, ", nothing exempt", NOTHING_EXEMPT),
+        )
+        for name, method in {"dropping": DROPPING, "accumulating": MOMENTUM_AFTER, "complete DGC": {}}.items()
+    },
+}
+CORRECTIONS = {
+    f"{name}{exempt}": {"ratio": 0.01, **method, **options}
+    for exempt, options in {", nothing exempt": NOTHING_EXEMPT, "": {}}.items()
+    for name, method in {
+        "no momentum": {"momentum": 0.0, **MOMENTUM_AFTER},
+        "momentum after the exchange": MOMENTUM_AFTER,
+        "momentum correction alone": {"factor_masking": False},
+        "complete DGC": {},
+    }.items()
+}
+EARLY_STEPS = {
+    "neither": {"ratio": 0.001},
+    "clipping": {"ratio": 0.001, "clip_norm": 1.0},
+    "warm-up": {"ratio": 0.001, "warm_up": "paper", "warm_up_steps": 60},
+    "both": {"ratio": 0.001, "clip_norm": 1.0, "warm_up": "paper", "warm_up_steps": 60},
+}
+SCHEMES = (
+    *("dense", "float16", "bfloat16", "int8", "natural", "qsgd:levels=7", "qsgd:levels=1", "terngrad"),
+    *("sign", "signum", "ef_sign", "one_bit", "dense:every=8", "dense:every=8,since=500"),
+    *("masking:ratio=0.01", "top_k:ratio=0.01", "random_k:ratio=0.01", "random_k:ratio=0.02"),
+    *("threshold:limit=0.01", "dgc:ratio=0.001", "dgc:ratio=0.01", "dgc:ratio=0.02"),
+    *("dgc:ratio=0.04", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
+    *("top_k:ratio=0.001", "random_k:ratio=0.001", "random_k:ratio=0.002"),
+)
+SCHEMES_ON_RANKS = (
+    *("dense", "qsgd:levels=7", "terngrad", "ef_sign", "top_k:ratio=0.001", "random_k:ratio=0.001"),
+    *("dgc:ratio=0.001", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
+)
+
+#: The studies by name.
+STUDIES = {
+    "accumulation": Study(ACCUMULATION, MNIST1D, RATES),
+    "corrections": Study(CORRECTIONS, MNIST1D, RATES),
+    "early steps": Study(EARLY_STEPS, MNIST1D, RATES),
+    "schemes": Study(
+        {scheme: {"scheme": scheme} for scheme in SCHEMES}, MNIST1D, (0.8, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
+    ),
+    "schemes on ranks": Study(
+        {scheme: {"scheme": scheme} for scheme in SCHEMES_ON_RANKS},
+        {"dataset": "mnist", "workers": 2, "batch": 32, "steps": 200},
+        (0.1, 0.05, 0.02, 0.005),
+        (0, 1, 2),
+    ),
+}
+
+
+def stored_rows() -> list[dict]:
+    """Return the rows of all studies from ``results/studies.jsonl``, those of the searches for rates included.
+
+    Example:
+        >>> {row["workers"] for row in stored_rows() if row["dataset"] == "mnist1d"}
+        {4}
+    """
+    return read_rows(results_file("studies.jsonl"), {})
+
+
+def stored_study(name: str) -> pd.DataFrame:
+    """Return the table of one of the `STUDIES`, made from the stored rows; see `dgc_lab.comparison.study.study_table`.
+
+    Raises ValueError if there is no such study.
+
+    Example:
+        >>> stored_study("schemes").index[0]
+        'dense'
+    """
+    return study_table(STUDIES[check_choice("name", name, STUDIES)], stored_rows())
+
+
+@contextlib.contextmanager
+def trainers(study: Study, data: Dataset, path=None) -> Iterator[Callable]:
+    """Yield a function that makes a trainer from settings: simulated workers, or Horovod ranks for MNIST."""
+    from dgc_lab.training.distributed_trainer import TrainerOnRanks
+
+    if study.common["dataset"] != "mnist":
+        yield simulated(data)
+        return
+    from dgc_lab.cluster import HorovodRanks
+
+    with HorovodRanks(study.common["workers"]) as ranks:
+        yield lambda settings: TrainerOnRanks(settings, ranks, data, path)
+
+
+def rate_of(scheme: str, dataset: str) -> float:
+    """Return an initial learning rate: the scheme's in the lab's table, or that of the first of its kind, or 0.05.
+
+    Images other than digits use MNIST's rates, and digits those of MNIST-1D: their networks are built alike.
+
+    Example:
+        >>> rate_of("sign", "mnist1d") < rate_of("dense", "mnist1d")
+        True
+    """
+    rates = stored_study("schemes" if dataset in ("digits", "mnist1d") else "schemes on ranks")["learning rate"]
+    alike = [rate for name, rate in rates.items() if name.partition(":")[0] == scheme.partition(":")[0]]
+    return rates.get(scheme, alike[0] if alike else 0.05)
