@@ -1,9 +1,9 @@
-"""Makes docs/keras.md: what of Keras works with `DistributedOptimizer`, found by training with it and without.
+"""Write docs/keras.md: which features of Keras work with `DistributedOptimizer`, tested by training with and without.
 
 python tools/write_keras_page.py
 
 Each function below trains a small network with one feature of Keras. It runs twice: with plain momentum SGD, and with
-the same momentum inside `DistributedOptimizer`, which sends everything. Equal weights mean that the feature works.
+the same momentum in `DistributedOptimizer`, which sends every element. If the weights are equal, the feature works.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dgc_lab.distributed import DistributedOptimizer
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keras.md"
 HEAD = """# Keras, feature by feature
 
-What of Keras works inside `model.fit` with `DistributedOptimizer(keras.optimizers.SGD(...), DGCConfig(...))`. Each line
-was found by training the same small network twice, with Keras's own momentum SGD and with the same momentum in the
-config at ratio 1, where nothing is left out: *works* means the same weights up to rounding, *refused* that it says so
-before the first step. This page is made by `make docs` from [the code that trains](../tools/write_keras_page.py), and a
-test compares it.
+Which features of Keras work in `model.fit` with `DistributedOptimizer(keras.optimizers.SGD(...), DGCConfig(...))`. For
+each row, the same small network was trained twice: with Keras's own momentum SGD, and with the same momentum in the
+config at ratio 1, where every element is sent. *Works* means that both runs give the same weights up to rounding,
+*differs* that they do not, and *refused* that an error is raised before the first step. `make docs` generates this page
+by [running the training](../tools/write_keras_page.py), and a test checks it.
 
-| feature of Keras | verdict | what to know |
+| feature of Keras | result | notes |
 |---|---|---|
 """
 ALL = DGCConfig(ratio=1.0, momentum=0.9, dense_below=0, dense_vectors=False)
@@ -42,7 +42,7 @@ Y = (X.sum(1) > 0).astype(np.int32) + (X[:, 0] > 0.5)
 
 
 def feature(name, note=""):
-    """Enters a function as a feature, and a note for its line."""
+    """Register a function as a feature, with a note for its row."""
 
     def enter(train):
         FEATURES[name] = train, note
@@ -52,24 +52,24 @@ def feature(name, note=""):
 
 
 def plain(**options):
-    """Keras's own momentum SGD."""
+    """Return Keras's own momentum SGD."""
     return keras.optimizers.SGD(options.pop("learning_rate", 0.05), momentum=0.9, **options)
 
 
 def distributed(**options):
-    """The same inside `DistributedOptimizer`."""
+    """Return a `DistributedOptimizer` with the same momentum."""
     return DistributedOptimizer(keras.optimizers.SGD(options.pop("learning_rate", 0.05), **options), ALL)
 
 
 def network(*layers, **options):
-    """A small classifier, with the same weights each time."""
+    """Return a small classifier, with the same weights each time."""
     keras.utils.set_random_seed(1)
     hidden = layers or (keras.layers.Dense(8, activation="tanh", **options),)
     return keras.Sequential([keras.Input((6,)), *hidden, keras.layers.Dense(3)])
 
 
 def trained(optimizer, model=None, epochs=3, compiled=None, **fit):
-    """The weights of a network after training."""
+    """Train a network and return its weights."""
     model = model or network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss=loss, **{"jit_compile": False, **(compiled or {})})
@@ -120,7 +120,7 @@ def xla(sgd):
     return trained(sgd(), compiled={"jit_compile": True})
 
 
-@feature("a loop of one's own, with `GradientTape`")
+@feature("custom loop with `GradientTape`")
 def own_loop(sgd):
     model, optimizer = network(), sgd()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -136,7 +136,7 @@ def own_loop(sgd):
     return model.get_weights()
 
 
-@feature("`train_step` of one's own")
+@feature("custom `train_step`")
 def own_train_step(sgd):
     class Own(keras.Model):
         def __init__(self, inner):
@@ -158,7 +158,7 @@ def own_train_step(sgd):
     return trained(sgd(), Own(network()))
 
 
-@feature("generators", "On several ranks `fit` needs `steps_per_epoch`: `AverageMetrics` says so.")
+@feature("generators", "On several ranks, `fit` needs `steps_per_epoch`; otherwise, `AverageMetrics` raises an error.")
 def generator(sgd):
     def batches():
         while True:
@@ -185,28 +185,32 @@ def weights(sgd):
     )
 
 
-@feature("learning-rate schedules", "The velocity holds no learning rate, as in the paper; Keras's holds it.")
+@feature("learning-rate schedules", "As in the paper, the velocity excludes the learning rate; Keras's includes it.")
 def schedule(sgd):
     return trained(sgd(learning_rate=keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)))
 
 
-@feature("`LearningRateScheduler`, `ReduceLROnPlateau`", "As with a schedule: the velocity holds no rate.")
+@feature(
+    "`LearningRateScheduler`, `ReduceLROnPlateau`",
+    "As with a schedule: the velocity excludes the rate. On several ranks, list them after `AverageMetrics`, on every "
+    "rank.",
+)
 def rate_callbacks(sgd):
     falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.05 * 0.5**epoch)
     return trained(sgd(), callbacks=[falls, keras.callbacks.ReduceLROnPlateau("loss", patience=1)])
 
 
-@feature("`EarlyStopping`", "On several ranks after `AverageMetrics`, so that all stop together.")
+@feature("`EarlyStopping`", "On several ranks, list it after `AverageMetrics`, so that all ranks stop together.")
 def early_stopping(sgd):
     return trained(sgd(), epochs=9, callbacks=[keras.callbacks.EarlyStopping("loss", min_delta=9, patience=2)])
 
 
-@feature("`gradient_accumulation_steps`", "Added up before they are compressed: one exchange for all of them.")
+@feature("`gradient_accumulation_steps`", "Gradients are summed before compression: one exchange for all of them.")
 def accumulation(sgd):
     return trained(sgd(gradient_accumulation_steps=3))
 
 
-@feature("`gradient_accumulation_steps` with a schedule", "As with a schedule: the velocity holds no rate.")
+@feature("`gradient_accumulation_steps` with a schedule", "As with a schedule: the velocity excludes the rate.")
 def accumulation_with_schedule(sgd):
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.05, 0.01])
     return trained(sgd(gradient_accumulation_steps=2, learning_rate=rate), epochs=4)
@@ -228,23 +232,23 @@ def swap_averages(sgd):
     return trained(optimizer, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)])
 
 
-@feature("`nesterov=True`", "`DGCConfig(nesterov=True)` is the same momentum.")
+@feature("`nesterov=True`", "`DGCConfig(nesterov=True)` gives the same momentum.")
 def nesterov(sgd):
     return trained(sgd(nesterov=True))
 
 
-@feature("`momentum` of the inner SGD", "`DGCConfig(momentum=...)` in its place.")
+@feature("`momentum` of the inner SGD", "Use `DGCConfig(momentum=...)` instead.")
 def momentum(sgd):
     return trained(plain() if sgd is plain else DistributedOptimizer(plain(), ALL))
 
 
-@feature("Adam and all others", "Without a config every optimizer works: whole gradients are averaged.")
+@feature("Adam and other optimizers", "Without a config, every optimizer works: uncompressed gradients are averaged.")
 def adam(sgd):
     inner = keras.optimizers.Adam(0.01)
     return trained(inner if sgd is plain else DistributedOptimizer(inner, ALL))
 
 
-@feature("Adam and all others, without a config")
+@feature("Adam and other optimizers, without a config")
 def adam_whole(sgd):
     inner = keras.optimizers.Adam(0.01)
     return trained(inner if sgd is plain else DistributedOptimizer(inner))
@@ -255,17 +259,17 @@ def clipnorm(sgd):
     return trained(sgd(clipnorm=0.1))
 
 
-@feature("`global_clipnorm`", "`DGCConfig(clip_norm=...)` in its place.")
+@feature("`global_clipnorm`", "Use `DGCConfig(clip_norm=...)` instead.")
 def global_clipnorm(sgd):
     return trained(sgd(global_clipnorm=0.1))
 
 
-@feature("`clipvalue`", "`DGCConfig(clip_norm=...)` in its place.")
+@feature("`clipvalue`", "Use `DGCConfig(clip_norm=...)` instead.")
 def clipvalue(sgd):
     return trained(sgd(clipvalue=0.1))
 
 
-@feature("`weight_decay`", "`DGCConfig(weight_decay=...)` is added to the gradients, as in the paper.")
+@feature("`weight_decay`", "The decay of `DGCConfig(weight_decay=...)` is added to the gradients, as in the paper.")
 def weight_decay(sgd):
     return trained(sgd(weight_decay=0.01))
 
@@ -289,12 +293,25 @@ def float16(sgd):
         keras.config.set_dtype_policy("float32")
 
 
-@feature("regularizers of layers")
+@feature("`LossScaleOptimizer` as the inner optimizer")
+def loss_scale_optimizer(sgd):
+    inner = keras.optimizers.LossScaleOptimizer(plain())
+    return trained(inner if sgd is plain else DistributedOptimizer(inner))
+
+
+@feature('`model.quantize("float8")`')
+def float8(sgd):
+    model = network()
+    model.quantize("float8")
+    return trained(sgd(), model)
+
+
+@feature("layer regularizers")
 def regularizers(sgd):
     return trained(sgd(), network(kernel_regularizer=keras.regularizers.L2(0.1)))
 
 
-@feature("constraints of weights")
+@feature("weight constraints")
 def constraints(sgd):
     return trained(sgd(), network(kernel_constraint=keras.constraints.MaxNorm(0.5)))
 
@@ -306,7 +323,7 @@ def frozen(sgd):
     return trained(sgd(), model)
 
 
-@feature("layers unfrozen after `compile`, the same optimizer")
+@feature("layers unfrozen after `compile`, with the same optimizer")
 def unfrozen(sgd):
     model, optimizer = network(), sgd()
     model.layers[0].trainable = False
@@ -315,19 +332,36 @@ def unfrozen(sgd):
     return trained(optimizer, model, 1)
 
 
-@feature("batch normalization", "Each rank keeps its own moments: `AverageStatistics` averages them.")
+@feature("batch normalization", "Each rank has its own moments; `AverageStatistics` averages them.")
 def batch_norm(sgd):
     return trained(sgd(), network(keras.layers.Dense(8), keras.layers.BatchNormalization()))
 
 
-@feature("dropout", "Each rank draws its own.")
+@feature(
+    "`BatchNormalization(synchronized=True)`",
+    "On several ranks, `AverageMetrics` raises an error, because Keras shares moments only under `tf.distribute`. Use "
+    "`AverageStatistics`.",
+)
+def synchronized_batch_norm(sgd):
+    return trained(sgd(), network(keras.layers.Dense(8), keras.layers.BatchNormalization(synchronized=True)))
+
+
+@feature("`hvd.SyncBatchNormalization`", "Horovod wrote it for Keras 2. Use `BatchNormalization`, as above.")
+def horovods_batch_norm(sgd):
+    import horovod.tensorflow as hvd
+
+    return trained(sgd(), network(keras.layers.Dense(8), hvd.SyncBatchNormalization()))
+
+
+@feature("dropout", "Each rank draws its own masks.")
 def dropout(sgd):
     return trained(sgd(), network(keras.layers.Dense(8), keras.layers.Dropout(0.5, seed=3)))
 
 
 @feature(
     "embeddings",
-    "Their gradients are rows, exchanged whole. A row's momentum moves on when the row is used, Keras's in every step.",
+    "Their gradients are sparse rows, sent uncompressed. A row's momentum is updated only when the row is used; Keras "
+    "updates it in every step.",
 )
 def embeddings(sgd):
     words = (np.abs(X) * 3).astype(np.int32) % 10
@@ -335,12 +369,12 @@ def embeddings(sgd):
     layers = [keras.Input((6,), dtype="int32"), keras.layers.Embedding(40, 4), keras.layers.Flatten()]
     model = keras.Sequential([*layers, keras.layers.Dense(3)])
     model.compile(sgd(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
-    words[16:] += 10  # rows that the first batch uses and no later one does
+    words[16:] += 10  # so that some rows are used only by the first batch
     model.fit(words, Y, batch_size=16, epochs=2, shuffle=False, verbose=0)
     return model.get_weights()
 
 
-@feature("layers that are used twice")
+@feature("layers used twice")
 def shared_layer(sgd):
     keras.utils.set_random_seed(1)
     x = keras.Input((6,))
@@ -360,10 +394,21 @@ def load_weights(sgd):
         return trained(optimizer, model, 1)
 
 
-@feature("`model.save` and `load_model`, training on")
+@feature("`model.save` and `load_model`, then more training")
 def save_and_load(sgd):
     with tempfile.TemporaryDirectory() as folder:
         file, model = os.path.join(folder, "a.keras"), network()
+        trained(sgd(), model, 1)
+        model.save(file)
+        model = keras.saving.load_model(file)
+        model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
+        return model.get_weights()
+
+
+@feature("the same with an `.h5` file", "Use a `.keras` file.")
+def save_and_load_h5(sgd):
+    with tempfile.TemporaryDirectory() as folder:
+        file, model = os.path.join(folder, "a.h5"), network()
         trained(sgd(), model, 1)
         model.save(file)
         model = keras.saving.load_model(file)
@@ -388,24 +433,24 @@ def backup_and_restore(sgd):
         return trained(sgd(), callbacks=[keras.callbacks.BackupAndRestore(folder)])
 
 
-@feature("`tf.distribute.MirroredStrategy`", "Ranks in its place.")
+@feature("`tf.distribute.MirroredStrategy`", "Use ranks instead.")
 def mirrored(sgd):
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         return trained(sgd(), network(), 1)
 
 
 def outcome(train, sgd):
-    """The weights that training leaves, or the first line of the error that refuses it."""
+    """Train and return the weights, or the first relevant line of the error."""
     keras.utils.set_random_seed(1)
     try:
         return train(sgd)
-    except (LabError, ValueError) as error:  # Keras puts lines of its own around
+    except (LabError, ValueError) as error:  # Keras adds lines of its own
         lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
-        return next(line for line in lines if "must" in line or "Unknown" in line)
+        return next(line for line in lines if re.search("must|Unknown|Unrecognized", line))
 
 
 def verdict(train) -> tuple[str, str]:
-    """``works``, ``differs`` or ``refused``, and the error's first line."""
+    """Return ``works``, ``differs`` or ``refused``, and the first line of an error, or an empty string."""
     expected, found = outcome(train, plain), outcome(train, distributed)
     if isinstance(found, str):
         return "refused, as by Keras" if isinstance(expected, str) else "refused", found
@@ -414,12 +459,12 @@ def verdict(train) -> tuple[str, str]:
 
 
 def page() -> str:
-    """The whole page; trains a minute or two."""
+    """Return the page, after one or two minutes of training."""
     lines = []
     for name, (train, note) in FEATURES.items():
         keras.backend.clear_session()
-        how, told = verdict(train)
-        what = " ".join(part for part in (told and f"“{told}”", note) if part)
+        how, error = verdict(train)
+        what = " ".join(part for part in (error and f"“{error}”", note) if part)
         lines.append(f"| {name} | {how} | {what} |".replace("  |", " |"))
     return HEAD + "\n".join(lines) + "\n"
 

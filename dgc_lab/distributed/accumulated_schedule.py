@@ -31,3 +31,24 @@ class AccumulatedSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {"schedule": keras.optimizers.schedules.serialize(self.schedule), "steps": self.steps}
+
+
+def serialize_with_schedule(optimizer: keras.optimizers.Optimizer) -> dict:
+    """Return the saved form of an optimizer, with the schedule inside an `AccumulatedSchedule` as its own.
+
+    The optimizer's class decides how its config names the learning rate.
+
+    Example:
+        >>> halved = keras.optimizers.schedules.PiecewiseConstantDecay([4], [1.0, 0.5])
+        >>> saved = serialize_with_schedule(keras.optimizers.SGD(AccumulatedSchedule(halved, steps=3)))
+        >>> saved["config"]["learning_rate"]["class_name"]
+        'PiecewiseConstantDecay'
+    """
+    rate = optimizer._learning_rate  # the public `learning_rate` is its current value
+    if not isinstance(rate, AccumulatedSchedule):
+        return keras.saving.serialize_keras_object(optimizer)
+    optimizer.learning_rate = rate.schedule
+    try:
+        return keras.saving.serialize_keras_object(optimizer)
+    finally:
+        optimizer.learning_rate = rate

@@ -2,7 +2,8 @@
 
 These statistics have no gradient. They drift apart, so each worker would save a different model. All workers have seen
 equally many batches, so the average is what one worker would have after all batches, except for the variance between
-the batches' means. (Keras can share the statistics in every step, ``synchronized=True``, only under ``tf.distribute``.)
+the batches' means. (Keras can share the statistics in every step, ``synchronized=True``, only under ``tf.distribute``;
+`dgc_lab.distributed.DistributedOptimizer` rejects it on several ranks.)
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
 class AverageStatistics(keras.callbacks.Callback):
     """Callback that averages batch normalization's moving statistics over the ranks.
 
-    It averages them before every validation and after every epoch. Put it before callbacks that save the model. Every
-    rank needs it, and if one rank validates, all must.
+    It averages them before every validation and after every epoch. Put it before callbacks that save the model, and
+    after `dgc_lab.distributed.AverageMetrics`, which checks that all ranks validate. Every rank needs it.
 
     Args:
         communicator: the ranks; those of `default_communicator` if None.

@@ -5,6 +5,8 @@ Lesson 7.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 
@@ -15,24 +17,36 @@ from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
 from dgc_lab.common import check_path
 from dgc_lab.compression.break_even import DENSE_ELEMENT
-from dgc_lab.distributed.communicators import Communicator, communicator_here
+from dgc_lab.distributed.communicators import (
+    Communicator,
+    RanksDisagree,
+    check_equal,
+    communicator_here,
+    gather_messages,
+)
+from dgc_lab.distributed.keras_refusals import check_synchronized, learning_rates
 
 
 class AverageMetrics(keras.callbacks.Callback):
     """Callback that averages each epoch's losses and metrics over the ranks, for later callbacks and the history.
 
-    Put it first in the list of callbacks. When training starts, rank 0 broadcasts the non-trainable weights (batch
-    norm's moving statistics). Later they drift apart; `dgc_lab.distributed.AverageStatistics` averages them.
+    Put it first in the list of callbacks, on every rank. Each rank counts by the number of its examples, so shards of
+    100 and 10 give the mean over all 110. After each epoch, it also checks that all ranks have the same learning rate
+    and, with `dgc_lab.distributed.DistributedOptimizer`, the same trained weights.
+
+    When training starts, rank 0 broadcasts the non-trainable weights (batch norm's moving statistics). Later they drift
+    apart; `dgc_lab.distributed.AverageStatistics` averages them.
 
     Args:
         communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
 
     Raises:
-        RanksDisagree: when training starts, on all ranks, if they have different numbers of steps or epochs, or resume
-            from different steps. With ``tf.data``, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` and the
-            same number of batches.
+        RanksDisagree: on all ranks, if they differ. When training starts: in the number of steps or epochs, or in the
+            step from which they resume. With ``tf.data``, give each rank ``dataset.shard(hvd.size(), hvd.rank())`` and
+            the same number of batches. Later: in when they validate or stop, in their metrics' names, learning rates or
+            trained weights (by more than rounding).
         ValueError: when training starts on several ranks, if the number of steps per epoch is unknown, as with a
-            generator.
+            generator, or if batch normalization has ``synchronized=True``.
 
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="zeros")])
@@ -44,6 +58,7 @@ class AverageMetrics(keras.callbacks.Callback):
     def __init__(self, communicator: Communicator | None = None):
         super().__init__()
         self.communicator = communicator
+        self._epoch, self._examples = None, {}  # epoch in progress, counted from 1; its examples by kind
 
     def on_train_begin(self, logs=None):
         self.communicator = communicator_here(self.communicator).each_rank
@@ -51,19 +66,128 @@ class AverageMetrics(keras.callbacks.Callback):
         numbers = f"steps per epoch {self.params.get('steps')}, epochs {self.params.get('epochs')}"
         numbers += f", step {int(self.model.optimizer.iterations)}"  # a rank with a restored state does not broadcast
         self.communicator.assert_same_on_all_ranks(numbers)
-        if self.params.get("steps") is None and self.communicator.size > 1:
-            reason = "if one rank runs out of batches first, the others wait for it forever"
-            raise ValueError(f"steps_per_epoch must be passed to fit on several ranks, got None: {reason}")
+        if self.communicator.size > 1:
+            if self.params.get("steps") is None:
+                reason = "if one rank runs out of batches first, the others wait for it forever"
+                raise ValueError(f"steps_per_epoch must be passed to fit on several ranks, got None: {reason}")
+            check_synchronized(self.model._flatten_layers())
         # Each rank keeps its own dropout seeds. A resumed run also keeps each rank's own moving statistics.
         if not int(self.model.optimizer.iterations):
             self.communicator.broadcast([variable.value for variable in self.model.non_trainable_weights])
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._examples = epoch + 1, {}
+        self._agree(f"epoch {self._epoch} begins")
+
+    def on_test_begin(self, logs=None):
+        if self._epoch is not None:  # None in model.evaluate
+            self._examples["train"] = examples_seen(self.model)  # Keras resets its metrics next
+            self._agree(f"validation of epoch {self._epoch} begins")
+
+    def on_test_end(self, logs=None):
+        self._examples["val"] = examples_seen(self.model)
+
     def on_epoch_end(self, epoch, logs=None):
-        if logs:
-            names = sorted(logs)
-            own = tf.constant([float(logs[name]) for name in names])
-            [total] = self.communicator.allreduce([[own]], "dgc_lab.metrics")
-            logs.update(zip(names, (total / self.communicator.size).numpy().tolist(), strict=True))
+        logs, model, self._epoch = {} if logs is None else logs, self.model, None
+        self._examples.setdefault("train", examples_seen(model))
+        weights = hashlib.sha256()
+        # Other optimizers may let ranks differ on purpose, as local SGD does.
+        for variable in model.trainable_variables if hasattr(model.optimizer, "compressor") else ():
+            weights.update(variable.numpy().tobytes())
+        ranks = self._agree(
+            f"epoch {epoch + 1} ends",
+            logs={name: float(logs[name]) for name in sorted(logs)},
+            rates=learning_rates(model.optimizer),
+            weights=weights.hexdigest(),
+            examples=self._examples,
+        )
+        check_equal("metrics and losses", [list(rank["logs"]) for rank in ranks], "compile and validate alike")
+        # The last digits may differ between processors.
+        rates = [[float(f"{rate:.5g}") for rate in rank["rates"]] for rank in ranks]
+        check_equal("learning rates", rates, "use callbacks that set it on every rank, after AverageMetrics")
+        if any(rank["weights"] != ranks[0]["weights"] for rank in ranks):
+            self._check_weights()
+        logs.update({name: weighted_mean(name, ranks) for name in ranks[0]["logs"]})
+
+    def on_train_end(self, logs=None):
+        self._epoch = None
+        self._agree("training ends")
+
+    def _check_weights(self):
+        """Raise RanksDisagree on all ranks if trained weights differ by more than the rounding errors of a GPU."""
+        trained = self.model.trainable_variables
+        first = [tf.Variable(variable.value) for variable in trained]
+        self.communicator.broadcast(first)
+        pairs = zip(trained, first, strict=True)
+        own = json.dumps([relative_difference(variable.numpy(), other.numpy()) for variable, other in pairs])
+        ranks = [json.loads(each) for each in gather_messages(self.communicator, own, "dgc_lab.weights")]
+        for number, variable in enumerate(trained):
+            # Sums on a GPU have no fixed order. Rounding to 16 bits changes the last of eight to eleven bits.
+            tolerance = 1e-3 if tf.as_dtype(variable.dtype).size > 2 else 0.05
+            differences = [rank[number] for rank in ranks]
+            rank = int(np.argmax(differences))
+            if differences[rank] > tolerance:
+                raise RanksDisagree(
+                    f"trained weights must be the same on all ranks, got {variable.path} on rank {rank} that differs "
+                    f"from rank 0's by {differences[rank]:.2g} of its largest value: change weights and the "
+                    "optimizer on every rank or on none"
+                )
+
+    def _agree(self, stage: str, **message) -> list[dict]:
+        """Return the messages of all ranks; raise RanksDisagree on all of them unless all are at the same stage."""
+        message = json.dumps({"stage": stage, **message})
+        ranks = [json.loads(each) for each in gather_messages(self.communicator, message, "dgc_lab.metrics")]
+        advice = (
+            "pass validation_data and validation_freq alike; callbacks that stop training must follow AverageMetrics"
+        )
+        check_equal("stages of training", [rank["stage"] for rank in ranks], advice)
+        return ranks
+
+
+def examples_seen(model: keras.Model) -> float:
+    """Return how many examples the model's loss covers since its last reset; 0 if a custom step does not count them.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> loss = model.evaluate(tf.ones([8, 3]), tf.ones([8, 1]), verbose=0)
+        >>> examples_seen(model)
+        8.0
+    """
+    losses = [metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")]
+    return float(losses[0].count) if losses else 0.0
+
+
+def weighted_mean(name: str, ranks: list[dict]) -> float:
+    """Return the mean of a metric over the ranks, weighted by examples, or equally if their number is unknown.
+
+    Example:
+        >>> first = {"logs": {"loss": 1.0}, "examples": {"train": 30}}
+        >>> second = {"logs": {"loss": 2.0}, "examples": {"train": 10}}
+        >>> weighted_mean("loss", [first, second])
+        1.25
+    """
+    kind = "val" if name.startswith("val_") else "train"
+    values, examples = (
+        [rank[part].get(key, 0) for rank in ranks] for part, key in (("logs", name), ("examples", kind))
+    )
+    if not all(examples) or len(set(examples)) == 1:
+        return sum(values) / len(values)  # the same bits as on one rank
+    return sum(count * value for count, value in zip(examples, values, strict=True)) / sum(examples)
+
+
+def relative_difference(own: np.ndarray, first: np.ndarray) -> float:
+    """Return the largest difference between two arrays, relative to the largest absolute value in the second.
+
+    Example:
+        >>> relative_difference(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
+        0.25
+    """
+    own, first = own.astype(np.float64), first.astype(np.float64)
+    if np.array_equal(own, first, equal_nan=True):
+        return 0.0
+    largest = np.max(np.abs(first))
+    return float(np.nan_to_num(np.max(np.abs(own - first)) / largest, nan=np.inf)) if largest else np.inf
 
 
 class WriteCompression(keras.callbacks.Callback):

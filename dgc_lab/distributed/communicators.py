@@ -158,6 +158,39 @@ class HorovodWorkers(Communicator):
             return session.run(operation())
 
 
+def gather_messages(communicator: Communicator, message: str, name: str) -> list[str]:
+    """Return the messages of all workers in their order. A message is one line, and every worker must send one.
+
+    Example:
+        >>> gather_messages(OneWorker(), "ready", "dgc_lab.example")
+        ['ready']
+    """
+    mine = tf.constant(list(f"{message}\n".encode()), tf.uint8)
+    every = communicator.allgather([mine] * communicator.local, name)
+    return bytes(every.numpy()).decode().split("\n")[:-1]
+
+
+def check_equal(what: str, values: list, advice: str) -> None:
+    """Check that a value, given for every rank, is the same on all; `advice` ends the error's message.
+
+    Raises:
+        RanksDisagree: the values differ. Every rank must call it with the same list, so that all of them raise it.
+
+    Example:
+        >>> try:
+        ...     check_equal("steps", [4, 4, 5], "start alike")
+        ... except RanksDisagree as error:
+        ...     print(error)
+        steps must be the same on all ranks, got 4 on ranks 0, 1 and 5 on rank 2: start alike
+    """
+    ranks = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(str(value), []).append(rank)
+    if len(ranks) > 1:
+        found = [f"{value} on rank{'s' * (len(own) > 1)} {str(own)[1:-1]}" for value, own in ranks.items()]
+        raise RanksDisagree(f"{what} must be the same on all ranks, got {' and '.join(found)}: {advice}")
+
+
 def launched_ranks() -> int:
     """Return the number of ranks that a launcher such as horovodrun started; 1 without a launcher."""
     return int(os.environ.get("HOROVOD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))

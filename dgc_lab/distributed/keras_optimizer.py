@@ -6,7 +6,6 @@ overrides ``apply``, which both ``fit`` and custom loops call.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 
 import keras
@@ -16,18 +15,24 @@ import tensorflow as tf
 from dgc_lab.common import check_text
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
-from dgc_lab.compression.gallery import is_published, parse_scheme
 from dgc_lab.compression.scheme import Scheme
-from dgc_lab.distributed.accumulated_schedule import AccumulatedSchedule
+from dgc_lab.distributed.accumulated_schedule import AccumulatedSchedule, serialize_with_schedule
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 from dgc_lab.distributed.keras_refusals import (
+    check_known,
     check_optimizer,
     check_plain_sgd,
+    check_saved_state,
     check_surroundings,
+    check_variables,
+    check_weights,
+    load_compression,
     refuse_loss_scaling,
+    save_compression,
 )
 
 LearningRateSchedule = keras.optimizers.schedules.LearningRateSchedule
+BEFORE_EXCHANGE = "gradient_accumulation_steps", "loss_scale_factor"  # the inner optimizer's options that act before it
 
 UNCOMPRESSED = DGCConfig(
     ratio=1.0, momentum=0.0, accumulate=False, momentum_correction=False, factor_masking=False, dense_below=2**31
@@ -57,10 +62,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             decay.
 
     Raises:
-        ValueError: `optimizer` is not a Keras optimizer, is a ``LossScaleOptimizer``, or combines use_ema with
-            gradient_accumulation_steps; with a config that has momentum, it is not SGD, or has momentum, weight decay
-            or clipping of its own; `config` is `local_sgd`; `options` is set without a scheme. Also, later, if a
-            ``LossScaleOptimizer`` wraps this optimizer, as in ``model.compile`` under the policy mixed_float16.
+        ValueError: `optimizer` is not a Keras optimizer, is or holds a ``LossScaleOptimizer`` or another
+            ``DistributedOptimizer``, or combines use_ema with gradient_accumulation_steps; with a config that has
+            momentum, it is not SGD, or has momentum, weight decay or clipping of its own; `config` is `local_sgd`;
+            `options` is set without a scheme. Also, later, if a ``LossScaleOptimizer`` wraps this optimizer, as in
+            ``model.compile`` under the policy mixed_float16, or if the model is quantized to float8.
         RanksDisagree: at the first step, on all ranks, if they differ in config, model or step.
 
     Example:
@@ -83,7 +89,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         name: str = "distributed",
         options: DGCConfig | None = None,
     ):
-        check_optimizer(optimizer)
+        check_optimizer(optimizer, DistributedOptimizer)
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_plain_sgd(optimizer)
         if options is not None and not isinstance(config, Scheme):
@@ -109,6 +115,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         self.communicator = communicator_here(self.communicator)
+        check_variables(variables)
         weights = [variable.value for variable in variables]
         names = [variable.path for variable in variables]
         with tf.init_scope():  # fit builds while tracing, and the first step needs the variables' values
@@ -136,12 +143,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         known = self._trainable_variables
         given = known if trainable_variables is None else list(trainable_variables)
         by_variable = {id(variable): gradient for variable, gradient in zip(given, grads, strict=True)}
-        unknown = [variable.path for variable in given if all(variable is not one for one in known)]
-        if unknown:
-            raise ValueError(
-                f"trainable_variables must be among those of the first call, got also {unknown}. After unfreezing "
-                "layers, compile the model with a new optimizer"
-            )
+        check_known(known, given)
         self._start()
         gradients = [by_variable.get(id(variable)) for variable in known]
         if self.loss_scale_factor != 1:
@@ -233,6 +235,23 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         accumulation = [self._iterations, *self._accumulated_gradients] if self.gradient_accumulation_steps else []
         return [*self.compressor.state, *(variable.value for variable in accumulation)]
 
+    def set_weights(self, weights):
+        """Set all `variables`, including the inner optimizer's, from a list of arrays.
+
+        Raises:
+            ValueError: the optimizer is not built, or the arrays do not match the variables. None is changed.
+        """
+        variables = self.variables
+        check_weights(self.built, variables, weights)
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight)
+        if len(self.compressor.state) > 1:  # more than the step
+            warnings.warn(
+                "velocities and residuals are not among the optimizer's variables, so set_weights and .h5 files leave "
+                "them unchanged: save the model in a .keras file, or each rank with dgc_lab.distributed.SaveRanks",
+                stacklevel=2,
+            )
+
     def save_own_variables(self, store):
         # Keras saves the inner optimizer separately.
         if self.built:
@@ -246,55 +265,30 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if not self.built:  # Keras's own optimizers also only warn
             warnings.warn("residuals and velocities were not loaded: the optimizer is not built yet", stacklevel=2)
             return
-        state, saved_variables = self._state, len(store.keys()) - 2
-        saved = "rank {} of {}".format(*(int(np.asarray(store[which])) for which in ("rank", "workers")))
-        own = f"rank {self.communicator.first} of {self.communicator.size}"
-        # Without compression, the only state is the step, which is the same on every rank.
-        if len(state) > 1 and saved != own:
-            raise ValueError(f"the file holds residuals of {saved}, and this is {own}: each rank must load its own")
-        if saved_variables != len(state):
-            raise ValueError(
-                f"the file must hold the optimizer's {len(state)} state variables, got {saved_variables}: load it with "
-                "the config and gradient_accumulation_steps that the model was saved with"
-            )
+        state = self._state
+        check_saved_state(store, state, self.communicator)
         for number, variable in enumerate(state):
             variable.assign(np.asarray(store[str(number)]))
 
     def get_config(self):
-        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
-        inner["config"] |= {
+        return {
+            "name": self.name,
+            "optimizer": serialize_with_schedule(self.inner_optimizer),
+            "config": save_compression(self.config),
+            "options": save_compression(self.options),
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "loss_scale_factor": self._loss_scale_factor,
         }
-        schedule = self.inner_optimizer._learning_rate
-        if isinstance(schedule, AccumulatedSchedule):
-            inner["config"]["learning_rate"] = schedule.get_config()["schedule"]
-        config, options = self.config, self.options and dataclasses.asdict(self.options)
-        if isinstance(config, DGCConfig):
-            config = dataclasses.asdict(config)
-        elif config is not None:
-            config = config.name if is_published(config) else f"custom scheme {config.name}".strip()
-        return {"name": self.name, "optimizer": inner, "config": config, "options": options}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        inner = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        saved = config["config"]
-        compression = load_scheme(saved) if isinstance(saved, str) else saved and DGCConfig(**saved)
-        options = config["options"] and DGCConfig(**config["options"])
+        saved = dict(config["optimizer"])
+        before = {name: config[name] for name in BEFORE_EXCHANGE if name in config}
+        if not before:  # version 1 kept both with the inner optimizer, whose class may not take them
+            saved["config"] = dict(saved["config"])
+            before = {name: saved["config"].pop(name, None) for name in BEFORE_EXCHANGE}
+        inner = keras.saving.deserialize_keras_object(saved, custom_objects=custom_objects)
+        for name, value in before.items():
+            setattr(inner, name, value)
+        compression, options = load_compression(config["config"]), load_compression(config["options"])
         return cls(inner, compression, name=config["name"], options=options)
-
-
-def load_scheme(name: str) -> Scheme:
-    """Return the published scheme that a saved model names.
-
-    Raises:
-        ValueError: `name` is a custom scheme, which a file cannot store.
-    """
-    try:
-        return parse_scheme(name)
-    except ValueError:
-        raise ValueError(
-            f"the model was saved with the scheme {name!r}, which a file cannot store. Load it with compile=False, and "
-            "compile it with that scheme again"
-        ) from None

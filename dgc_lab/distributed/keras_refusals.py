@@ -5,32 +5,95 @@ They run before the first training step, so that every rank raises the same erro
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 import keras
+import numpy as np
 import tensorflow as tf
 
 # TensorFlow has no public function that tells whether XLA will compile the graph under construction.
 from tensorflow.python.ops import control_flow_util
 
+from dgc_lab.compression.config import DGCConfig
+from dgc_lab.compression.gallery import is_published, parse_scheme
+from dgc_lab.compression.scheme import Scheme
 
-def check_optimizer(optimizer) -> None:
-    """Check that `optimizer` is a Keras optimizer whose options work on several ranks.
+
+def check_optimizer(optimizer, distributed: type) -> None:
+    """Check that `optimizer` is a Keras optimizer that works on several ranks.
+
+    Args:
+        optimizer: inner optimizer of a `DistributedOptimizer`.
+        distributed: class of optimizers that exchange gradients.
 
     Raises:
-        ValueError: `optimizer` is not a Keras optimizer, is a ``LossScaleOptimizer``, or combines use_ema with
-            gradient_accumulation_steps.
+        ValueError: `optimizer` is not a Keras optimizer; is or holds a ``LossScaleOptimizer``, a `DistributedOptimizer`
+            or Horovod's; or combines use_ema with gradient_accumulation_steps.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ValueError(
-            "optimizer must not be a LossScaleOptimizer: DistributedOptimizer would not scale the loss with it. Set "
-            "loss_scale_factor on the optimizer inside, or use mixed_bfloat16"
-        )
+    for one in held_optimizers(optimizer):
+        if isinstance(one, keras.optimizers.LossScaleOptimizer):
+            reason = (
+                "LossScaleOptimizer: DistributedOptimizer would not scale the loss with it. Set loss_scale_factor on "
+                "the optimizer inside, or use mixed_bfloat16"
+            )
+        elif any(each.__module__.startswith("horovod.") for each in type(one).__mro__):
+            reason = (
+                "hvd.DistributedOptimizer: it does not exchange gradients under Keras 3. Pass the optimizer that it "
+                "wraps"
+            )
+        elif isinstance(one, distributed):
+            reason = (
+                "DistributedOptimizer: gradients would be exchanged twice. Pass the optimizer inside it, and its "
+                "config as config"
+            )
+        else:
+            continue
+        around = "" if one is optimizer else f"{type(optimizer).__name__} around a "
+        raise ValueError(f"optimizer must not be a {around}{reason}")
     if optimizer.use_ema and optimizer.gradient_accumulation_steps:
         raise ValueError(
             "use_ema must be False with gradient_accumulation_steps, got True: Keras would update the average after "
             "every batch, even if the weights have not changed"
         )
+
+
+def held_optimizers(optimizer: keras.optimizers.Optimizer) -> list:
+    """Return the optimizer and all optimizers that it holds, directly or in lists and dictionaries.
+
+    Example:
+        >>> scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+        >>> [type(one).__name__ for one in held_optimizers(scaled)]
+        ['LossScaleOptimizer', 'Adam']
+    """
+    found, seen, remaining = [], set(), [optimizer]
+    while remaining:
+        value = remaining.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, keras.optimizers.Optimizer):
+            found.append(value)
+            remaining.extend(vars(value).values())
+        elif isinstance(value, Mapping):
+            remaining.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            remaining.extend(value)  # += would fail for TensorFlow's tuples
+    return found
+
+
+def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[float]:
+    """Return the different learning rates of an optimizer and of those inside it.
+
+    Example:
+        >>> learning_rates(keras.optimizers.SGD(0.5))
+        [0.5]
+    """
+    # MultiOptimizer itself has none.
+    rates = [getattr(one, "learning_rate", None) for one in held_optimizers(optimizer)]
+    return list(dict.fromkeys(float(rate) for rate in rates if rate is not None))
 
 
 def check_plain_sgd(optimizer) -> None:
@@ -82,8 +145,132 @@ def check_surroundings() -> None:
 
 
 def refuse_loss_scaling() -> None:
-    """Raise the ValueError for a ``LossScaleOptimizer`` around `DistributedOptimizer`."""
+    """Raise the ValueError for a ``LossScaleOptimizer`` (or ``MultiOptimizer``) around `DistributedOptimizer`."""
     raise ValueError(
         "the policy must not be mixed_float16, and LossScaleOptimizer must not wrap DistributedOptimizer: it skips the "
-        "step on a rank whose gradients overflow, while the other ranks wait for it. Use mixed_bfloat16 or float32"
+        "step on a rank whose gradients overflow, while the other ranks wait for it. Use mixed_bfloat16 or float32. "
+        "MultiOptimizer must not wrap it either: pass it to DistributedOptimizer"
     )
+
+
+def check_variables(variables: list) -> None:
+    """Check that each variable has a gradient.
+
+    Raises:
+        ValueError: some are scales of float8 layers, which have new values instead of gradients.
+    """
+    # Keras assigns these values and takes their maximum over batches; the compressor would add and average them.
+    assigned = [variable.path for variable in variables if getattr(variable, "overwrite_with_gradient", False)]
+    if assigned:
+        raise ValueError(
+            f"the model must not be quantized to float8, got {assigned[0]} and {len(assigned) - 1} other variables "
+            "that take new values instead of gradients: DistributedOptimizer would average and accumulate these. Use "
+            "mixed_bfloat16 or float32"
+        )
+
+
+def is_synchronized(layer: keras.Layer) -> bool:
+    """Return whether a layer, such as batch normalization, is set to share its moments with other replicas.
+
+    Example:
+        >>> is_synchronized(keras.layers.BatchNormalization(synchronized=True))
+        True
+    """
+    return bool(getattr(layer, "synchronized", False))
+
+
+def check_synchronized(layers: list) -> None:
+    """Check that no layer relies on ``tf.distribute`` to share its moments.
+
+    Raises:
+        ValueError: a layer has ``synchronized=True``.
+    """
+    found = [layer.name for layer in layers if is_synchronized(layer)]
+    if found:
+        raise ValueError(
+            f"synchronized must be False in batch normalization on several ranks, got True in {found}: Keras shares "
+            "moments only under tf.distribute. Use dgc_lab.distributed.AverageStatistics, which averages the moving "
+            "statistics"
+        )
+
+
+def check_known(known: list, given: list) -> None:
+    """Check that the variables of a step are among those that the optimizer was built with.
+
+    Raises:
+        ValueError: some are not, as after loading an ``.h5`` file or unfreezing layers.
+    """
+    if given and not known:
+        raise ValueError(
+            "optimizer must be built with the model's variables, got none, as after loading an .h5 file, from which "
+            "Keras cannot restore an optimizer: save the model in a .keras file, or compile it with a new optimizer"
+        )
+    unknown = [variable.path for variable in given if all(variable is not one for one in known)]
+    if unknown:
+        raise ValueError(
+            f"trainable_variables must be among those of the first call, got also {unknown}. After unfreezing layers, "
+            "compile the model with a new optimizer"
+        )
+
+
+def check_weights(built: bool, variables: list, weights: list) -> None:
+    """Check that a list of arrays can be assigned to an optimizer's variables.
+
+    Raises:
+        ValueError: the optimizer is not built, or the number or the shapes of the arrays differ from the variables'.
+    """
+    if not built:
+        raise ValueError("optimizer must be built before set_weights: call optimizer.build(model.trainable_variables)")
+    if len(weights) != len(variables):
+        raise ValueError(f"weights must hold {len(variables)} arrays, like optimizer.variables, got {len(weights)}")
+    for variable, weight in zip(variables, weights, strict=True):
+        if tuple(variable.shape) != np.shape(weight):
+            shapes = f"must have shape {tuple(variable.shape)}, got {np.shape(weight)}"
+            raise ValueError(f"the array for {variable.path} in weights {shapes}")
+
+
+def check_saved_state(store, state: list, communicator) -> None:
+    """Check that this rank saved the state in `store`, with as many variables as `state` has.
+
+    Raises:
+        ValueError: another rank saved it, or the model had another config.
+    """
+    saved = "rank {} of {}".format(*(int(np.asarray(store[which])) for which in ("rank", "workers")))
+    own, saved_variables = f"rank {communicator.first} of {communicator.size}", len(store.keys()) - 2
+    # Without compression, the only state is the step, which is the same on every rank.
+    if len(state) > 1 and saved != own:
+        raise ValueError(f"the file holds residuals of {saved}, and this is {own}: each rank must load its own")
+    if saved_variables != len(state):
+        raise ValueError(
+            f"the file must hold the optimizer's {len(state)} state variables, got {saved_variables}: load it with "
+            "the config and gradient_accumulation_steps that the model was saved with"
+        )
+
+
+def save_compression(config: DGCConfig | Scheme | None) -> str | dict | None:
+    """Return the form in which a model is saved with a config or scheme; `load_compression` reads it.
+
+    Example:
+        >>> load_compression(save_compression(DGCConfig(ratio=0.01))).ratio
+        0.01
+    """
+    if isinstance(config, Scheme):
+        return config.name if is_published(config) else f"custom scheme {config.name}".strip()
+    return config and dataclasses.asdict(config)
+
+
+def load_compression(saved: str | dict | None) -> DGCConfig | Scheme | None:
+    """Return the config or the published scheme in a saved model; None if there is none.
+
+    Raises:
+        ValueError: `saved` names a custom scheme, which a file cannot store.
+    """
+    if not isinstance(saved, str):
+        return saved and DGCConfig(**saved)
+    try:
+        return parse_scheme(saved)
+    except ValueError:
+        raise ValueError(
+            f"the model was saved with the scheme {saved!r}, which a file cannot store. Load it with compile=False, "
+            "and compile it with that scheme again"
+        ) from None

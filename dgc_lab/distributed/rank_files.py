@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from dgc_lab.common import LabError, check_path, load_arrays, save_arrays
-from dgc_lab.distributed.communicators import Communicator, communicator_here
+from dgc_lab.distributed.communicators import Communicator, communicator_here, gather_messages
 
 
 class RankFiles:
@@ -94,10 +94,9 @@ class RankFiles:
             values = self._load(step) if step else []
         except LabError as error:
             message = str(error)
-        mine = tf.constant(list(f"{message}\n".encode()), tf.uint8)
-        every = self.communicator.allgather([mine] * self.communicator.local, "dgc_lab.damaged")
-        if damaged := bytes(every.numpy()).decode().strip():
-            raise LabError("; ".join(dict.fromkeys(damaged.split("\n"))))
+        messages = gather_messages(self.communicator, message, "dgc_lab.damaged")
+        if damaged := [each for each in dict.fromkeys(messages) if each]:
+            raise LabError("; ".join(damaged))
         return values
 
     def _load(self, step):

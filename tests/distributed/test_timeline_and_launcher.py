@@ -123,7 +123,7 @@ def test_ranks_see_only_the_loopback_interface(private):
 
 def test_the_error_for_a_killed_rank_says_how_to_resume(private):
     killed = "import os; os.environ['HOROVOD_RANK'] == '1' and os.kill(os.getpid(), 9)"
-    with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* goes on from what the command has kept"):
+    with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* saved its state resumes from it"):
         launcher.horovodrun(2, "python", "-c", killed)
 
 
