@@ -14,7 +14,7 @@ import pandas as pd
 from dgc_lab.common import check_choice, check_list, check_number, check_whole
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.scaling.named_shapes import SHAPES
-from dgc_lab.scaling.network import GBIT, Link, allgather, ring
+from dgc_lab.scaling.network import GBIT, Link, fastest
 
 METADATA_BYTES = 4  # sent by a worker once per step: whether its gradient is finite
 
@@ -83,9 +83,12 @@ def exchange_table(
 ) -> pd.DataFrame:
     """Return the time of a step's exchange in the network model, for each scheme and number of workers.
 
+    Each collective uses the algorithm that is `dgc_lab.scaling.network.fastest`. If a scheme needs several collectives
+    of a kind, each of them carries the same share of the bytes.
+
     Args:
         messages: a worker's payload by scheme: a `message`, or only its bytes for allreduce and allgather.
-        gbit: bandwidth of each worker's link in Gbit/s; each hop has the latency `Link.latency`.
+        gbit: bandwidth of each worker's link in Gbit/s; its other values are the defaults of `Link`.
         workers: numbers of workers, each at least 1.
 
     Returns:
@@ -102,7 +105,7 @@ def exchange_table(
     Example:
         >>> table = exchange_table({"summed": (10**6, 0), "gathered": (0, 10**6)}, 1, (2, 100))
         >>> table.round(1).values.tolist()
-        [['summed', 1000.0, 1.0, 8.1, 25.7], ['gathered', 1000.0, 0.0, 8.0, 797.0]]
+        [['summed', 1000.0, 1.0, 8.6, 17.3], ['gathered', 1000.0, 0.0, 8.5, 842.7]]
     """
     for number in check_list("workers", workers):
         check_whole("workers", number, 1)
@@ -113,10 +116,13 @@ def exchange_table(
             check_number(f"messages[{scheme!r}]", size, "at least 0")
         total = check_number(f"messages[{scheme!r}] in total", reduced + gathered, "above 0")
         line = {"scheme": scheme, "kB": total / 1000, "allreduce": reduced / total}
-        collectives = (ring, reduced, allreduces), (allgather, gathered, allgathers)
+        collectives = ("allreduce", reduced, allreduces), ("allgather", gathered, allgathers)
         for number in workers:
-            parts = [(times, *collective(number, size)) for collective, size, times in collectives if size]
-            seconds = sum(link.seconds(times * hops, bytes_passed) for times, hops, bytes_passed in parts)
+            seconds = sum(
+                times * link.seconds(*fastest(link, collective, number, size / times))
+                for collective, size, times in collectives
+                if size
+            )
             line[f"ms, {number} workers"] = 1000 * seconds
         lines.append(line)
     return pd.DataFrame(lines)

@@ -1,8 +1,8 @@
-"""When compression pays: a model of the time of a step, fitted to measured steps, and many simulated workers. Lesson 6.
+"""When compression pays: a model of the time of a step, fitted to measured steps. Lesson 6.
 
 `cost_model` predicts the time of a step on a `network`. `timing` measures a worker's own share of it on this machine,
-and `calibration` fits a link's parameters to the steps in `tables`. `worker_sweep` trains 1 to 32 workers on the same
-examples, and `residual_staleness` measures how long elements wait before these workers send them.
+and `calibration` fits a link's parameters to the steps in `tables`. `residual_staleness` measures how long
+elements wait before workers send them.
 """
 
 import lazy_loader

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from dgc_lab.common import check_choice, check_flag, check_number, check_whole
 from dgc_lab.compression.break_even import DENSE_ELEMENT, dense_is_shorter, one_message_is_shorter
 from dgc_lab.scaling.named_shapes import SHAPES
-from dgc_lab.scaling.network import Link, allgather, ring
+from dgc_lab.scaling.network import Link, fastest, ring, ring_allgather
 
 ELEMENTS = {model: sum(map(math.prod, shapes())) for model, shapes in SHAPES.items()}  # number of trained parameters
 METHODS = ("no exchange", "dense", "float16", "sparse", "switching")
@@ -111,8 +111,9 @@ class Estimate:
 
 
 def step(workload: Workload, link: Link, workers: int, method: str, ratio: float = 1.0) -> Estimate:
-    """Estimate a step of N workers that exchange dense gradients by ring allreduce and sparse ones by allgather.
+    """Estimate a step of N workers that exchange dense gradients by allreduce and sparse ones by allgather.
 
+    Each collective uses the algorithm that is `dgc_lab.scaling.network.fastest` for its payload on this link.
     With ``overlap``, the backward pass hides as much of a dense exchange as it can, because each gradient is sent as
     soon as it is computed. It hides a compressed exchange only if that is made tensor by tensor. It never hides the
     selection, which runs on the processor that computes the gradients.
@@ -133,26 +134,27 @@ def step(workload: Workload, link: Link, workers: int, method: str, ratio: float
         >>> from dgc_lab.scaling.network import GBIT
         >>> resnet, link = Workload(25_557_032, compute=0.3), Link(GBIT)
         >>> [round(step(resnet, link, 8, method, 0.001).speed_up, 1) for method in ("dense", "switching")]
-        [1.4, 7.7]
+        [1.3, 7.7]
     """
     check_choice("method", method, METHODS)
     check_whole("workers", workers, 1)
     check_number("ratio", ratio, "in [0, 1]")
-    encoding, seconds, handed, parts = method, workload.compute, 0.0, []
+    encoding, seconds, handed, payloads = method, workload.compute, 0.0, []
     if method == "switching":
         encoding = "dense" if dense_is_shorter(ratio, workers, workload.entry_bytes) else "sparse"
     if method in ("sparse", "switching"):
         seconds += workload.selection  # either collective needs it, to store residuals
     if encoding in DENSE_METHODS:
         handed = DENSE_METHODS[encoding] * (workload.elements + workload.whole)
-        parts = [ring(workers, handed)]
+        payloads = [("allreduce", handed)]
     elif encoding == "sparse":
         message = ratio * (workload.entry_bytes * workload.elements) + MESSAGE_HEADER
         whole = DENSE_ELEMENT * workload.whole
         handed = message + whole
         joined = one_message_is_shorter(whole, workers)
-        parts = [allgather(workers, handed)] if joined else [allgather(workers, message), ring(workers, whole)]
+        payloads = [("allgather", handed)] if joined else [("allgather", message), ("allreduce", whole)]
         seconds += workload.adding * workload.elements * ratio * workers
+    parts = [fastest(link, collective, workers, size) for collective, size in payloads]
     passed = sum(size for _, size in parts)
     exchange = link.seconds(sum(hops for hops, _ in parts), passed)
     seconds += exchange - (min(exchange, workload.hides) if workload.by_tensor or method in DENSE_METHODS else 0.0)
@@ -178,32 +180,39 @@ def gain(workload: Workload, link: Link, workers: int, ratio: float, method: str
 def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: float) -> float:
     """Return the bandwidth in bytes per second above which, in the model, dense steps are faster than sparse ones.
 
-    It is infinity if sparse steps are faster on every link, and 0 if dense ones are. It is NaN if sparse steps are
-    faster *above* some bandwidth, because they send more bytes in fewer hops. ``workload``, ``workers`` and ``ratio``
-    are those of `step`. The bandwidth of ``link`` is ignored.
+    It is infinity if sparse steps are faster on every link, and 0 if dense ones are. It is NaN if there is no such
+    bandwidth: sparse steps that send more bytes in fewer hops can be faster *above* some bandwidth, or only between
+    two. The function compares steps on links from 1 byte to 10^15 bytes per second. ``workload``, ``workers`` and
+    ``ratio`` are those of `step`. The bandwidth of ``link`` is ignored.
 
     Example:
         >>> from dgc_lab.scaling.network import GBIT
         >>> resnet = Workload(25_557_032, compute=0.3, selection=0.05)
         >>> round(break_even_bandwidth(resnet, Link(GBIT), 8, 0.001) / GBIT)
-        29
+        30
     """
-    no_overlap, ideal = dataclasses.replace(workload, overlap=0.0), Link(math.inf, latency=0.0)
-    unlimited = dataclasses.replace(link, bandwidth=math.inf)
-    sparse, dense = (step(no_overlap, unlimited, workers, method, ratio) for method in ("sparse", "dense"))
-    saved = (dense.passed - sparse.passed) / link.efficiency
-    # Additional seconds of sparse steps on an unlimited link, if dense exchanges are hidden as far as possible.
-    extra = sparse.seconds - dense.seconds + (0.0 if workload.by_tensor else workload.hides)
-    if saved <= 0:
-        return math.nan if extra < 0 else 0.0
-    # The same if the sparse exchange is hidden completely.
-    extra_hidden = step(no_overlap, ideal, workers, "sparse", ratio).seconds - dense.seconds + workload.hides
-    cases = ((saved, extra), (dense.passed / link.efficiency, extra_hidden))
-    return min((size / more for size, more in cases if more > 0), default=math.inf)
+
+    def sparse_is_faster(bandwidth):
+        return gain(workload, dataclasses.replace(link, bandwidth=bandwidth), workers, ratio, "sparse") > 1
+
+    bandwidths = [10 ** (power / 4) for power in range(60, -1, -1)]
+    faster = [sparse_is_faster(bandwidth) for bandwidth in bandwidths]
+    if faster[0]:
+        return math.inf if all(faster) else math.nan
+    if not any(faster):
+        return 0.0
+    first = faster.index(True)
+    if not all(faster[first:]):
+        return math.nan
+    high, low = bandwidths[first - 1], bandwidths[first]
+    while high - low > 1e-12 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if sparse_is_faster(middle) else (low, middle)
+    return low
 
 
 def bytes_against_dense(workers: int, ratio: float) -> float:
     """Return the bytes past a link in an allgather of 8-byte entries, relative to a ring allreduce; 1 is break-even."""
-    _, sparse = allgather(workers, ratio * Workload.entry_bytes)
+    _, sparse = ring_allgather(workers, ratio * Workload.entry_bytes)
     _, dense = ring(workers, DENSE_ELEMENT)
     return sparse / dense if dense else math.nan

@@ -124,45 +124,15 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
     return picture
 
 
-def errors_by_workers(frame: pd.DataFrame) -> Picture:
-    """Draw the test error by number of workers, with a line for each pair of ratio and clipping.
-
-    ``frame`` is a result of `dgc_lab.scaling.worker_sweep.table`; seeds are averaged. Raises ValueError if it is empty.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"workers": [1, 8], "ratio": 0.01, "clipping": "none", "accuracy": [0.975, 0.9]})
-        >>> errors_by_workers(frame).alt
-        'Test error by number of workers, measured. ratio 0.01, clipping none: 0.025 with 1, 0.100 with 8.'
-    """
-    if frame.empty:
-        raise ValueError("frame must hold at least one row, got none")
-    curves, texts = {}, {}
-    for (ratio, clipping), rows in frame.groupby(["ratio", "clipping"], sort=False):
-        error = 1 - rows.groupby("workers")["accuracy"].mean()
-        label = f"{'dense' if ratio == 1 else f'ratio {ratio:g}'}, clipping {clipping}"
-        curves[label] = error.index, error.clip(lower=1e-3)  # a logarithmic axis cannot show an error of 0
-        texts[label] = ", ".join(f"{share:.3f} with {n}" for n, share in error.items())
-    title, ylabel = "Test error by number of workers, measured", "test error (1 - accuracy)"
-    picture = lines(title, curves, texts, "workers", ylabel, xscale="log", yscale="log")
-    [axes] = picture.figure.axes
-    workers = sorted(set(frame["workers"]))
-    axes.set_xticks(workers, [str(n) for n in workers])
-    shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1) if share >= 0.8 * axes.get_ylim()[0]]
-    axes.set_yticks(shares, [f"{share:g}" for share in shares])
-    axes.minorticks_off()
-    return picture
-
-
 def age_histograms(rows: list[dict]) -> Picture:
     """Draw the ages of elements when they are sent, in classes that double: a panel per ratio, a line per N.
 
-    ``rows`` are those of `dgc_lab.scaling.worker_sweep.train_runs` with ratios below 1. Raises ValueError if empty.
+    ``rows`` are those of `dgc_lab.scaling.residual_ages`. Raises ValueError if there are none.
 
     Example:
         >>> row = {"ratio": 0.01, "workers": 8, "mean age": 2.3, "sent by age": [[0, 0, 5], [1, 1, 4], [2, 3, 9]]}
         >>> age_histograms([row]).alt
-        'Ages of what was sent, measured. ratio 0.01, 8 workers: mean age 2.3 steps, most at 2 to 3.'
+        'Ages of the elements sent, measured. ratio 0.01, 8 workers: mean age 2.3 steps, most at 2 to 3.'
     """
     ratios = sorted({row["ratio"] for row in check_some("rows", rows)}, reverse=True)
     figure, panels = grid(len(ratios), len(ratios), 9 / len(ratios), 3.3, sharey=True)
@@ -180,10 +150,10 @@ def age_histograms(rows: list[dict]) -> Picture:
         names = [f"{first}" if first == last else f"{first}-{last}" for first, last, _ in classes]
         axes.set_xticks(range(len(names)), names, fontsize=7, rotation=45)
         label_panel(axes, f"ratio {ratio:g}", "age in steps")
-    panels[0].set_ylabel("share of what was sent", fontsize=9)
+    panels[0].set_ylabel("share of the elements sent", fontsize=9)
     panels[0].set_ylim(0, None)
     panels[-1].legend(**BESIDE)
-    return Picture(figure, f"Ages of what was sent, measured. {'; '.join(texts)}.")
+    return Picture(figure, f"Ages of the elements sent, measured. {'; '.join(texts)}.")
 
 
 def bandwidth_label(bandwidth: float) -> str:

@@ -9,14 +9,24 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_number, check_some, check_whole, free_memory
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_of
 from dgc_lab.compression.scheme import Scheme
+
+if TYPE_CHECKING:
+    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
+    from dgc_lab.workloads.dataset import Dataset
+
+LONGEST = 10**6  # highest age with a count of its own
+EXAMPLES_PER_STEP = 128  # of all workers of `residual_ages` together
 
 
 def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
@@ -47,7 +57,7 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         raise ValueError(f"config must send float32 values, which leave no rounding error, got {config.values!r}")
     if config.weight_decay:
         raise ValueError(f"config must have weight_decay 0, because ages do not count it, got {config.weight_decay}")
-    classes, scheme = check_whole("longest", longest, 0, 10**6) + 1, scheme_of(config)
+    classes, scheme = check_whole("longest", longest, 0, LONGEST) + 1, scheme_of(config)
 
     def init(gradient):
         return scheme.init(gradient), tf.zeros_like(gradient, tf.int32), tf.zeros([classes], tf.int64)
@@ -68,6 +78,66 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         return update, own, (inner, tf.where(residual == 0, 0, ages + 1), counts)
 
     return scheme._replace(step=step, init=init, name=f"{scheme.name}, with ages")
+
+
+def residual_ages(
+    workers: Sequence[int] = (1, 4, 16),
+    ratios: Sequence[float] = (0.01, 0.001),
+    steps: int = 300,
+    data: Dataset | None = None,
+) -> list[dict]:
+    """Train with DGC on simulated workers and return the ages of the elements sent, and of those still waiting.
+
+    Every run trains on MNIST-1D with 128 examples per step in total.
+
+    Args:
+        workers: numbers of workers, divisors of 128.
+        ratios: shares of the elements that a worker sends, below 1.
+        steps: updates per run.
+        data: MNIST-1D, if it is loaded already.
+
+    Returns:
+        A dict for each run: ``workers``, ``ratio``, ``mean age``, ``median age``, ``mean age waiting``, and ``sent by
+        age``, a list of (first age, last age, number of elements).
+
+    Raises:
+        ValueError: an argument is not in its range.
+
+    Example:
+        >>> [row["workers"] for row in residual_ages(workers=(2,), ratios=(0.01,), steps=3)]
+        [2]
+    """
+    from dgc_lab.training.distributed_trainer import DistributedConfig
+
+    check_whole("steps", steps, 1, LONGEST)
+    found = []
+    for number in check_some("workers", workers):
+        if EXAMPLES_PER_STEP % check_whole("workers", number, 1, EXAMPLES_PER_STEP):
+            raise ValueError(f"workers must be divisors of {EXAMPLES_PER_STEP}, got {number}")
+        batch, task = EXAMPLES_PER_STEP // number, {"dataset": "mnist1d", "clip_norm": 1.0, "schedule": "cosine"}
+        settings = DistributedConfig(workers=number, batch=batch, steps=steps, learning_rate=0.1, evaluations=1, **task)
+        trainer = trainer_with_ages(settings, data)
+        for ratio in check_some("ratios", ratios):
+            check_number("ratios", ratio, "above 0 and below 1")
+            list(trainer.run(ratio))
+            sent, waiting = sent_ages(trainer.compressor), waiting_ages(trainer.compressor)
+            ages = {"mean age": mean_age(sent), "median age": median_age(sent), "mean age waiting": mean_age(waiting)}
+            found.append({"workers": number, "ratio": ratio, **ages, "sent by age": by_doubling(sent)})
+        del trainer
+        free_memory()
+    return found
+
+
+def trainer_with_ages(settings: DistributedConfig, data: Dataset | None = None) -> DistributedTrainer:
+    """Return a trainer of simulated workers whose scheme counts the ages of residuals."""
+    from dgc_lab.distributed.communicators import SimulatedWorkers
+    from dgc_lab.training.distributed_trainer import DistributedTrainer
+
+    trainer = DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
+    own = trainer.compressor
+    scheme = with_ages(own.config, settings.steps)
+    trainer.compressor = Compressor(scheme, own.trained, own.communicator, own.names, own.config)
+    return trainer
 
 
 def sent_ages(compressor: Compressor) -> np.ndarray:

@@ -45,8 +45,8 @@ def link_rows() -> list[dict]:
 def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
     """Return the rows, by default those of `link_rows`, as a table with the slowest link first.
 
-    Columns are link, method, ratio, formats of values and indices, ms per step, kB per step on the link, and the
-    factors by which a step is faster and sends fewer bytes than dense on the same link.
+    Columns are link, method, ratio, formats of values and indices, ms per step, a rank's payload in kB, kB per step on
+    the link, and the factors by which a step is faster and sends fewer bytes than dense on the same link.
 
     Example:
         >>> table = measured_links()
@@ -64,6 +64,7 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
             "indices": row["indices"] if row["collective"] == "allgather" else "",
             "ms": row["ms"],
             "times as fast as dense": dense[row["link"]]["ms"] / row["ms"],
+            "kB a step": row["handed_bytes"] / 1000,
             "kB on the link": row["wire_bytes"] / 1000,
             "times fewer bytes": dense[row["link"]]["wire_bytes"] / row["wire_bytes"] if row["collective"] else None,
         }

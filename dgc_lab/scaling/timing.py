@@ -5,6 +5,7 @@ Lesson 6.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_choice, check_list, check_number, check_text, check_whole
+from dgc_lab.common import check_choice, check_list, check_number, check_text, check_whole, results_file
 from dgc_lab.scaling.cost_model import ELEMENTS, Workload
 from dgc_lab.scaling.named_shapes import SHAPES
 
@@ -174,6 +175,20 @@ def times_of(model: str, here: StepTimes) -> StepTimes:
         return here
     share = ELEMENTS[model] / ELEMENTS["mnist_cnn"]
     return StepTimes(ASSUMED_COMPUTE[model], here.selection * share, here.adding, ASSUMED, SCALED)
+
+
+def gpu_rows() -> list[dict]:
+    """Return measured compression steps of one worker at a ratio of 0.001, on a GPU and on the same machine's CPU.
+
+    A row's ``of`` is a network's name, or one large tensor; ``GPU`` and ``CPU`` are in ms. A step includes applying the
+    worker's own entries to the weights. The rows are in ``results/gpu_steps.jsonl``: those that
+    ``benchmarks/bench_gpu.py`` calls ``step``.
+
+    Example:
+        >>> {row["of"]: row["GPU"] < row["CPU"] for row in gpu_rows()}
+        {'mnist_cnn': True, 'ResNet-50': False, 'one tensor of 25 M': True}
+    """
+    return [json.loads(line) for line in results_file("gpu_steps.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def workload(model: str, times: StepTimes, values: str = "float32", indices: str = "int32") -> Workload:

@@ -12,7 +12,7 @@ from ipywidgets import Dropdown, FloatText, SelectionSlider
 from dgc_lab.compression.break_even import break_even_ratio
 from dgc_lab.scaling.cost_model import METHODS, Estimate, break_even_bandwidth, step
 from dgc_lab.scaling.figures import bandwidth_label, scale_curves
-from dgc_lab.scaling.network import GBIT, Link
+from dgc_lab.scaling.network import GBIT, LATENCY, Link
 from dgc_lab.scaling.tables import timed_steps
 from dgc_lab.ui.explorer import Explorer, in_columns, wider
 from dgc_lab.ui.widget import side_by_side
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
 RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
-ENDS = ("cost nothing", "as fitted here")
+ENDS = ("headers only", "as fitted here")
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 COMPRESSING = ("after the backward pass", "tensor by tensor")
 TABLE_WORKERS = (4, 32, 256, 1024)  # numbers of workers with a speed-up in the table
@@ -73,7 +73,7 @@ class ScaleExplorer(Explorer):
             "model": wider(Dropdown, "Model", options=list(SHAPES)),
             "workers": wider(SelectionSlider, "Workers", options=WORKERS, value=8),
             "bandwidth": wider(SelectionSlider, "Bandwidth", options=bandwidths, value=GBIT),
-            "latency": wider(FloatText, "Latency, µs a hop", value=50.0),
+            "latency": wider(FloatText, "Latency, µs a hop", value=1e6 * LATENCY),
             "ends": wider(Dropdown, "Ends of a link", options=ENDS[: 1 if fit is None else 2]),
             "ratio": wider(SelectionSlider, "Ratio", options=ratios, value=0.001),
             "values": wider(Dropdown, "Values", options=VALUE_TYPES),
@@ -129,7 +129,7 @@ class ScaleExplorer(Explorer):
         switching, dense = here["switching"], here["dense"]
         break_even = break_even_bandwidth(work, link, switching.workers, ratio)
         if math.isnan(break_even):
-            faster = "sparse steps have more bytes and fewer hops: they are faster on fast links, if anywhere"
+            faster = "sparse steps are faster than dense ones on some faster links only"
         elif break_even == 0:
             faster = "sparse steps are faster on no link"
         elif break_even == math.inf:

@@ -181,8 +181,9 @@ def test_overlap_moves_the_break_even_to_slower_links():
     assert len(set(turns)) == 3
 
 
-def test_bytes_of_a_hop_match_the_default_link():
-    assert pytest.approx(GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
+def test_bytes_of_a_hop_match_the_reference_link():
+    """The compressor's constant is the latency of a hop at 2.5 Gbit/s."""
+    assert pytest.approx(2.5 * GBIT * Link(GBIT).latency) == BYTES_OF_A_HOP
 
 
 def test_mnist_cnn_has_the_listed_number_of_elements():

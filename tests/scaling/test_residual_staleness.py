@@ -1,6 +1,4 @@
-"""Ages of residual elements, compared with hand-computed schedules, and the table of runs with ages."""
-
-import json
+"""Ages of residual elements, compared with hand-computed schedules, and training runs that count them."""
 
 import numpy as np
 import pytest
@@ -10,10 +8,18 @@ from dgc_lab.compression import native
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.communicators import OneWorker, SimulatedWorkers
-from dgc_lab.scaling.residual_staleness import by_doubling, mean_age, median_age, sent_ages, waiting_ages, with_ages
-from dgc_lab.scaling.worker_sweep import Run, clipping_of, table, table_runs, train_runs, watched_trainer
-from dgc_lab.training import RowEnded, RowStarted, read_rows
-from dgc_lab.training.events import Step
+from dgc_lab.scaling.residual_staleness import (
+    by_doubling,
+    mean_age,
+    median_age,
+    residual_ages,
+    sent_ages,
+    trainer_with_ages,
+    waiting_ages,
+    with_ages,
+)
+from dgc_lab.training import DistributedConfig, DistributedTrainer
+from dgc_lab.workloads.dataset import Dataset
 
 ONE_IN_FOUR = {"ratio": 0.25, "momentum": 0.0, "dense_below": 0, "dense_vectors": False, "rule": "exact"}
 # Gradients of four elements; each step sends one of them. Computed by hand:
@@ -121,10 +127,8 @@ def test_reset_clears_the_ages():
 
 
 def test_tracking_ages_does_not_change_training(digits):
-    from dgc_lab.training.distributed_trainer import DistributedTrainer
-
-    settings = Run(2, 0.01, "by workers").settings(steps=4, learning_rate=0.05)
-    plain, counting = DistributedTrainer(settings, SimulatedWorkers(2), digits), watched_trainer(settings, digits)
+    settings = DistributedConfig(steps=4, clip_norm=1.0, evaluations=1)
+    plain, counting = DistributedTrainer(settings, SimulatedWorkers(2), digits), trainer_with_ages(settings, digits)
     losses = [[event.loss for event in trainer.run(0.01)] for trainer in (plain, counting)]
     assert losses[0] == losses[1]
     for one, other in zip(plain.weights, counting.weights, strict=True):
@@ -176,15 +180,10 @@ def test_mean_median_and_classes_of_ages():
         (lambda: with_ages(DGCConfig(values="float16")), r"must send float32 values.*got 'float16'"),
         (lambda: with_ages(DGCConfig(weight_decay=0.1)), r"config must have weight_decay 0.*got 0.1"),
         (lambda: with_ages(DGCConfig(), longest=-1), r"longest must be a whole number .*got -1"),
-        (lambda: Run(3, 0.01), r"workers must be one of 1, 2, 4, .*128, got 3"),
-        (lambda: Run(2, 0.01, "never"), r"clipping must be one of none, by workers, the same, got 'never'"),
-        (lambda: train_runs([]), r"runs must hold at least one thing, got \[\]"),
-        (lambda: train_runs([Run(1, 0.5), Run(1, 0.5)]), r"runs must differ from each other"),
-        (lambda: Run(1, 2.0), r"ratio must be above 0 and at most 1, got 2"),
-        (lambda: Run(1, 0), r"ratio must be above 0 and at most 1, got 0"),
-        (lambda: train_runs([Run(1, 0.5)], steps=0), r"steps must be a whole number of at least 1, got 0"),
-        (lambda: clipping_of({"workers": 2}), r"row must have clip_norm, got \{'workers': 2\}"),
-        (lambda: clipping_of({"clip_norm": 3.0, "workers": 2}), r"clip_norm must be None, 1 .*got 3.0"),
+        (lambda: residual_ages(workers=(3,)), r"workers must be divisors of 128, got 3"),
+        (lambda: residual_ages(workers=()), r"workers must hold at least one"),
+        (lambda: residual_ages(ratios=(1.0,)), r"ratios must be above 0 and below 1, got 1"),
+        (lambda: residual_ages(steps=0), r"steps must be a whole number from 1 to 1000000, got 0"),
     ],
 )
 def test_invalid_arguments_are_rejected(call, message):
@@ -192,49 +191,17 @@ def test_invalid_arguments_are_rejected(call, message):
         call()
 
 
-# The runs -----------------------------------------------------------------------------------------------------------
-
-
-def test_clip_norm_follows_the_clipping_rule():
-    norms = {clipping: Run(16, 0.01, clipping).settings(1, 0.05).clip_norm for clipping in ("none", "by workers")}
-    assert norms == {"none": None, "by workers": 1.0}
-    assert Run(16, 0.01, "the same").settings(1, 0.05).clip_norm == 0.25, "times the square root of 16 gives 1"
-    for clipping in ("none", "by workers", "the same"):
-        assert (
-            clipping_of({"clip_norm": Run(16, 0.01, clipping).settings(1, 0.05).clip_norm, "workers": 16}) == clipping
-        )
-
-
-def test_rows_are_saved_resumed_and_shown_in_a_table(tmp_path):
-    out = tmp_path / "workers.jsonl"
-    runs = [run for run in table_runs(workers=(1, 2), ratios=(0.1,)) if run.clipping == "none"]
-    events = train_runs(runs, steps=3, out=out)
-    seen = []
-    for event in events:
-        seen.append(event)
-        if isinstance(event, RowEnded) and event.number == 1:
-            break  # stopped after two of three rows
-    events.close()
-    assert sum(isinstance(event, Step) for event in seen) == 6
-    assert len(out.read_text().splitlines()) == 2
-    again = list(train_runs(runs, steps=3, out=out))
-    assert [event.from_file for event in again if isinstance(event, RowEnded)] == [True, True, False]
-    assert [event.number for event in again if isinstance(event, RowStarted)] == [0, 1, 2]
-    rows = [event.row for event in again if isinstance(event, RowEnded)]
-    assert read_rows(out, {}) == json.loads(json.dumps(rows))
-    frame = table(rows)
-    assert frame["workers"].tolist() == [1, 1, 2]
-    assert frame["mean age"].tolist()[0] == 0, "dense"
-    assert (frame["mean age"][1:] > 0).all()
+def test_training_runs_report_the_ages_of_sent_and_waiting_elements():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(256, 40, 1)).astype(np.float32), rng.integers(0, 10, 256, np.int32)
+    rows = residual_ages(workers=(1, 2), ratios=(0.1, 0.01), steps=6, data=Dataset("mnist1d", x, y, x, y))
+    assert [(row["workers"], row["ratio"]) for row in rows] == [(1, 0.1), (1, 0.01), (2, 0.1), (2, 0.01)]
     for row in rows:
+        assert 0 < row["mean age"] < row["mean age waiting"] < 6
         assert sum(number for _, _, number in row["sent by age"]) > 0
-        assert row["model"] == "digits_cnn"
-
-
-def test_number_of_workers_has_no_effect_at_ratio_1():
-    rows = [e.row for e in train_runs([Run(1, 1.0), Run(2, 1.0)], steps=10) if isinstance(e, RowEnded)]
-    assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=1e-3)
-    assert rows[0]["accuracy"] == pytest.approx(rows[1]["accuracy"], abs=0.01)
+    sent = [sum(number for _, _, number in row["sent by age"]) for row in rows]
+    assert sent[0] > 8 * sent[1], "at a tenth of the ratio"
+    assert 1.5 * sent[0] < sent[2] < 2.5 * sent[0], "two workers send about twice as many"
 
 
 def test_indexed_slices_are_compressed_as_a_dense_tensor():
