@@ -3,7 +3,7 @@ from .addn_graph import depth as depth
 from .addn_graph import gradient_graph as gradient_graph
 from .addn_graph import sum_nodes as sum_nodes
 from .addn_graph import tape_graph as tape_graph
-from .addn_timing import crossing as crossing
+from .addn_timing import fastest as fastest
 from .addn_timing import time_sums as time_sums
 from .allreduce_topologies import TOPOLOGIES as TOPOLOGIES
 from .allreduce_topologies import exchange as exchange
@@ -11,7 +11,9 @@ from .allreduce_topologies import summary as summary
 from .figures import error_and_time_bars as error_and_time_bars
 from .figures import lines as lines
 from .figures import links as links
+from .figures import loss_differences as loss_differences
 from .figures import sum_graphs as sum_graphs
+from .figures import time_dots as time_dots
 from .figures import timeline as timeline
 from .figures import training_step as training_step
 from .profiling import TraceError as TraceError

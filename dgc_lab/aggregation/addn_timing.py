@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from dgc_lab.aggregation.profiling import session
@@ -70,25 +69,21 @@ def build_sum(addends, shape: str):
     return level[0]
 
 
-def crossing(sizes: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the last size at which two curves of times cross on logarithmic axes, or None if they do not cross.
+def fastest(rounds: dict[str, Sequence[float]]) -> str:
+    """Return the label that is faster than all others in every round, or ``"undecided"`` if the ranges overlap.
 
-    ``sizes`` are ascending; ``first`` and ``second`` have a time above 0 for each size. Raises ValueError if there are
-    not as many times as sizes.
+    ``rounds`` are times above 0 by label, measured several times each. A label is the fastest if its longest time is
+    below the shortest time of every other label. Raises ValueError if there are fewer than two labels, or a label has
+    no times.
 
     Example:
-        >>> round(crossing([1, 100], [1.0, 4.0], [2.0, 2.0]), 6)
-        10.0
+        >>> fastest({"chain": [3.0, 4.0], "pairs": [1.0, 2.0]}), fastest({"chain": [1.5, 4.0], "pairs": [1.0, 2.0]})
+        ('pairs', 'undecided')
     """
-    check_some("sizes", check_list("sizes", sizes))
-    for name, times in (("sizes", sizes), ("first", first), ("second", second)):
-        for number in check_list(name, times):
-            check_number(name, number, "above 0")
-        if len(times) != len(sizes):
-            raise ValueError(f"{name} must have one time for each of the {len(sizes)} sizes, got {len(times)}")
-    sizes, gaps = np.log(np.asarray(sizes, float)), np.log(np.asarray(first, float) / np.asarray(second, float))
-    for index in range(len(gaps) - 1, 0, -1):
-        left, right = gaps[index - 1], gaps[index]
-        if left * right <= 0 and left != right:
-            return float(np.exp(sizes[index - 1] + (sizes[index] - sizes[index - 1]) * left / (left - right)))
-    return None
+    if len(rounds) < 2:
+        raise ValueError(f"rounds must have at least two labels, got {list(rounds)}")
+    for label, times in rounds.items():
+        for seconds in check_some(f"rounds[{label!r}]", check_list(f"rounds[{label!r}]", times)):
+            check_number(f"rounds[{label!r}]", seconds, "above 0")
+    first, second = sorted(rounds, key=lambda label: min(rounds[label]))[:2]
+    return first if max(rounds[first]) < min(rounds[second]) else "undecided"

@@ -101,11 +101,12 @@ def sum_graphs(graphs: dict) -> Picture:
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
 
 
-def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) -> Picture:
+def lines(tables: dict, xlabel: str, ylabel: str, guides: dict | None = None) -> Picture:
     """Draw lines on two logarithmic axes, labelled ``xlabel`` and ``ylabel``.
 
-    ``tables`` are lists of ``(x, y)`` by label, ``dashed`` those of a bound, by the same labels. The lines omit points
-    whose y is 0 or not finite, but the alternative text contains them. Raises ValueError if a label is not text.
+    ``tables`` are lists of ``(x, y)`` by label, and ``guides`` those of theoretical lines: dashed in the colour of the
+    line with the same label, otherwise dotted, grey and in the legend. Lines omit points whose y is 0 or not finite,
+    but the alternative text contains them. Raises ValueError if an axis label is not text.
 
     Example:
         >>> lines({"pairwise": [(8, 0.0), (64, 1e-7)]}, "addends", "relative error").alt
@@ -117,10 +118,61 @@ def lines(tables: dict, xlabel: str, ylabel: str, dashed: dict | None = None) ->
     said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
     picture = charts.lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, xscale="log", yscale="log")
     [axes] = picture.figure.axes
-    for number, label in enumerate(tables):
-        if dashed and label in dashed:
-            axes.plot(*_drawable(dashed[label]), color=style(number)["color"], linestyle="--", linewidth=0.8)
+    colours = {label: style(number)["color"] for number, label in enumerate(tables)}
+    for label, points in (guides or {}).items():
+        bound = {"color": colours[label], "linestyle": "--"} if label in colours else None
+        axes.plot(*_drawable(points), linewidth=1, **(bound or {"color": GREY, "linestyle": ":", "label": label}))
+    axes.legend(**charts.BESIDE)  # again, with the guides
     return picture
+
+
+def time_dots(panels: dict[str, dict[str, list]], xlabel: str) -> Picture:
+    """Draw a panel for each title, with a row of dots for each label: one dot for each measured time.
+
+    ``xlabel`` names the unit of the times. Raises ValueError if there are no panels, or ``xlabel`` is not text.
+
+    Example:
+        >>> time_dots({"10 elements": {"chain": [3.0, 4.0], "pairs": [1.0, 2.0]}}, "ms a sum").alt
+        'ms a sum. 10 elements: chain 3 to 4, pairs 1 to 2.'
+    """
+    check_text("xlabel", xlabel)
+    figure, every = charts.grid(len(check_some("panels", panels)), 3, 3, 1.7)
+    said = []
+    for axes, (title, rows) in zip(every, panels.items(), strict=True):
+        for row, times in enumerate(rows.values()):
+            axes.plot(times, [row] * len(times), "o", markerfacecolor="none", color=PALETTE[row % len(PALETTE)])
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set(xlim=(0, 1.08 * max(map(max, rows.values()))), ylim=(len(rows) - 0.5, -0.5))
+        charts.label_panel(axes, title, xlabel)
+        ranges = (f"{label} {charts.short(min(times))} to {charts.short(max(times))}" for label, times in rows.items())
+        said.append(f"{title}: {', '.join(ranges)}")
+    return Picture(figure, f"{xlabel}. {'; '.join(said)}.")
+
+
+def loss_differences(losses: dict[str, list]) -> Picture:
+    """Draw the first run's training loss by step, and in further panels how far each other run's loss is from it.
+
+    ``losses`` are a float per step by label, at least one. Raises ValueError if there are none.
+
+    Example:
+        >>> loss_differences({"ADD_N": [2.0, 1.0], "chain": [2.0, 1.25]}).alt
+        'Training loss of ADD_N: from 2.000 to 1.000. Largest difference from it: chain 0.25.'
+    """
+    (first, reference), *others = check_some("losses", losses).items()
+    figure, (axes, *panels) = charts.grid(len(losses), 3, 3, 2)
+    axes.plot(range(1, len(reference) + 1), reference, color="black")
+    charts.label_panel(axes, f"{first}: training loss", "step")
+    gaps = {label: np.subtract(run, reference) for label, run in others}
+    largest = {label: np.abs(gap).max() for label, gap in gaps.items()}
+    limit = 1.1 * max(largest.values(), default=0) or 1  # 1 if all runs are equal
+    for number, (axes, (label, gap)) in enumerate(zip(panels, gaps.items(), strict=True)):
+        axes.plot(range(1, len(gap) + 1), gap, color=PALETTE[number % len(PALETTE)])
+        axes.set_ylim(-limit, limit)
+        axes.yaxis.set_major_formatter("{x:.2g}")
+        charts.label_panel(axes, f"{label} - {first}", "step")
+    said = ", ".join(f"{label} {gap:.2g}" for label, gap in largest.items()) or "no other run"
+    start = f"Training loss of {first}: from {reference[0]:.3f} to {reference[-1]:.3f}"
+    return Picture(figure, f"{start}. Largest difference from it: {said}.")
 
 
 def _drawable(points):

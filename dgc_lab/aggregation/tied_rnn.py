@@ -6,7 +6,6 @@ contributions as the image has rows.
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -72,13 +71,13 @@ def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
     """Train the network with each way of aggregation, from the same initial weights on the same batches.
 
     The ways take turns at each step. ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel. Returns
-    by way ``losses`` (a float per step) and ``seconds``, the median time of a step without the first two. Raises
-    ValueError if ``steps`` is not from 1 to 100 000.
+    by way ``losses`` and ``seconds``, each a float per step; the first two steps include tracing. Raises ValueError if
+    ``steps`` is not from 1 to 100 000.
 
     Example:
         >>> from dgc_lab.workloads.data import load
-        >>> for way, told in train_each_way(load("digits"), steps=1).items():
-        ...     print(way, round(told["losses"][0], 2))
+        >>> for way, run in train_each_way(load("digits"), steps=1).items():
+        ...     print(way, round(run["losses"][0], 2))
         ADD_N 2.46
         DEFAULT 2.46
         EXPERIMENTAL_TREE 2.46
@@ -94,6 +93,4 @@ def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
             start = time.perf_counter()
             losses[way].append(float(training[way](tf.constant(number))))
             seconds[way].append(time.perf_counter() - start)
-    return {
-        way: {"losses": losses[way], "seconds": statistics.median(seconds[way][2:] or seconds[way])} for way in WAYS
-    }
+    return {way: {"losses": losses[way], "seconds": seconds[way]} for way in WAYS}

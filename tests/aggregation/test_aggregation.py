@@ -319,12 +319,19 @@ def test_built_sums_have_the_expected_depth(count):
             assert gradient_graph.depth(gradient_graph.sum_nodes(sum_speed.build_sum(addends, shape))) == expected
 
 
-def test_time_sums_and_find_their_crossing():
+def test_time_sums_returns_positive_times():
     assert all(seconds > 0 for seconds in sum_speed.time_sums(4, 10, repeats=2).values())
     with pytest.raises(ValueError, match="count x size must be"):
         sum_speed.time_sums(4096, 2**20)
-    assert sum_speed.crossing([1, 100], [1, 2], [2, 4]) is None
-    assert sum_speed.crossing([1, 10, 100, 1000], [1, 1, 4, 4], [2, 2, 2, 2]) == pytest.approx(10**1.5)
+
+
+def test_fastest_needs_ranges_that_do_not_overlap():
+    assert sum_speed.fastest({"a": [3, 4], "b": [1, 2], "c": [2.5, 9]}) == "b"
+    assert sum_speed.fastest({"a": [3, 4], "b": [1, 3]}) == "undecided"
+    with pytest.raises(ValueError, match=r"at least two labels, got \['a'\]"):
+        sum_speed.fastest({"a": [1]})
+    with pytest.raises(ValueError, match=r"rounds\['b'\]"):
+        sum_speed.fastest({"a": [1], "b": []})
 
 
 # Links and training ------------------------------------------------------------------------------------------------
@@ -389,6 +396,7 @@ def test_training_is_identical_for_all_methods_and_learns(digits):
     assert first["losses"][-1] < first["losses"][0] / 2
     for way in tied_training.WAYS:
         np.testing.assert_allclose(runs[way]["losses"], first["losses"], rtol=1e-4)
+        assert len(runs[way]["seconds"]) == 60
     with pytest.raises(ValueError, match="way must be one of ADD_N"):
         tied_training.training_step("TREE", digits)
 
@@ -419,6 +427,26 @@ def test_alt_texts_describe_the_figures():
     assert (
         "x: 2 gives 0.1, 4 gives inf" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
     )
+
+
+def test_guides_share_the_colour_of_their_line():
+    points = [(2, 0.1), (4, 0.2)]
+    [axes] = aggregation_pictures.lines(
+        {"x": points, "y": points}, "n", "error", {"y": points, "√n": points}
+    ).figure.axes
+    colours = [line.get_color() for line in axes.lines]
+    assert colours[1] == colours[2] != colours[3]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["x", "y", "√n"]
+
+
+def test_panels_show_every_time_and_difference():
+    dots = aggregation_pictures.time_dots({"small": {"a": [1.0, 2.0], "b": [5.0]}, "large": {"a": [7.0]}}, "ms")
+    assert [[len(line.get_xdata()) for line in axes.lines] for axes in dots.figure.axes[:2]] == [[2, 1], [1]]
+    assert dots.alt == "ms. small: a 1 to 2, b 5 to 5; large: a 7 to 7."
+    losses = {"a": [2.0, 1.0], "b": [2.0, 1.5], "c": [2.0, 1.0]}
+    panels = aggregation_pictures.loss_differences(losses).figure.axes[:3]
+    assert [list(axes.lines[0].get_ydata()) for axes in panels] == [[2, 1], [0, 0.5], [0, 0]]
+    assert aggregation_pictures.loss_differences({"a": [2.0]}).alt.endswith("Largest difference from it: no other run.")
 
 
 def test_training_step_figure_shows_its_table():
