@@ -1,4 +1,5 @@
 from .figures import copies_before_and_after as copies_before_and_after
+from .figures import losses_over_reference as losses_over_reference
 from .mirrored_variable import AGGREGATIONS as AGGREGATIONS
 from .mirrored_variable import ASSIGNMENTS as ASSIGNMENTS
 from .mirrored_variable import SYNCHRONIZATIONS as SYNCHRONIZATIONS
@@ -17,5 +18,6 @@ from .training_loop import batch_order as batch_order
 from .training_loop import combined_weights as combined_weights
 from .training_loop import dense_network as dense_network
 from .training_loop import largest_difference as largest_difference
+from .training_loop import score_runs as score_runs
 from .training_loop import train as train
 from .widget import ReplicaExplorer as ReplicaExplorer

@@ -1,4 +1,4 @@
-"""The figures of lesson 2, with alternative texts: a variable's copies before and after an assignment."""
+"""The figures of lesson 2, with alternative texts: copies of a variable, and losses beside those of one device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
-from dgc_lab.common import check_list, check_number, check_text
-from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture
+from dgc_lab.common import check_list, check_number, check_some, check_text
+from dgc_lab.ui.charts import BESIDE, GREY, PALETTE, Picture, grid, label_panel
 
 if TYPE_CHECKING:
     from dgc_lab.replicas.mirrored_variable import AssignmentResult
@@ -72,3 +73,45 @@ def in_words(outcome, values) -> str:
         actions = {"create": "make the variable", "assign": "assign", "read": "read it outside the replicas"}
         said += f"TensorFlow refused to {actions[outcome.stage]}: {outcome.error}"
     return said
+
+
+def losses_over_reference(runs: dict, reference: ArrayLike, name: str) -> Picture:
+    """Draw the training loss of each run in a panel of its own, on top of a wide line for the reference.
+
+    Args:
+        runs: losses by label, of shape (steps,), or (steps, replicas) to draw the mean over replicas.
+        reference: losses of the run that every panel repeats, of the same number of steps.
+        name: name of the reference in the legend.
+
+    Raises:
+        ValueError: `runs` is empty, or a run has another number of steps than the reference.
+
+    Example:
+        >>> losses_over_reference({"SUM": [3.0, 1.0]}, [[2.0, 4.0], [2.0, 2.0]], "one").alt
+        'Training loss by step. one: from 3.000 to 2.000; SUM: from 3.000 to 1.000, at most 1.000 from one.'
+    """
+    check_text("name", name)
+    wide, said = mean_losses(check_some("reference", reference)), []
+    figure, panels = grid(len(check_some("runs", runs)), 2, 4, 2, sharex=True, sharey=True)
+    steps = range(1, len(wide) + 1)
+    for axes, (label, losses) in zip(panels, runs.items(), strict=True):
+        if len(losses) != len(wide):
+            raise ValueError(f"runs[{label!r}] must have {len(wide)} steps like {name}, got {len(losses)}")
+        thin = mean_losses(losses)
+        handles = axes.plot(steps, wide, color=GREY, linewidth=6) + axes.plot(steps, thin, color="black", linewidth=1.2)
+        label_panel(axes, label, "step")
+        said.append(f"{label}: {from_to(thin)}, at most {np.abs(thin - wide).max():.3f} from {name}")
+    axes.set_ylim(0, None)
+    figure.supylabel("training loss", fontsize=9)
+    figure.legend(handles, [name, "the loop of the title"], loc="outside lower center", ncols=2, fontsize=8)
+    return Picture(figure, f"Training loss by step. {name}: {from_to(wide)}; " + "; ".join(said) + ".")
+
+
+def mean_losses(losses) -> np.ndarray:
+    """Return the mean over replicas of each step's losses."""
+    return np.reshape(np.asarray(losses, float), (len(losses), -1)).mean(axis=1)
+
+
+def from_to(losses) -> str:
+    """Describe the first and last loss."""
+    return f"from {losses[0]:.3f} to {losses[-1]:.3f}"

@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from dgc_lab.common import check_choice, check_flag, check_list, check_number, check_whole
+from dgc_lab.common import check_choice, check_flag, check_list, check_number, check_some, check_whole
 from dgc_lab.replicas.mirrored_variable import check_same_shapes, per_replica
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EXCHANGES = ("MEAN", "SUM", "NONE")
 DIVISORS = ("replica batch", "global batch")
@@ -92,6 +96,7 @@ class Trained:
     losses: np.ndarray  # float32 (steps, replicas): each replica's mean loss on its part of the batch
     weights: list[list[np.ndarray]]  # for each replica, its copies of the model's variables
     build: Callable  # function that builds the model
+    reduced_bytes: int = 0  # size of the gradients and weights that each replica passed to allreduce, all steps added
 
     def score(self, images, labels, weights=None) -> tuple[float, float]:
         """Return accuracy and mean loss of a model with these weights, by default those of replica 0."""
@@ -102,6 +107,34 @@ class Trained:
     def spread(self) -> float:
         """Return the largest difference between two replicas' copies of any weight: 0 if all have the same model."""
         return float(np.max([np.ptp(np.stack(copies), axis=0).max() for copies in zip(*self.weights, strict=True)]))
+
+    def bytes_sent(self) -> float:
+        """Return how many bytes each replica sends if every allreduce uses a ring (lesson 1, section 5)."""
+        replicas = len(self.weights)
+        return 2 * (replicas - 1) / replicas * self.reduced_bytes
+
+
+def score_runs(runs: dict[str, list[Trained]], images: ArrayLike, labels: ArrayLike) -> pd.DataFrame:
+    """Return the test accuracy, test loss and megabytes sent of every run, by method and seed.
+
+    ``runs`` has a list of results for each method: the first for seed 0, the second for seed 1, and so on. ``images``
+    and ``labels`` are the test set. Accuracy and loss are those of replica 0. Raises ValueError if there are no runs.
+
+    Example:
+        >>> image, weights = np.ones((1, 8, 8, 1), np.float32), dense_network().get_weights()
+        >>> run = Trained(np.zeros((1, 2)), [weights, weights], dense_network, reduced_bytes=2_000_000)
+        >>> score_runs({"MEAN": [run]}, image, np.zeros(1, int))["MB sent"].to_dict()
+        {('MEAN', 0): 2.0}
+    """
+    import pandas as pd
+
+    rows = []
+    for method, results in check_some("runs", runs).items():
+        for seed, result in enumerate(results):
+            accuracy, loss = result.score(images, labels)
+            row = {"test accuracy": accuracy, "test loss": loss, "MB sent": result.bytes_sent() / 1e6}
+            rows.append({"method": method, "seed": seed, **row})
+    return pd.DataFrame(rows).set_index(["method", "seed"])
 
 
 def train(
@@ -182,8 +215,10 @@ def train(
         if exchange != "NONE":
             gradients = context.all_reduce(tf.distribute.ReduceOp[exchange], gradients)
         for weight, velocity, gradient in zip(weights, velocities, gradients, strict=True):
-            velocity.assign(momentum * velocity + gradient)
-            weight.assign_sub(learning_rate * velocity)
+            if momentum:
+                velocity.assign(momentum * velocity + gradient)
+                gradient = velocity
+            weight.assign_sub(learning_rate * gradient)
         return tf.reduce_mean(losses)
 
     @tf.function
@@ -198,14 +233,16 @@ def train(
             weight.assign(mean)
 
     average = tf.function(lambda: strategy.run(average_weights))
-    losses = []
+    losses, allreduces = [], len(order) if exchange != "NONE" else 0
     for number, indices in enumerate(order, 1):
         losses.append([float(loss) for loss in step(tf.constant(indices))])
         if number in average_after:
             average()
+            allreduces += 1
     every = [strategy.experimental_local_results(variable.value) for variable in model.variables]
     copies = [[copy.numpy() for copy in own] for own in zip(*every, strict=True)]
-    return Trained(np.array(losses, np.float32), copies, build)
+    trained_bytes = sum(weight.dtype.size * weight.shape.num_elements() for weight in weights)
+    return Trained(np.array(losses, np.float32), copies, build, allreduces * trained_bytes)
 
 
 def combined_weights(

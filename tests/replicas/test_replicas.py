@@ -338,6 +338,23 @@ def test_averaging_after_local_training():
 
 
 @on_replicas
+def test_scores_include_the_bytes_of_every_allreduce():
+    from dgc_lab.replicas.training_loop import score_runs
+    from dgc_lab.workloads.data import load
+
+    model_bytes = 4 * 4810
+    synchronous, alone = trained(4, steps=10), trained(4, steps=10, exchange="NONE")
+    local = trained(4, steps=10, exchange="NONE", average_after=(5, 10, 15))
+    assert [run.reduced_bytes for run in (synchronous, alone, local)] == [10 * model_bytes, 0, 2 * model_bytes]
+    assert synchronous.bytes_sent() == 15 * model_bytes, "a ring sends 2 (k - 1) / k times the bytes"
+    assert trained(1, steps=10).bytes_sent() == 0
+    data = load("digits")
+    table = score_runs({"MEAN": [synchronous, synchronous], "local": [local]}, data.x_test, data.y_test)
+    assert table.index.tolist() == [("MEAN", 0), ("MEAN", 1), ("local", 0)]
+    assert table.loc[("local", 0)].tolist() == [*local.score(data.x_test, data.y_test), 3 * model_bytes / 1e6]
+
+
+@on_replicas
 def test_training_rejects_invalid_arguments():
     from dgc_lab.replicas.training_loop import dense_network, train
 
@@ -402,6 +419,16 @@ def test_alt_texts_describe_the_figures():
     )
     refused = AssignmentResult((), (), None, "create", "not supported")
     assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
+    loops = replica_pictures.losses_over_reference({"SUM": [[2, 4], [1, 1]], "MEAN": [3, 2]}, [3, 2], "one device")
+    assert loops.alt == (
+        "Training loss by step. one device: from 3.000 to 2.000; SUM: from 3.000 to 1.000, at most 1.000 from one "
+        "device; MEAN: from 3.000 to 2.000, at most 0.000 from one device."
+    )
+    for axes in loops.figure.axes:
+        wide, thin = axes.lines
+        assert wide.get_linewidth() > 3 * thin.get_linewidth(), "both lines must be visible where they coincide"
+    with pytest.raises(ValueError, match=r"runs\['SUM'\] must have 2 steps like one device, got 1"):
+        replica_pictures.losses_over_reference({"SUM": [1.0]}, [3, 2], "one device")
     assert "a: 0.5; b: 0.25" in charts.bars({"a": 0.5, "b": 0.25}, "accuracy").alt
     assert "a: from 2.000 to 1.000" in charts.losses({"a": [[1, 3], [0, 2]]}).alt
 
