@@ -1,4 +1,4 @@
-"""The classic notebook front end, of ipywidgets 7, in a real Chromium: what `tests/browser.py` is for JupyterLab."""
+"""Helpers for the classic notebook front end with ipywidgets 7 in a real Chromium, like `tests/browser.py`."""
 
 import re
 import shutil
@@ -9,15 +9,15 @@ from playwright.sync_api import expect
 
 from browser import BADGES, TOKEN, free_port, opened, served
 
-# The font for formulas comes from outside too, and stays away where there is no network.
+# The font for formulas also comes from outside, and is missing without a network.
 OUTSIDE = (*BADGES, "https://cdnjs.cloudflare.com/")
-# What a stored lesson shows before it is run comes from ipywidgets 8, and some of it has no model in ipywidgets 7.
+# Stored outputs of a lesson come from ipywidgets 8, and some of their models do not exist in ipywidgets 7.
 STORED = re.compile(r"Cannot find model module @jupyter-widgets/\w+@2\.")
 
 
 @pytest.fixture(scope="session")
 def classic(tmp_path_factory):
-    """The classic notebook server on an empty folder, loopback only, with a token; gives folder and address."""
+    """Run the classic notebook server in an empty folder, on loopback with a token; yield folder and address."""
     folder, port = tmp_path_factory.mktemp("classic"), free_port()
     options = [f"--NotebookApp.port={port}", "--NotebookApp.ip=127.0.0.1", f"--NotebookApp.notebook_dir={folder}"]
     with served(folder, port, "notebook", *options) as address:
@@ -26,14 +26,14 @@ def classic(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def page(classic):
-    """One browser page for all tests; ``show`` takes it to a notebook."""
+    """Yield one browser page for all tests; ``show`` opens a notebook in it."""
     with opened(f"{classic[1]}/tree?token={TOKEN}") as page:
         yield page
 
 
 @pytest.fixture
 def show(page, classic):
-    """A function that opens a copy of a notebook, its kernel up; the kernel is shut down when the test ends."""
+    """Yield a function that opens a copy of a notebook with a kernel, which is shut down when the test ends."""
     folder, address = classic
 
     def show(file):
@@ -47,7 +47,7 @@ def show(page, classic):
 
 
 def run_all(page, seconds=300):
-    """Menu Cell > Run All, then wait until no cell waits or runs; gives what the cells' errors say."""
+    """Choose Cell > Run All, wait until all cells have run, and return the cells' error messages."""
     page.locator("#celllink").click()
     page.locator("#run_all_cells").click()
     waiting = "() => Jupyter.notebook.get_cells().filter(cell => cell.input_prompt_number === '*').length"
@@ -62,7 +62,7 @@ def run_all(page, seconds=300):
 
 
 def widget(page, holding):
-    """The last widget that holds what the selector finds."""
+    """Return the first widget that contains an element matching the selector, scrolled into view."""
     found = page.locator(f".widget-vbox:has({holding})").first
     found.scroll_into_view_if_needed()
     return found
@@ -74,7 +74,7 @@ def press(widget, name):
 
 
 def fill(widget, **values):
-    """Type into fields, by the labels that the student reads."""
+    """Type values into fields, which are found by their visible labels."""
     for label, value in values.items():
         field = widget.get_by_label(label, exact=True).first
         field.fill(value)
@@ -82,7 +82,7 @@ def fill(widget, **values):
 
 
 def move(widget, times, slider=0):
-    """Move a slider by the keyboard, so many steps to the right."""
+    """Move a slider the given number of steps to the right with the keyboard."""
     handle = widget.locator(".ui-slider-handle").nth(slider)
     handle.focus()
     for _ in range(times):
@@ -90,13 +90,13 @@ def move(widget, times, slider=0):
 
 
 def expect_message(widget, words, seconds=120):
-    """Wait for a message of the widget's."""
+    """Wait for a message of the widget that matches ``words``."""
     line = widget.locator("[role=status], [role=alert]").first
     expect(line).to_contain_text(re.compile(words), timeout=1000 * seconds)
 
 
 def expect_live(widget, picture, frames=3, seconds=60):
-    """Wait until the picture has been seen in so many states."""
+    """Wait until the picture has been seen in ``frames`` different states."""
     seen, end = set(), time.monotonic() + seconds
     while len(seen) < frames:
         assert time.monotonic() < end, "the picture does not move"
@@ -105,5 +105,5 @@ def expect_live(widget, picture, frames=3, seconds=60):
 
 
 def complaints(page):
-    """What the browser's console was told, but for what comes from outside and what was stored by ipywidgets 8."""
+    """Return the browser console's messages, except those on outside files and on outputs of ipywidgets 8."""
     return [each for each in page.complaints if not each[1].startswith(OUTSIDE) and not STORED.match(each[0])]

@@ -1,4 +1,4 @@
-"""What the tests with Colab's pins share. `make test-colab` runs them, in an environment of their own."""
+"""Shared fixtures of the tests with Colab's pins, which `make test-colab` runs in a separate environment."""
 
 import os
 import sys

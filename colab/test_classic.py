@@ -1,4 +1,4 @@
-"""The lab's widgets on ipywidgets 7, in the classic notebook front end: shown, moved, run, seen to draw, stopped."""
+"""The lab's widgets work on ipywidgets 7 in the classic notebook: they display, respond, train, draw and stop."""
 
 import pytest
 from classic import complaints, expect_live, expect_message, fill, move, press, run_all, widget
@@ -39,7 +39,7 @@ LOSS = "img[alt^='Training loss']"
 pytestmark = pytest.mark.usefixtures("screenshot_of_a_failure")
 
 
-def test_lesson_4_runs_and_its_sweep_draws_live_stops_and_goes_on(page, show):
+def test_lesson_4_sweep_draws_live_stops_and_resumes(page, show):
     show(ROOT / "notebooks" / "04_dgc_masking.ipynb")
     assert run_all(page) == []
     lab = widget(page, "button:has-text('Run')")
@@ -85,7 +85,7 @@ def test_aggregation_explorer_redraws(page, show, tmp_path):
     assert complaints(page) == []
 
 
-def test_replica_explorer_shows_a_field_per_replica(page, show, tmp_path):
+def test_replica_explorer_has_a_field_per_replica(page, show, tmp_path):
     show(one_cell_notebook(tmp_path, "replicas.ipynb", REPLICAS))
     assert run_all(page) == []
     explorer = widget(page, "img[alt^='assign']")
@@ -116,7 +116,7 @@ def test_straggler_lab_trains_live_and_stops(page, show, tmp_path):
     assert complaints(page) == []
 
 
-def test_distributed_sweep_trains_ranks_live_and_stops(page, show, tmp_path):
+def test_distributed_sweep_trains_live_and_stops(page, show, tmp_path):
     show(one_cell_notebook(tmp_path, "ranks.ipynb", RANKS))
     assert run_all(page) == []
     lab = widget(page, "button:has-text('Run')")

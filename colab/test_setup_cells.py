@@ -1,4 +1,4 @@
-"""Setup cells as Colab runs them, with its versions: each brings what its lesson needs and changes nothing there."""
+"""Setup cells, run with Colab's versions, install the requirements of their lesson and change no other package."""
 
 import json
 import re
@@ -20,9 +20,9 @@ OURS = {"dgc-lab", "simpy", "horovod"}
 
 
 def setup_cells():
-    """Every setup cell, with the names of the notebooks that have it.
+    """Return every setup cell, with the names of its notebooks.
 
-    Those that bring Horovod come last: the tests after these use what they have installed.
+    Those that install Horovod come last, because the following tests use their installation.
     """
     found = {}
     folder = ROOT / "notebooks"
@@ -39,11 +39,11 @@ def pip(*words):
 
 
 def versions():
-    """What pip finds here, and in which version."""
+    """Return the versions of the installed packages, by name."""
     return {canonical(found["name"]): found["version"] for found in json.loads(pip("list", "--format=json"))}
 
 
-def test_this_environment_is_colabs():
+def test_environment_matches_colab():
     wanted = pins((Path(__file__).parent / "freeze.txt").read_text())
     here = versions()
     assert {name: here.get(name) for name in wanted} == wanted
@@ -53,19 +53,19 @@ def test_this_environment_is_colabs():
 @pytest.mark.parametrize(
     "source", [pytest.param(source, id=f"{of[0]} and {len(of) - 1} more") for source, of in setup_cells()]
 )
-def test_a_setup_cell_brings_the_lab_and_changes_nothing_else(source, tmp_path, monkeypatch):
+def test_setup_cell_installs_only_the_lab(source, tmp_path, monkeypatch):
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab_test")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     pip("uninstall", "--yes", *OURS)
     before = versions()
     assert not OURS & set(before)
     cell, replaced = ADDRESS.subn(ROOT.as_uri(), source)
-    assert replaced == 1, "the one address that a setup cell installs from"
+    assert replaced == 1, "a setup cell must install from exactly one address"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     where = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=500, kernel_name="python3", resources=where).execute()
     after = versions()
-    assert {name: after.get(name) for name in before} == before, "nothing that was there is changed or gone"
+    assert {name: after.get(name) for name in before} == before, "no existing package may be changed or removed"
     horovod = "horovod=True" in source
     assert set(after) - set(before) == (OURS if horovod else OURS - {"horovod"})
     said = "".join(output.get("text", "") for output in notebook.cells[0].outputs)

@@ -94,7 +94,8 @@ def parser() -> argparse.ArgumentParser:
 
 def add_training(command: argparse.ArgumentParser) -> None:
     """Add the training options for one or several workers."""
-    command.add_argument("--dataset", default="digits", help="digits (default), mnist1d, mnist, fashion_mnist or cifar10")
+    datasets = "digits (default), mnist1d, mnist, python_reference, fashion_mnist or cifar10"
+    command.add_argument("--dataset", default="digits", help=datasets)
     add_data(command)
     command.add_argument("--steps", type=int, default=300, help="updates (per ratio)")
     command.add_argument("--batch", type=int, default=64, help="examples per update (and worker)")

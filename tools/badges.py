@@ -1,10 +1,10 @@
-"""Puts the address of a copy on GitHub into the badges and setup cells of all lessons, from the folder of the copy.
+"""Write the GitHub address of your copy into the badges and setup cells of all lessons. Run it in the copy's folder.
 
 python tools/badges.py [--repo OWNER/NAME] [--ref BRANCH]
 
-Badges open the branch. Setup cells install a tag: the release of this version, so that a lesson keeps the library that
-it was written for, or what ``--ref`` says. The site's first page and the table of wheels get the address, too.
-Until then all hold ``YOUR_NAME/YOUR_COPY``, a name that nobody can have on GitHub (it allows no underscores).
+Badges open the branch. Setup cells install the release tag of this version, so that a lesson keeps the library version
+it was written for, or the branch or tag in ``--ref``. The site's first page and the table of wheels get the address,
+too. The placeholder is ``YOUR_NAME/YOUR_COPY``, which cannot exist on GitHub: user names have no underscores there.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ INSTALL = re.compile(rf"(git\+https://github\.com/){NAMES}(?:@[^\s\"\\]+)?")
 
 
 def stamp(text: str, repo: str, ref: str = "main") -> str:
-    """A text with all addresses of the lab's own copy replaced, those that were stamped before too.
+    """Return a text with all addresses of the lab replaced, whether they are placeholders or from an earlier call.
 
     Args:
-        text: of a README, a lesson or its ``.md`` pair.
+        text: the text of a README, a lesson or its ``.md`` pair.
         repo: ``OWNER/NAME`` on GitHub.
         ref: branch or tag; with ``"main"``, setup cells install the tag of this version, ``v1.0.0``.
 
     Raises:
-        ValueError: repo or ref is not of that form.
+        ValueError: repo or ref is malformed.
 
     Example:
         >>> print(stamp("https://mybinder.org/v2/gh/YOUR_NAME/YOUR_COPY/main?urlpath=lab", "ada/lab", "a/b"))
@@ -61,22 +61,22 @@ def stamp_all(root, repo: str | None = None, ref: str = "main") -> list[Path]:
 
     Args:
         root: folder of the copy.
-        repo: ``OWNER/NAME``; that of ``git remote get-url origin`` if None.
-        ref: branch or tag that badges and setup cells are to use.
+        repo: ``OWNER/NAME``; if None, it is taken from ``git remote get-url origin``.
+        ref: branch or tag for badges and setup cells.
 
     Returns:
         The files that changed.
 
     Raises:
-        ValueError: as `stamp`.
-        LabError: the folder holds no lessons, or no remote on GitHub tells the repo.
+        ValueError: see `stamp`.
+        LabError: the folder has no lessons, or ``repo`` is None and ``origin`` is not on GitHub.
     """
     root = Path(root)
     beside = [root / "README.md", root / "index.md", root / "dgc_lab" / "install" / "horovod_wheels.json"]
     files = [*sorted((root / "notebooks").rglob("*.md")), *(root / "notebooks").rglob("*.ipynb")]
     files = [file for file in files if ".ipynb_checkpoints" not in file.parts]
     if not files:
-        raise LabError(f"{root.resolve()} holds no lessons: run this in the folder of your copy")
+        raise LabError(f"{root.resolve()} has no lessons: run this in the folder of your copy")
     repo = repo or repo_of(root)
     changed = []
     for file in [*filter(Path.is_file, beside), *files]:
@@ -89,23 +89,23 @@ def stamp_all(root, repo: str | None = None, ref: str = "main") -> list[Path]:
 
 
 def repo_of(root) -> str:
-    """``OWNER/NAME`` of the folder's remote ``origin``.
+    """Return ``OWNER/NAME`` of the folder's remote ``origin``.
 
     Raises:
-        LabError: there is none, or it is not on GitHub.
+        LabError: there is no such remote, or it is not on GitHub.
     """
     done = subprocess.run(["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True)
     found = ORIGIN.fullmatch(done.stdout.strip())
     if not found:
         what = done.stdout.strip() or "none"
-        raise LabError(f"the remote origin is {what}, not a copy on GitHub: say --repo OWNER/NAME")
+        raise LabError(f"the remote origin must be on GitHub, got {what}: pass --repo OWNER/NAME")
     return found["repo"]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Stamp the copy in the current folder; returns the exit status: 0 done, 1 an error that was explained."""
-    parser = argparse.ArgumentParser(description="Put the address of your copy into all badges and setup cells.")
-    parser.add_argument("--repo", metavar="OWNER/NAME", help="on GitHub; that of the git remote origin if not given")
+    """Stamp the copy in the current folder; return the exit status: 0 if it worked, 1 after an expected error."""
+    parser = argparse.ArgumentParser(description="Write the address of your copy into all badges and setup cells.")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="repository on GitHub (default: the git remote origin)")
     parser.add_argument("--ref", default="main", help="branch or tag to open (default: main)")
     options = parser.parse_args(arguments)
     try:

@@ -1,10 +1,10 @@
-"""Builds the wheel of Horovod for the Python that runs this and its TensorFlow, to be attached to a release.
+"""Build the wheel of Horovod for the current Python and TensorFlow, to be attached to a release.
 
-python tools/build_wheels.py [FOLDER]              builds one into the folder, dist/horovod if none is given
+python tools/build_wheels.py [FOLDER]              builds a wheel into the folder (default: dist/horovod)
 python tools/build_wheels.py --table [FOLDER]      lists the folder's wheels, with their hashes, in the lab's table
 
-Run the first with every Python and TensorFlow that the lab is used with, Colab's among them, on the oldest Linux that
-is to use them; .github/workflows/wheels.yml does. A wheel's build tag says its TensorFlow: 1tf2.20.0.
+Run the first command with every Python and TensorFlow that the lab supports, including Colab's, on the oldest Linux
+that will use the wheels; .github/workflows/wheels.yml does so. A wheel's build tag names its TensorFlow: 1tf2.20.0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = re.compile(
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build, install and verify Horovod here; the name of its wheel, in ``folder``, says its TensorFlow."""
+    """Build, install and verify Horovod here, and copy its wheel to ``folder`` under its released name."""
     tensorflow = build_horovod.tensorflow_version()
     build_horovod.wheel_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -39,22 +39,22 @@ def build_wheel(folder: Path) -> Path:
 
 
 def released_name(wheel: Path, tensorflow: str) -> str:
-    """The wheel's name with a build tag that says its TensorFlow."""
+    """Return the wheel's name with a build tag that names its TensorFlow."""
     name, version, rest = wheel.name.split("-", 2)
     return f"{name}-{version}-1tf{tensorflow}-{rest}"
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:
-    """A row for each wheel in the folder: what it was built for, its name and its hash.
+    """Return a row for each wheel in the folder: its Python, TensorFlow and platform, its name and its hash.
 
     Raises:
-        LabError: a wheel's name does not say what it was built for.
+        LabError: a wheel's name does not have the expected form.
     """
     rows = []
     for wheel in sorted(folder.glob("*.whl")):
         found = NAME.fullmatch(wheel.name)
         if not found or found["version"] != build_horovod.VERSION:
-            raise LabError(f"{wheel} is no wheel that tools/build_wheels.py made for Horovod {build_horovod.VERSION}")
+            raise LabError(f"tools/build_wheels.py did not build {wheel} for Horovod {build_horovod.VERSION}")
         platform = found["platform"].replace("linux_", "linux-")
         rows.append(
             {
@@ -69,7 +69,7 @@ def table_of(folder: Path) -> list[dict[str, str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build, or write the table; returns the exit status: 0 done, 1 an error that was explained."""
+    """Build, or write the table; return the exit status: 0 if it worked, 1 after an expected error."""
     parser = argparse.ArgumentParser(description="Build the wheel of Horovod for this Python and its TensorFlow.")
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--table", action="store_true", help="list the folder's wheels in dgc_lab/install")

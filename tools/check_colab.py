@@ -1,6 +1,6 @@
-"""Compares what the lab asks for with what pip freeze printed on Colab: would installing it change what Colab ships?
+"""Compare the lab's requirements with Colab's package list: would installing the lab replace any of Colab's packages?
 
-python tools/check_colab.py FILE        such as colab/freeze.txt
+python tools/check_colab.py FILE        FILE is the output of pip freeze on Colab, such as colab/freeze.txt
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PINNED = re.compile(r"\s*([A-Za-z0-9._-]+)\s*==\s*([^\s;#]+)")
 
 
 def pins(text: str) -> dict[str, str]:
-    """Versions by name (lower case, with hyphens) from the lines of ``pip freeze``; lines of other kinds are left out.
+    """Return versions by name (lower case, with hyphens) from the output of ``pip freeze``, ignoring other lines.
 
     Example:
         >>> pins("NumPy==2.1.3\\n-e git+https://example.org\\nscikit_learn==1.6.1  # a comment")
@@ -30,30 +30,30 @@ def pins(text: str) -> dict[str, str]:
 
 
 def canonical(name: str) -> str:
-    """A package's name as PyPI compares it."""
+    """Return a package's name in the normal form in which PyPI compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def check_colab(file) -> list[Finding]:
-    """Each package that the lab asks for: what Colab has, what is here, and whether installing the lab would change it.
+    """Compare the versions of each of the lab's requirements on Colab and here, and the lab's bounds for it.
 
     Args:
-        file: what ``pip freeze`` printed on Colab.
+        file: the output of ``pip freeze`` on Colab.
 
     Raises:
-        LabError: the file cannot be read, or pins nothing.
+        LabError: the file cannot be read, or has no versions.
     """
     try:
         colab = pins(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"cannot read {file}: {error}. On Colab, !pip freeze > freeze.txt makes it") from error
+        raise LabError(f"cannot read {file}: {error}. To create it on Colab: !pip freeze > freeze.txt") from error
     if not colab:
-        raise LabError(f"{file} holds no line such as numpy==2.1.3. On Colab, !pip freeze > freeze.txt makes it")
+        raise LabError(f"{file} has no line such as numpy==2.1.3. To create it on Colab: !pip freeze > freeze.txt")
     return [compared(requirement, colab) for requirement in requirements()]
 
 
 def requirements() -> list:
-    """What the library itself asks for, without its extras, as ``packaging`` reads it."""
+    """Return the library's own requirements, without its extras, as ``packaging`` parses them."""
     from packaging.requirements import Requirement
 
     every = map(Requirement, importlib.metadata.requires("dgc_lab") or [])
@@ -61,7 +61,7 @@ def requirements() -> list:
 
 
 def compared(requirement, colab: dict[str, str]) -> Finding:
-    """One package of the lab's against Colab's version of it."""
+    """Compare one requirement of the lab with Colab's version of the package."""
     name = canonical(requirement.name)
     theirs, ours = colab.get(name), installed(name)
     if ours is None and name == "tensorflow":
@@ -70,15 +70,15 @@ def compared(requirement, colab: dict[str, str]) -> Finding:
     if theirs is None:
         return Finding(name, found, "Colab would install it with the lab", needed=False)
     if not requirement.specifier.contains(theirs, prereleases=True):
-        return Finding(name, found, f"the lab asks for {requirement.specifier}, and would replace Colab's")
+        return Finding(name, found, f"the lab requires {requirement.specifier} and would replace Colab's")
     same = ours is not None and ours == theirs
-    return Finding(name, found, "" if same else "tested here with another version than Colab's", needed=False)
+    return Finding(name, found, "" if same else "tested here with a version other than Colab's", needed=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the comparison; returns the exit status: 1 where Colab's packages would be replaced, or for an error."""
-    parser = argparse.ArgumentParser(description="Compare what the lab asks for with what Colab has.")
-    parser.add_argument("file", metavar="FILE", help="what pip freeze printed on Colab")
+    """Print the comparison; return the exit status: 1 if one of Colab's packages would be replaced, or for an error."""
+    parser = argparse.ArgumentParser(description="Compare the lab's requirements with Colab's packages.")
+    parser.add_argument("file", metavar="FILE", help="output of pip freeze on Colab")
     try:
         findings = check_colab(parser.parse_args(arguments).file)
     except LabError as error:

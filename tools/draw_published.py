@@ -1,4 +1,4 @@
-"""Makes docs/published.png, the README's picture: the published accuracies on MNIST beside those that were made here.
+"""Draw docs/published.png, the README's figure: the published results on MNIST, and those reproduced here.
 
 python tools/draw_published.py
 """
@@ -8,47 +8,51 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_lab.training import SINGLE_NODE, TWO_NODE, single_node_rows, two_node_rows
+from dgc_lab.training.figures import percent
 from dgc_lab.ui.charts import GREY, MARKERS, PALETTE, Picture, grid, label_panel, png
 
 FILE = Path(__file__).resolve().parent.parent / "docs" / "published.png"
 MASKING, PER_TENSOR = "masking, first tensor's threshold", "masking, a threshold per tensor"
-LEAST = 0.001  # with fewer than that no row of masking learned
+LEAST = 0.001  # below this ratio, no run with masking learned anything
 
 
-def accuracies() -> list[tuple[str, dict, dict[str, dict]]]:
-    """For one worker and for two: who, the published accuracy by ratio, and ours by what was trained."""
+def accuracies() -> list[tuple[str, dict, dict[str, list[dict]]]]:
+    """Return for one worker and for two: name, published accuracy by ratio, and our rows by method."""
     one = {MASKING: single_node_rows("first"), PER_TENSOR: single_node_rows("tensor")}
     two = {MASKING: two_node_rows("masking"), "complete DGC": two_node_rows("dgc")}
     return [
         (
             who,
-            {r: a for r, (a, _) in table.items() if r >= LEAST},
-            {
-                name: {row["ratio"]: row["accuracy"] for row in rows if row["ratio"] >= LEAST}
-                for name, rows in made.items()
-            },
+            {ratio: accuracy for ratio, (accuracy, _) in table.items() if ratio >= LEAST},
+            {name: [row for row in rows if row["ratio"] >= LEAST] for name, rows in made.items()},
         )
         for who, table, made in (("one worker", SINGLE_NODE, one), ("two workers", TWO_NODE, two))
     ]
 
 
 def picture() -> Picture:
-    """Accuracy by the ratio asked for: one worker at the left, two at the right."""
-    figure, panels = grid(2, 2, 4.6, 3.4)
+    """Draw the test error by the share of elements sent: one worker on the left, two on the right."""
+    figure, panels = grid(2, 2, 4.6, 3.6, sharey=True)
     said = []
     for axes, (who, published, made) in zip(panels, accuracies(), strict=True):
-        axes.plot(*zip(*sorted(published.items()), strict=True), color=GREY, marker="o", label="published")
-        for number, (name, found) in enumerate(made.items()):
+        errors = {ratio: 100 * (1 - accuracy) for ratio, accuracy in published.items()}
+        label = "published, share as requested"
+        axes.plot(*zip(*sorted(errors.items()), strict=True), color=GREY, marker="o", label=label)
+        for number, (name, rows) in enumerate(made.items()):
             looks = {"color": PALETTE[number], "marker": MARKERS[number + 1]}
-            axes.plot(*zip(*sorted(found.items()), strict=True), label=f"here: {name}", **looks)
-            said.append(f"{who}, {name}: {found[LEAST]:.3f}")
-        said.append(f"{who}, published: {published[LEAST]:.3f}")
-        axes.set(xscale="log", ylim=(0, 1.02), ylabel="test accuracy")
-        axes.xaxis.set_major_formatter("{x:.1%}")
-        label_panel(axes, who, "share of the gradient that is sent, as asked")
-        axes.legend(fontsize=8, loc="lower right")
-    alt = f"Test accuracy on MNIST by the share of the gradient that is sent. At {LEAST:.1%}, {'; '.join(said)}."
-    return Picture(figure, alt)
+            sent = {row["kept"]: 100 * (1 - row["accuracy"]) for row in rows}
+            axes.plot(*zip(*sorted(sent.items()), strict=True), label=f"here: {name}", **looks)
+            [last] = [row for row in rows if row["ratio"] == LEAST]
+            said.append(f"{who}, {name}: {100 * (1 - last['accuracy']):.1f} %, with {percent(last['kept'])} sent")
+        said.append(f"{who}, published: {errors[LEAST]:.1f} %")
+        axes.set(xscale="log", yscale="log")
+        axes.xaxis.set_major_formatter(lambda share, _: percent(share))
+        axes.yaxis.set_major_formatter("{x:g}")
+        label_panel(axes, who, "share of the elements sent")
+        axes.legend(fontsize=8, loc="upper right")
+    panels[0].set_ylabel("test error, %")
+    alt = f"Test error on MNIST by the share of the gradient's elements that was sent. At {LEAST:.1%} as requested: "
+    return Picture(figure, f"{alt}{'; '.join(said)}.")
 
 
 if __name__ == "__main__":

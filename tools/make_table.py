@@ -22,14 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all options; each table refuses those that belong to another one."""
     table = argparse.ArgumentParser(prog="python tools/make_table.py", description="Reproduce a table of the lessons.")
-    which = "masking on one worker; masking and DGC on two ranks; DGC on 1 to 32 simulated workers"
-    table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 5 and 8")
-    steps = "updates per row: of all workers together (20 000, as published); in the workers table, of each (200)"
+    which = "masking on one worker; masking and DGC on two ranks"
+    table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 4 to 8")
+    steps = "updates per row, of all workers together (20 000, as published)"
     table.add_argument("--steps", type=int, help=steps)
     table.add_argument("--ratios", help="shares to send; by default those of the published or the lesson's table")
     table.add_argument("--scope", help="single-node: first (as published, default), tensor or global")
     table.add_argument("--method", help="two-node: masking (as published), masking_per_tensor, dgc, or all (default)")
-    table.add_argument("--numbers", help="workers: numbers of workers, such as 1,4,16; by default 1 to 32")
     table.add_argument("--seed", type=int, default=0)
     add_data(table)
     add_files(table)
@@ -41,7 +40,7 @@ def single_node(options: argparse.Namespace) -> int:
     from dgc_lab.training.published_tables import PUBLISHED_STEPS, SINGLE_NODE, beside_published, single_node_settings
     from dgc_lab.training.sweeps import parse_ratios
 
-    refuse(options, method="two-node", numbers="workers")
+    refuse(options, method="two-node")
     scope = "first" if options.scope is None else options.scope
     steps = PUBLISHED_STEPS if options.steps is None else options.steps
     settings = single_node_settings(steps, scope, options.seed)
@@ -64,7 +63,7 @@ def two_node(options: argparse.Namespace) -> int:
     from dgc_lab.training.sweeps import parse_ratios
     from dgc_lab.workloads.data import load
 
-    refuse(options, scope="single-node", numbers="workers")
+    refuse(options, scope="single-node")
     methods = METHODS if options.method in (None, "all") else [options.method]
     steps = PUBLISHED_STEPS if options.steps is None else options.steps
     every = [two_node_settings(method, steps, seed=options.seed) for method in methods]
@@ -81,33 +80,17 @@ def two_node(options: argparse.Namespace) -> int:
     return worst
 
 
-def workers(options: argparse.Namespace) -> int:
-    """Train complete DGC on 1 to 32 simulated workers that share the same examples: the rows of lesson 6."""
-    from dgc_lab.scaling.worker_sweep import EXAMPLES_A_STEP, RATIOS, STEPS, WORKERS, table, table_runs, train_runs
-    from dgc_lab.training.sweeps import parse_ratios
-
-    refuse(options, scope="single-node", method="two-node")
-    if options.data is not None:
-        raise ValueError(f"--data is for MNIST; the workers table has digits, got {options.data!r}")
-    numbers = WORKERS if options.numbers is None else parse_numbers(options.numbers)
-    ratios = RATIOS if options.ratios is None else parse_ratios(options.ratios)
-    steps = STEPS if options.steps is None else options.steps
-    runs = table_runs(numbers, ratios, seeds=(options.seed,))
-    print(f"Digits, {steps} steps a row, {EXAMPLES_A_STEP} examples a step in all.")
-    names = [f"{run.workers} workers, ratio {run.ratio:g}, clipping {run.clipping}" for run in runs]
-    return show(train_runs(runs, steps, out=options.out), names, steps, options.out, table)
-
-
 def study(options: argparse.Namespace, name: str) -> int:
     """Run one of the lab's studies: the methods that lessons 5 and 8 compare."""
     from dgc_lab.comparison.lab_studies import STUDIES, trainers
-    from dgc_lab.comparison.study import SEARCH_SEED, study_events, study_table
+    from dgc_lab.comparison.study import SEARCH_SEEDS, study_events
+    from dgc_lab.comparison.study_tables import study_table
     from dgc_lab.workloads.data import load
 
-    others, made = "single-node, two-node or workers", STUDIES[name]
-    refuse(options, scope="single-node", method="two-node", numbers="workers", ratios=others, steps=others)
+    others, made = "single-node or two-node", STUDIES[name]
+    refuse(options, scope="single-node", method="two-node", ratios=others, steps=others)
     if options.seed:
-        raise ValueError(f"--seed must not be set here: seeds are {SEARCH_SEED} and {made.seeds}, got {options.seed}")
+        raise ValueError(f"--seed must not be set here: seeds are {SEARCH_SEEDS} and {made.seeds}, got {options.seed}")
     data = load(made.common["dataset"], options.data)
     with trainers(made, data, options.data) as trainer_of:
         events = study_events(made, trainer_of, data, options.out)
@@ -121,10 +104,21 @@ def study(options: argparse.Namespace, name: str) -> int:
 TABLES = {
     "single-node": single_node,
     "two-node": two_node,
-    "workers": workers,
     **{
         name.replace(" ", "-"): functools.partial(study, name=name)
-        for name in ("accumulation", "corrections", "early steps", "schemes", "schemes on ranks")
+        for name in (
+            "masks",
+            "accumulation",
+            "corrections",
+            "early steps",
+            "schemes",
+            "schemes on ranks",
+            "rules",
+            "workers",
+            "rates",
+            "bert",
+            "resnet",
+        )
     },
 }
 
@@ -134,22 +128,6 @@ def refuse(options: argparse.Namespace, **other_tables: str) -> None:
     for name, table in other_tables.items():
         if getattr(options, name) is not None:
             raise ValueError(f"--{name} is for the {table} table, got {getattr(options, name)!r}")
-
-
-def parse_numbers(text: str) -> list[int]:
-    """Return the whole numbers in a text, separated by commas or spaces.
-
-    Raises:
-        ValueError: the text is empty or has a word that is not a whole number.
-
-    Example:
-        >>> parse_numbers("1, 4,16")
-        [1, 4, 16]
-    """
-    words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
-        raise ValueError(f"--numbers must be whole numbers such as 1,4,16, got {text!r}")
-    return [int(word) for word in words]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The picture on the site's first page: recorded runs under a slider, and a table with the same facts.
+"""The interactive figure on the site's first page: recorded runs with a slider, and a table with the same data.
 
-Vega-Altair describes the picture, and Vega, which comes with it, draws it in the browser: no kernel, no other site.
+Vega-Altair describes the figure, and Vega, which comes with it, draws it in the browser, without a kernel or other
+sites.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ PAGE = """<figure class="recorded-runs" aria-labelledby="recorded-runs-words">
 
 
 def recorded() -> dict:
-    """The file that tools/record_runs.py has written."""
+    """Read the file that tools/record_runs.py writes."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def share(ratio: float) -> str:
-    """A ratio as it is said: 0.001 is "0.1 %"."""
+    """Format a ratio as a percentage, for example 0.001 as "0.1 %"."""
     return f"{100 * ratio:g} %"
 
 
 def chart(runs: list[dict], what: str, title: str, top: float) -> dict:
-    """A line for each run at the ratio that the slider says, by method and seed, as a Vega-Lite specification."""
+    """Return the Vega-Lite specification of a chart with a line for each run at the slider's ratio."""
     points = [(run["ratio"], run["method"], run["seed"], *point) for run in runs for point in run[what]]
     data = pd.DataFrame(points, columns=["ratio", "method", "seed", "step", what])
     ratio = altair.param("ratio", value=0.001)
@@ -84,7 +85,7 @@ def chart(runs: list[dict], what: str, title: str, top: float) -> dict:
 
 
 def results(record: dict) -> pd.DataFrame:
-    """A row for each ratio: bytes a step and worker, and by method the mean accuracy at the end, least and largest."""
+    """Return a row per ratio: bytes per step and worker, and each method's final accuracy as mean (min to max)."""
     every = [(run["ratio"], run["method"], run["bytes"], run["accuracy"][-1][1]) for run in record["runs"]]
     frame = pd.DataFrame(every, columns=["ratio", "method", "bytes", "accuracy"])
     table = frame.groupby("ratio")["bytes"].mean().round().astype(int).to_frame()
@@ -95,27 +96,28 @@ def results(record: dict) -> pd.DataFrame:
 
 
 def picture() -> str:
-    """The HTML of slider, picture, words and table."""
+    """Return the HTML of slider, charts, caption and table."""
     record = recorded()
     table, settings = results(record), record["settings"]
     rows = []
     for ratio, row in table.iterrows():
         end = "; ".join(f"{method} ends at {row[method].partition(' ')[0]}" for method in METHODS)
         times = record["dense_bytes"] / row["bytes"] if row["bytes"] else 1
-        fewer = f", {times:.0f} times fewer than whole gradients" if times > 1 else ""
+        fewer = f", {times:.0f} times fewer than uncompressed" if times > 1 else ""
         rows.append(
-            {"ratio": ratio, "sent": share(ratio), "words": f"{row['bytes']} bytes a step{fewer}. Accuracy: {end}."}
+            {"ratio": ratio, "sent": share(ratio), "words": f"{row['bytes']} bytes per step{fewer}. Accuracy: {end}."}
         )
     specs = {
         "loss": chart(record["runs"], "loss", "Training loss", 2.5),
         "accuracy": chart(record["runs"], "accuracy", "Accuracy on the test set", 1.0),
     }
     words = (
-        f"Recorded, not computed in your browser: {settings['workers']} simulated workers, 8x8 digits, "
-        f"{settings['steps']} steps, a line for each of the seeds {', '.join(map(str, record['seeds']))}. "
-        f"<code>{record['command']}</code> makes the runs again."
+        f"These runs were recorded, not computed in your browser: {settings['workers']} simulated workers, "
+        f"data set {settings['dataset']}, {settings['steps']} steps, one line for each of the seeds "
+        f"{', '.join(map(str, record['seeds']))}. "
+        f"To repeat them, run <code>{record['command']}</code>."
     )
-    columns = {"bytes": "bytes a step and worker", **{method: f"accuracy, {method}" for method in METHODS}}
+    columns = {"bytes": "bytes per step and worker", **{method: f"accuracy, {method}" for method in METHODS}}
     shown = table.rename(columns=columns).set_axis(map(share, table.index)).rename_axis("sent").reset_index()
     return PAGE.format(
         last=len(rows) - 1,
@@ -128,7 +130,7 @@ def picture() -> str:
 
 
 def script() -> str:
-    """Vega as one file of JavaScript that leaves ``vegaEmbed`` behind, and no name that Sphinx's own scripts have."""
+    """Return Vega as one JavaScript file that defines ``vegaEmbed``, without conflicts with Sphinx's own scripts."""
     import vl_convert
 
     return f"(() => {{{vl_convert.javascript_bundle()}}})();"

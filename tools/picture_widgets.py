@@ -1,8 +1,9 @@
-"""Stores a picture of every widget in the lessons, as it looks after its run: the second half of ``make notebooks``.
+"""Store a picture of every widget in the lessons, taken after its run: the second half of ``make notebooks``.
 
-A widget shows nothing where there is no kernel: on GitHub, on the site, in a notebook that was just opened. So each
-lesson is run in JupyterLab up to its last widget, in a real browser, and Run is pressed where a widget has that button.
-What is then to be seen replaces it among the stored outputs, with words, its table, and a line on how to use it.
+Without a kernel, for example on GitHub, on the site, or in a notebook that was just opened, widgets show nothing. This
+program therefore runs each lesson up to its last widget, in JupyterLab in a real browser, and presses Run if a widget
+has that button. In the stored output it replaces the widget with a screenshot, an alternative text, the widget's table,
+and a line on how to use it.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from browser import jupyterlab_on, opened_notebook, wait_until_run
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 VIEW = "application/vnd.jupyter.widget-view+json"
-ALL_CELLS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # in the page, not those in the window alone
-LONGEST = 600  # seconds of a widget's run
+ALL_CELLS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # render cells outside the window, too
+LONGEST = 600  # seconds, time limit for a widget's run
 LINE = "*A picture of the widget{after}. To use it, run this lesson: with `make lab`, on Colab or on Binder.*"
 
 
 def is_widget(output) -> bool:
-    """Whether an output is a widget, or the picture of one that this program has stored."""
+    """Return whether an output is a widget, or a picture of one that this program stored."""
     return VIEW in output.get("data", {}) or "widget" in output.get("metadata", {})
 
 
 def words_of(widget) -> str:
-    """What the picture shows, for those who do not see it: the controls, and what figure or line says."""
+    """Return an alternative text: the names of the controls, and the figure's text or the message line."""
     labels = widget.locator(".widget-label, .widget-label-basic").all_inner_texts()
-    labels = [label.strip(" \n\u200b") for label in labels]  # a tick box has one of zero width, too
+    labels = [label.strip(" \n\u200b") for label in labels]  # checkboxes also have a label of zero width
     buttons = [button.strip() for button in widget.get_by_role("button").all_inner_texts()]
     figures = [figure.get_attribute("alt") for figure in widget.locator("img").all()]
     said = figures or widget.locator("[role=status]").all_inner_texts()
@@ -45,19 +46,19 @@ def words_of(widget) -> str:
 
 
 def after_its_run(widget) -> str:
-    """Press Run, where there is such a button, and wait for the end of it; says in words that this was done."""
+    """Press Run if there is such a button, and wait for the run; return words for the caption."""
     run = widget.locator("button", has_text=re.compile(r"^\s*Run\s*$"))
     if not run.count():
         return ""
     run.click()
-    # A lesson that has trained in the same widget by `run()` left nothing to do.
+    # If the lesson has already trained the same rows by `run()`, there is nothing to do.
     ended = re.compile("^Done|has these rows already")
     expect(widget.locator("[role=status]").first).to_contain_text(ended, timeout=1000 * LONGEST)
     return " after its run"
 
 
 def outputs_of(widget) -> list[nbformat.NotebookNode]:
-    """The outputs that stand for a widget where there is no kernel."""
+    """Return the outputs that replace a widget for readers without a kernel."""
     said, file = after_its_run(widget), io.BytesIO()
     Image.open(io.BytesIO(widget.screenshot())).convert("RGB").quantize(256).save(file, "png", optimize=True)
     picture = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": "A widget"}
@@ -70,7 +71,7 @@ def outputs_of(widget) -> list[nbformat.NotebookNode]:
 
 
 def run_up_to(page, place: int) -> None:
-    """Run a notebook's cells up to one, and wait for them."""
+    """Run a notebook's cells up to the given one, and wait for them."""
     page.evaluate(
         """place => {
             window.jupyterapp.shell.currentWidget.content.activeCellIndex = place + 1;
@@ -84,7 +85,7 @@ def run_up_to(page, place: int) -> None:
 
 
 def picture_lesson(file: Path) -> int:
-    """Run a lesson and put pictures in place of its widgets; how many there are."""
+    """Run a lesson and replace its widgets with pictures; return the number of widgets."""
     notebook = nbformat.read(file, as_version=4)
     places = [place for place, cell in enumerate(notebook.cells) if any(map(is_widget, cell.get("outputs", [])))]
     if not places:
@@ -106,7 +107,7 @@ def picture_lesson(file: Path) -> int:
 
 
 def main(names: list[str]) -> None:
-    """Picture the widgets of the lessons that are named, or of all."""
+    """Store pictures of the widgets in the named lessons, or in all lessons."""
     for file in [FOLDER / f"{name}.ipynb" for name in names] or sorted(FOLDER.glob("[0-9]*.ipynb")):
         start = time.monotonic()
         print(f"{file.stem}: {picture_lesson(file)} widgets in {time.monotonic() - start:.0f} s", flush=True)

@@ -1,8 +1,8 @@
-"""Records the runs that the site's first page shows: ``python tools/record_runs.py``, ten minutes on two cores.
+"""Record the runs shown on the site's first page: ``python tools/record_runs.py``, ten minutes on two cores.
 
-Four simulated workers learn the 8x8 digits at each of the twelve published ratios, by masking and by complete DGC, from
-three seeds. Both choose elements in every tensor, small ones and vectors too, so that they differ in nothing else.
-What comes out is kept in results/recorded_runs.json.
+Four simulated workers train on MNIST-1D at each of the twelve published ratios, with masking and with complete DGC,
+from three seeds. Both methods compress every tensor, including small ones and vectors, so that they differ in nothing
+else. The results are stored in results/recorded_runs.json.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dgc_lab.workloads import load
 
 FILE = Path(__file__).resolve().parent.parent / "results" / "recorded_runs.json"
 SEEDS = (0, 1, 2)
-EVERY = 10  # steps whose mean loss is one point
-COMMON = DistributedConfig(workers=4, batch=16, rule="exact", evaluations=15, dense_vectors=False, dense_below=0)
+EVERY = 50  # steps per point of the loss curve, which is their mean
+TASK = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "learning_rate": 0.1, "schedule": "cosine"}
+COMMON = DistributedConfig(**TASK, rule="exact", evaluations=15, dense_vectors=False, dense_below=0)
 METHODS = {"masking": dataclasses.replace(COMMON, **MASKING), "complete DGC": COMMON}
 
 
 def record(trainer, ratio: float) -> dict:
-    """One run: loss and accuracy by step, and the bytes that a worker sends in a step, on average."""
+    """Record one run: loss and accuracy by step, and the mean number of bytes that a worker sends per step."""
     events = list(trainer.run(ratio))
     steps = [event for event in events if isinstance(event, DistributedStep)]
     losses = np.reshape([step.loss for step in steps], (-1, EVERY)).mean(axis=1)
@@ -42,7 +43,7 @@ def record(trainer, ratio: float) -> dict:
 
 def main() -> None:
     """Train all runs and write the file."""
-    data, runs = load("digits"), []
+    data, runs = load("mnist1d"), []
     with tqdm(total=len(METHODS) * len(SEEDS) * len(SINGLE_NODE)) as bar:
         for method, common in METHODS.items():
             for seed in SEEDS:
@@ -54,7 +55,7 @@ def main() -> None:
                     bar.update()
     dense = next(run["bytes"] for run in runs if run["ratio"] == 1)
     settings = {method: dataclasses.asdict(config) for method, config in METHODS.items()}
-    other = settings["complete DGC"] | {"seed": None}  # which the runs name
+    other = settings["complete DGC"] | {"seed": None}  # each run has its own seed
     shared = {name: value for name, value in settings["masking"].items() if value == other[name]}
     head = {"command": "python tools/record_runs.py", "tensorflow": tf.__version__, "seeds": SEEDS, "settings": shared}
     head["dense_bytes"] = dense

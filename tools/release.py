@@ -1,7 +1,7 @@
-"""Makes a release, but for publishing it: ``make release`` calls it before the checks and after them.
+"""Prepare a release without publishing it; ``make release`` calls this before and after the other checks.
 
-python tools/release.py check       is the tree clean, and does every file that names the version name the same one?
-python tools/release.py build       sdist and wheel into dist/, each installed in an empty environment and tried out
+python tools/release.py check       check that the tree is clean and that all files name the same version
+python tools/release.py build       build sdist and wheel into dist/, install each in an empty environment, and test it
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import dgc_lab
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-# Each must name the version in this way.
+# Each file must contain the version in this form.
 NAMED = {
     "CHANGELOG.md": r"^## {version} \(\d{{4}}-\d\d-\d\d\)$",
     "CITATION.cff": r"^version: {version}$",
@@ -33,8 +33,8 @@ from dgc_lab.__main__ import main
 
 assert "site-packages" in dgc_lab.__file__, dgc_lab.__file__
 assert dgc_lab.__version__ == sys.argv[1], dgc_lab.__version__
-assert len(single_node_rows()) == 6, "the rows that were made for the lab are not in the package"
-assert main(["doctor"]) == 0, "the doctor finds something that is missing"
+assert len(single_node_rows()) == 6, "the lab's stored results are not in the package"
+assert main(["doctor"]) == 0, "the doctor reports a missing requirement"
 lab = CompressionSweep(ratios="1, 0.01", steps=60)
 lab.run()
 assert len(lab.rows) == 2 and lab.rows[0]["accuracy"] > 0.5, lab.rows
@@ -42,7 +42,7 @@ assert len(lab.rows) == 2 and lab.rows[0]["accuracy"] > 0.5, lab.rows
 
 
 def problems() -> list[str]:
-    """What stands in the way of a release, one line each."""
+    """Return what prevents a release, one line per problem."""
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
     wrong = [f"not committed: {line}" for line in changed.stdout.splitlines()]
     for file, pattern in NAMED.items():
@@ -51,12 +51,12 @@ def problems() -> list[str]:
             wrong.append(f"{file} does not name version {dgc_lab.__version__}")
     tags = subprocess.run(["git", "tag", "--list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     if f"v{dgc_lab.__version__}" in tags.split():
-        wrong.append(f"there is a tag v{dgc_lab.__version__} already: raise the version in dgc_lab/__init__.py")
+        wrong.append(f"the tag v{dgc_lab.__version__} exists already: increase the version in dgc_lab/__init__.py")
     return wrong
 
 
 def build() -> list[Path]:
-    """Sdist and wheel, in an empty ``dist/``; wheels of Horovod that lie in a folder there stay."""
+    """Build sdist and wheel in ``dist/`` after removing old ones; wheels of Horovod in its subfolders are kept."""
     for old in [*DIST.glob("*.whl"), *DIST.glob("*.tar.gz")]:
         old.unlink()
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(DIST)], cwd=ROOT, check=True)
@@ -64,22 +64,22 @@ def build() -> list[Path]:
 
 
 def try_out(package: Path) -> None:
-    """Install a package with all that it asks for into an empty environment, and use it from elsewhere.
+    """Install a package with its requirements in an empty environment, and use it from another folder.
 
     Raises:
-        subprocess.CalledProcessError: it does not install, or does not do its work; its output was printed.
+        subprocess.CalledProcessError: it cannot be installed, or fails the smoke test; its output was printed.
     """
-    print(f"{package.name}: installed in an empty environment", flush=True)
+    print(f"{package.name}: testing in an empty environment", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
-        alone = [python, "-I"]  # without PYTHONPATH, which would bring the checkout's own library
+        alone = [python, "-I"]  # ignores PYTHONPATH, which could lead to the checkout's own library
         subprocess.run([*alone, "-m", "pip", "install", "--quiet", str(package)], check=True)
         subprocess.run([*alone, "-c", SMOKE, dgc_lab.__version__], cwd=folder, check=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Check or build; returns the exit status."""
+    """Check or build; return the exit status."""
     if arguments == ["check"]:
         wrong = problems()
         print("\n".join(wrong) or f"{dgc_lab.__version__} can be released", file=sys.stderr if wrong else sys.stdout)
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
             try_out(package)
         for package in packages:
             print(f"{hashlib.sha256(package.read_bytes()).hexdigest()}  {package.relative_to(ROOT)}")
-        print(f"Nothing was published. To do so: git tag v{dgc_lab.__version__} && git push origin --tags")
+        print(f"Nothing was published. To publish: git tag v{dgc_lab.__version__} && git push origin --tags")
         return 0
     print(__doc__, file=sys.stderr)
     return 2

@@ -1,7 +1,7 @@
-"""What the site has beside the texts that are there: an extension for Sphinx, used by docs/conf.py.
+"""Sphinx extension for the site, used by docs/conf.py.
 
-Lessons get words for their pictures and folded checks, formulas become MathML, and every room of the library a page
-with all its public names.
+It adds alternative texts to the lessons' pictures and folds their checks, renders formulas as MathML, and generates a
+page with all public names for every subpackage of the library.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from dgc_lab.ui.charts import image_tag
 ROOT = Path(__file__).resolve().parent.parent
 logger = logging.getLogger(__name__)
 REFERENCE = ROOT / "docs" / "reference"
-BADGE = re.compile(r"\[!\[([^\]]+)\]\([^)]+\)\]")  # a button whose picture another site would send
+BADGE = re.compile(r"\[!\[([^\]]+)\]\([^)]+\)\]")  # a badge whose picture comes from another site
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
-SOLUTION = re.compile(r"\[([^\]]+)\]\([^)]*source/[^)]+\)")  # which students are not to read
-ROOM = """# dgc_lab.{room}
+SOLUTION = re.compile(r"\[([^\]]+)\]\([^)]*source/[^)]+\)")  # links that students must not see
+PAGE = """# dgc_lab.{subpackage}
 
 ```{{eval-rst}}
-.. automodule:: dgc_lab.{room}
+.. automodule:: dgc_lab.{subpackage}
    :members:
 {constants}```
 """
 CONSTANT = """
-.. py:data:: dgc_lab.{room}.{name}
+.. py:data:: dgc_lab.{subpackage}.{name}
    :value: {value}
 
    {words}
 """
-ALL_ROOMS = """# Every public name
+INDEX = """# Every public name
 
-| room | what lives there | names |
+| subpackage | contents | names |
 |---|---|---|
 {table}
 """
 
 
 def read_lesson(text: str) -> nbformat.NotebookNode:
-    """A notebook as the site shows it: buttons as plain links, pictures with their words, checks folded.
+    """Return a lesson as the site shows it: badges as plain links, pictures with alternative texts, folded checks.
 
-    A cell with ``jupyter.source_hidden`` only checks what the text says; its first line says what, and stays in sight.
+    A cell with ``jupyter.source_hidden`` only checks claims in the text. Its first line describes the check and stays
+    visible.
     """
     notebook = nbformat.reads(text, as_version=4)
     for cell in notebook.cells:
@@ -72,7 +73,7 @@ def read_lesson(text: str) -> nbformat.NotebookNode:
 
 
 def read_text(app, docname: str, source: list[str]) -> None:
-    """A text as the site shows it: no way to the exercises' solutions, and files that are no pages are on GitHub."""
+    """Adapt a page's links: remove those to solutions, and point those to files that are no pages to GitHub."""
     file = app.env.doc2path(docname)
     if file.suffix != ".md":
         return
@@ -81,7 +82,7 @@ def read_text(app, docname: str, source: list[str]) -> None:
     def lead(link: re.Match) -> str:
         target = Path(os.path.normpath(file.parent / link[1]))
         if not target.exists():
-            logger.warning("%s leads nowhere", link[1], location=docname)
+            logger.warning("%s does not exist", link[1], location=docname)
         is_page = app.env.path2doc(target) in app.env.found_docs
         if is_page or target.suffix == ".png":
             return link[0]
@@ -92,74 +93,74 @@ def read_text(app, docname: str, source: list[str]) -> None:
 
 @functools.cache
 def copy_on_github() -> str:
-    """``OWNER/NAME`` of this copy, as its first lesson's button for Colab has it."""
+    """Return ``OWNER/NAME`` of this copy, from the Colab badge of the first lesson."""
     lesson = (ROOT / "notebooks" / "text" / "00_start_here.md").read_text(encoding="utf-8")
     return re.search(r"colab\.research\.google\.com/github/([^/]+/[^/]+)/", lesson)[1]
 
 
 def write_reference(app) -> None:
-    """A page for each room in docs/reference, whose names Sphinx takes from the docstrings, and one that lists them."""
+    """Write a page for each subpackage to docs/reference, which Sphinx fills from the docstrings, and an index page."""
     REFERENCE.mkdir(exist_ok=True)
     lines = []
     for file in sorted((ROOT / "dgc_lab").glob("*/__init__.py")):
         package = importlib.import_module(f"dgc_lab.{file.parent.name}")
         if names := sorted(getattr(package, "__all__", [])):
-            room, words = file.parent.name, package.__doc__.partition("\n")[0].replace("``", "`")
-            page = ROOM.format(room=room, constants=constants(room, package, names))
-            (REFERENCE / f"{room}.md").write_text(page, encoding="utf-8")
-            links = ", ".join(f"[{name}](#dgc_lab.{room}.{name})" for name in names)
-            lines.append(f"| [{room}]({room}.md) | {words} | {links} |")
-    (REFERENCE / "index.md").write_text(ALL_ROOMS.format(table="\n".join(lines)), encoding="utf-8")
+            subpackage, words = file.parent.name, package.__doc__.partition("\n")[0].replace("``", "`")
+            page = PAGE.format(subpackage=subpackage, constants=constants(subpackage, package, names))
+            (REFERENCE / f"{subpackage}.md").write_text(page, encoding="utf-8")
+            links = ", ".join(f"[{name}](#dgc_lab.{subpackage}.{name})" for name in names)
+            lines.append(f"| [{subpackage}]({subpackage}.md) | {words} | {links} |")
+    (REFERENCE / "index.md").write_text(INDEX.format(table="\n".join(lines)), encoding="utf-8")
 
 
-def constants(room: str, package, names: list[str]) -> str:
-    """What a room hands on beside functions and classes; the words are the ``#:`` comment where it is defined."""
+def constants(subpackage: str, package, names: list[str]) -> str:
+    """Return entries for a subpackage's public constants, described by the ``#:`` comments at their definitions."""
     words = {}
-    for file in (ROOT / "dgc_lab" / room).glob("*.py"):
-        said = ModuleAnalyzer.for_module(f"dgc_lab.{room}.{file.stem}").find_attr_docs()
+    for file in (ROOT / "dgc_lab" / subpackage).glob("*.py"):
+        said = ModuleAnalyzer.for_module(f"dgc_lab.{subpackage}.{file.stem}").find_attr_docs()
         words |= {name: " ".join(lines).strip() for (scope, name), lines in said.items() if not scope}
     parts = []
     for name in names:
         value = getattr(package, name)
         if not callable(value) and not isinstance(value, types.ModuleType):
             shown = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
-            parts.append(CONSTANT.format(room=room, name=name, value=shown, words=words.get(name, "")))
+            parts.append(CONSTANT.format(subpackage=subpackage, name=name, value=shown, words=words.get(name, "")))
     return "".join(parts)
 
 
 class RecordedRuns(SphinxDirective):
-    """The moving picture, where a page says so."""
+    """Directive that inserts the interactive figure of recorded runs."""
 
     def run(self):
         return [nodes.raw("", moving_picture.picture(), format="html")]
 
 
 def write_script(app, error) -> None:
-    """Vega beside the site's other scripts."""
+    """Write Vega next to the site's other scripts."""
     if error is None:
         (Path(app.outdir) / "_static" / "vega.js").write_text(moving_picture.script(), encoding="utf-8")
 
 
 def name_folded_cells(app, page: str, template: str, context: dict, doctree) -> None:
-    """What a screen reader says of a folded cell is the line that is in sight."""
+    """Let screen readers announce the visible line of a folded cell instead of Sphinx's generic label."""
     if "body" in context:
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
 
 
 def formula(translator, node, block=False) -> None:
-    """A formula as MathML, which browsers show and read aloud without a script."""
+    """Render a formula as MathML, which browsers display and read aloud without a script."""
     translator.body.append(convert(node.astext(), display="block" if block else "inline"))
     raise nodes.SkipNode
 
 
 def keep_bars(app, what, name, thing, options, lines: list[str]) -> None:
-    """A bar in a docstring's words is that of |x|, and names no text to be put in its place."""
+    """Escape bars in docstrings: they are those of |x|, not reStructuredText substitutions."""
     words = next((number for number, line in enumerate(lines) if ">>>" in line), len(lines))
     lines[:words] = [line.replace("|", r"\|") for line in lines[:words]]
 
 
 def setup(app) -> dict:
-    """Tell Sphinx of all this."""
+    """Register the extension with Sphinx."""
     app.connect("autodoc-process-docstring", keep_bars)
     app.connect("builder-inited", write_reference)
     app.connect("source-read", read_text)

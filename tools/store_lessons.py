@@ -1,8 +1,8 @@
 """Run every lesson from its text half and store the result: ``make notebooks``.
 
-The .md file, in ``notebooks/text``, is what people edit. What is stored in the .ipynb is what GitHub and nbviewer show
-to readers without a kernel: no messages of this machine, and of each picture the PNG alone (JupyterLab is given an
-``<img>`` with alternative text beside it, which GitHub would not show). Widgets get theirs by tools/picture_widgets.py.
+People edit the .md file in ``notebooks/text``. GitHub and nbviewer show the outputs stored in the .ipynb file to
+readers without a kernel. These outputs contain no messages of this machine, and pictures only as PNG: the ``<img>``
+with alternative text for JupyterLab would not be shown on GitHub. tools/picture_widgets.py adds pictures of widgets.
 """
 
 import os
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 
 
 def tidied(outputs):
-    """The outputs of a cell without standard error, finished progress bars and the HTML twin of a picture."""
+    """Return a cell's outputs without standard error, finished progress bars, and the HTML versions of pictures."""
     kept = [output for output in outputs if output.get("name") != "stderr" and not is_bar(output)]
     for output in kept:
         if "image/png" in output.get("data", {}):
@@ -27,7 +27,7 @@ def tidied(outputs):
 
 
 def is_bar(output):
-    """Whether an output is one of tqdm's progress bars, which end as an empty widget."""
+    """Return whether an output is a tqdm progress bar, which ends as an empty widget."""
     return re.match(r".*\d+%\|", output.get("data", {}).get("text/plain", "")) is not None
 
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from dgc_lab.comparison import STUDIES, bytes_and_accuracy, stored_study
-from dgc_lab.comparison.study import SEARCH_SEED
+from dgc_lab.comparison.study import SEARCH_SEEDS
 from dgc_lab.compression import SCHEMES
 from dgc_lab.ui.charts import png
 
@@ -88,7 +88,8 @@ def results(name: str) -> str:
         f"## {TABLES[name]}",
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
         f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
-        f"seed {SEARCH_SEED}, and then at the best of them with three other seeds. *kB a step* is a worker's payload, "
+        f"seed {SEARCH_SEEDS[0]}, at the two best of them with two more, and then at the better one with three others. "
+        "*kB a step* is a worker's payload, "
         "averaged over the run; *ms a step* is that of the fastest of the three runs. "
         f"`python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
         f"![{bytes_and_accuracy(table).alt}]({picture(name)})",

@@ -1,4 +1,4 @@
-"""Makes docs/published_tables.md: the published accuracies on MNIST beside the rows in results/.
+"""Write docs/published_tables.md: the published accuracies on MNIST, compared with the rows in results/.
 
 python tools/write_tables_page.py
 """
@@ -15,25 +15,26 @@ from dgc_lab.training import SINGLE_NODE, TWO_NODE, single_node_rows, two_node_r
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "published_tables.md"
 SEEDS = (0, 1, 2)
-ALIKE_FROM = 0.005  # the published rows of one worker and ours
+ALIKE_FROM = 0.005  # least ratio at which the published rows of one worker and ours agree
 SCOPES = {"first": "first tensor's threshold", "tensor": "one per tensor"}
 NAMES = {"masking": "masking", "masking_per_tensor": "masking like DGC", "dgc": "complete DGC"}
 ONE = """\
-# The published tables, made again
+# The published tables, reproduced
 
-All rows are of MNIST and of the published length: 20 000 updates, on two workers 10 000 each.
+All runs train on MNIST for the published number of steps: 20 000 updates on one worker, 10 000 on each of two workers.
 
 ## One worker
 
-Masking: the share of each gradient that is sent, and the accuracy on the test set. The published rows took the first
-tensor's threshold for all tensors. Ours are of the same config, once with that threshold and once with one per tensor;
-*kept* is the share of all elements that really passed."""
+Masking: test accuracy for each requested ratio, the share of each gradient to send. The published runs used the first
+tensor's threshold for all tensors. Ours use the same configuration, once with that threshold and once with a threshold
+per tensor. *Sent* is the share of all elements that was actually sent."""
 ONE_SAID = """\
-The first tensor's threshold sends far less than the ratio says: asked for 1 %, it sent {kept:.2f} % of all elements,
-because the gradients of the large dense layer are smaller than those of the first one. At 0.1 % a single element of the
-first tensor's 800 sets the threshold, and hardly anything else passes: the run reached {first:.3f}, the published one
-{published:.3f}. With a threshold per tensor it reached {tensor:.3f}. Down to 0.5 % the published rows and ours are
-within {within:.1f} points of each other. Each row is one run: a few tenths of a point between two are no verdict.
+With the first tensor's threshold, far fewer elements are sent than requested: {kept:.2f} % of all elements at a ratio
+of 1 %, because the gradients of the large dense layer are smaller than those of the first layer. At 0.1 %, a single one
+of the first tensor's 800 elements determines the threshold, and hardly any other elements exceed it: our run reached an
+accuracy of {first:.3f}, the published one {published:.3f}. With a threshold per tensor, ours reached {tensor:.3f}. Down
+to 0.5 %, the published accuracies and ours differ by at most {within:.1f} points. Each row is a single run, so a
+difference of a few tenths of a point means nothing.
 
 ```
 .venv/bin/python tools/make_table.py single-node --out rows.jsonl                  # as published
@@ -42,46 +43,47 @@ within {within:.1f} points of each other. Each row is one run: a few tenths of a
 TWO = """\
 ## Two workers
 
-Two real Horovod ranks, trained in three ways:
+Two real Horovod ranks, trained with three methods:
 
 - *masking*, as above, with the first tensor's threshold;
-- *masking like DGC*: each tensor has its own threshold, vectors and tensors of fewer than 1 024 elements go whole, and
-  the paper's warm-up sends more in the first 1 600 steps. What is not sent is dropped, as with masking;
-- *complete DGC*: the same thresholds, exemptions and warm-up, and what is not sent is kept for later (accumulation,
-  momentum correction, momentum factor masking)."""
+- *masking like DGC*: each tensor has its own threshold, vectors and tensors of fewer than 1 024 elements are sent
+  uncompressed, and the paper's warm-up sends more in the first 1 600 steps. As with masking, the other elements are
+  dropped;
+- *complete DGC*: the same thresholds, exemptions and warm-up, but the other elements are accumulated and sent later
+  (accumulation, momentum correction, momentum factor masking)."""
 TWO_SAID = """\
-At 0.1 %, masking with DGC's thresholds, exemptions and warm-up loses {lost:.1f} points against whole gradients.
-Complete DGC sends as much and keeps what it does not send: at every ratio of the table it is within {within:.1f} points
-of whole gradients.
+At 0.1 %, masking with DGC's thresholds, exemptions and warm-up is {lost:.1f} points less accurate than training with
+whole gradients. Complete DGC sends as many bytes and accumulates the other elements. At every ratio in the table, its
+accuracy is within {within:.1f} points of that with whole gradients.
 
-A step's kilobytes are those of one rank, the mean over all steps. Most of DGC's are the warm-up's, whose first steps
-send a quarter of the gradient, and the whole tensors'. *Masking like DGC* has masking's row of 100 %, since a threshold
-makes no difference where all is sent.
+*kB per step* is the mean over all steps of the kilobytes that one rank sends. Most of DGC's kilobytes come from the
+warm-up, whose first steps send a quarter of the gradient, and from tensors that are sent uncompressed. *Masking like
+DGC* has the same row for 100 % as masking, because without compression the threshold makes no difference.
 
 ```
 .venv/bin/python tools/make_table.py two-node --ratios 0.01,0.001 --out rows.jsonl
 .venv/bin/python tools/make_table.py two-node --method dgc --ratios 0.001 --seed 1 --out rows.jsonl
 ```
 
-`make_table.py workers` makes the table of lesson 6: the same examples divided among 1 to 32 simulated workers, with
-and without clipping by their number.
+`make_table.py workers` produces the table of lesson 6: the same examples divided among 1 to 32 simulated workers, with
+and without clipping by the number of workers.
 
-The test accuracy on several seeds:"""
+Test accuracy over several seeds:"""
 
 
 def lines(head: list[str], rows) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def accuracies(rows: list[dict]) -> pd.Series:
-    """The test accuracy by ratio."""
+    """Return test accuracies by ratio."""
     return pd.Series({row["ratio"]: row["accuracy"] for row in rows})
 
 
 def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], beside: str, figure: Callable) -> str:
-    """A line for each ratio: the published accuracy, then each training's and one figure of its row."""
-    head = ["sent, as asked", heading, *(title for name in made for title in (f"{name}: accuracy", beside))]
+    """Return a table with a row per ratio: the published accuracy, then each method's accuracy and another number."""
+    head = ["ratio", heading, *(title for name in made for title in (f"{name}: accuracy", beside))]
     table = {ratio: [f"{ratio:.1%}", f"{accuracy:.4f}"] for ratio, (accuracy, _) in published.items()}
     for rows in made.values():
         found = {row["ratio"]: row for row in rows}
@@ -92,20 +94,20 @@ def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], bes
 
 
 def single_node_lines() -> str:
-    """Every row of one worker."""
+    """Return the table of all runs on one worker."""
     made = {name: single_node_rows(scope) for scope, name in SCOPES.items()}
-    return side_by_side(SINGLE_NODE, "published accuracy", made, "kept", lambda row: f"{row['kept']:.4%}")
+    return side_by_side(SINGLE_NODE, "published accuracy", made, "sent", lambda row: f"{row['kept']:.4%}")
 
 
 def two_node_lines() -> str:
-    """Every row of two ranks with the first seed."""
+    """Return the table of all runs on two ranks with the first seed."""
     made = {name: two_node_rows(method) for method, name in NAMES.items()}
     heading = "published accuracy, masking"
-    return side_by_side(TWO_NODE, heading, made, "kB a step", lambda row: f"{row['bytes a step'] / 1000:,.1f}")
+    return side_by_side(TWO_NODE, heading, made, "kB per step", lambda row: f"{row['bytes a step'] / 1000:,.1f}")
 
 
 def seed_lines() -> str:
-    """Mean, least and greatest accuracy where two ranks trained with more than one seed."""
+    """Return the mean, minimum and maximum accuracy of runs on two ranks with more than one seed."""
     rows = [
         {"what": "whole gradients" if row["ratio"] == 1 else NAMES[method], **row}
         for method in ("masking", "dgc")
@@ -127,7 +129,7 @@ def seed_lines() -> str:
 
 
 def summary() -> list[str]:
-    """The README's lines: the ratios that both tables have, and what several seeds gave."""
+    """Return the rows of the README's tables: the ratios that both tables have, and results over several seeds."""
     one = [accuracies(single_node_rows(scope)) for scope in SCOPES]
     two = [accuracies(two_node_rows(method)) for method in ("masking", "dgc")]
     return [
@@ -138,12 +140,12 @@ def summary() -> list[str]:
 
 
 def apart(here: pd.Series, there: pd.Series | float) -> float:
-    """The greatest difference between accuracies of the same ratio, in points, rounded up to a tenth."""
+    """Return the largest difference between accuracies at the same ratio, in points, rounded up to a tenth."""
     return math.ceil(1000 * (here - there).abs().max()) / 10
 
 
 def one_said() -> str:
-    """What the table of one worker says, with its figures."""
+    """Return the text below the table of one worker, with its numbers."""
     first, tensor = (accuracies(single_node_rows(scope)) for scope in SCOPES)
     published = pd.Series({ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()})
     (kept,) = (row["kept"] for row in single_node_rows("first") if row["ratio"] == 0.01)
@@ -157,13 +159,13 @@ def one_said() -> str:
 
 
 def two_said() -> str:
-    """What the table of two workers says, with its figures."""
+    """Return the text below the table of two workers, with its numbers."""
     like, dgc = (accuracies(two_node_rows(method)) for method in ("masking_per_tensor", "dgc"))
     return TWO_SAID.format(lost=100 * (like[1.0] - like[0.001]), within=apart(dgc, like[1.0]))
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [ONE, single_node_lines(), one_said(), TWO, two_node_lines(), two_said(), seed_lines()]
     return "\n\n".join(parts) + "\n"
 

@@ -174,7 +174,7 @@ class Cluster:
             if self._group is None:
                 raise LabError(f"the {self.what} are not running. start() starts them")
             if self._group.broken:
-                raise LabError(f"{self._group.broken}. restart() brings all back")
+                raise LabError(f"{self._group.broken}. restart() starts all of them again")
             if self._call and not self._call.finished():
                 raise LabError(f"the {self.what} are busy with another call. request_stop() asks them to end it")
             self._group.raise_if_dead()

@@ -25,7 +25,7 @@ SECONDS_BETWEEN_STOPS = 0.5
 GRACES_FOR_A_SLOW_READER = 9
 MESSAGES_PER_POLL = 100
 MAX_WAITING = 1_000_000  # characters of a process that may wait to be printed
-TRUNCATED = "... what was printed before is left out ...\n"
+TRUNCATED = "... earlier output is omitted ...\n"
 DIED_OUTCOME = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
@@ -38,7 +38,7 @@ class ProcessDied(LabError):
 
     def __init__(self, names: list[str], how: str = ""):
         by = f" ({how})" if how else ""
-        super().__init__(f"{', '.join(names)} died{by}; the others were stopped. restart() brings all back")
+        super().__init__(f"{', '.join(names)} died{by}; the others were stopped. restart() starts all of them again")
         self.names = names
 
 
@@ -122,7 +122,7 @@ class Call:
             stopped_since = stopped_since or (now if self._stopped else None)
             if stopped_since and now > stopped_since + patience:
                 self.group.terminate(f"{what} did not stop within {self.grace:g} s and were killed")
-                raise self.group.failed(f"{self.group.broken}. restart() brings them back")
+                raise self.group.failed(f"{self.group.broken}. restart() starts all of them again")
             if stopped_since and now > last_signal + SECONDS_BETWEEN_STOPS:
                 self.group.signal(STOP_SIGNAL)  # the first may have arrived before the function began
                 last_signal = now
@@ -149,7 +149,7 @@ class Call:
     def results(self) -> list[Any]:
         """Return the results in process order, once all processes have ended; raise FunctionFailed if one raised."""
         if problems := self.problems():
-            after = f"{self.group.broken}. restart() brings all back" if self.group.broken else ""
+            after = f"{self.group.broken}. restart() starts all of them again" if self.group.broken else ""
             raise self.group.failed(f"{explain(problems, self.names)}\n{after}".rstrip(), problems, after)
         return [self.outcomes[number].value for number in range(len(self.names))]
 

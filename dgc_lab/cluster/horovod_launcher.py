@@ -86,7 +86,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
     lines = output.replace("\r", "\n").splitlines()
     if process.returncode:
         text = f"{' '.join(command)} ended with {process.returncode} on {size} ranks:\n{last_lines(lines)}"
-        raise LabError(f"{text}\nThe same call starts it again; it goes on from what the command has kept, if anything")
+        raise LabError(f"{text}\nThe same call starts it again. A command that has saved its state resumes from it")
     return lines
 
 

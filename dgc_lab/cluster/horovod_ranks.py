@@ -100,7 +100,7 @@ class HorovodRanks(Cluster):
         meeting = rendezvous_variables(port)
         arguments = [(variables | meeting,) for variables in rank_variables([LOOPBACK] * self.size)]
         gpus = max(self._results(rank_side.join, dict(zip(self._callers, arguments, strict=True)), {}, deadline))
-        shared = f"; they share {gpus} GPU{'s' * (gpus > 1)}, whose memory each takes as it needs it" if gpus else ""
+        shared = f"; they share {gpus} GPU{'s' * (gpus > 1)} and allocate its memory as needed" if gpus else ""
         if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
             magic.register(shell, self)  # %px, %%px and %%rank
         return f"{self.size} ranks", shared

@@ -146,7 +146,7 @@ class ParameterServers(TensorFlowCluster):
                 self._add({f"worker {number}": self._server()}, time.monotonic() + self.timeout)
             except LabError as error:  # the host died meanwhile, or it took too long
                 self.kill(f"worker {number}")  # it has no server, so the others must not wait for it
-                raise LabError(f"worker {number} did not come back. restart() brings all back: {error}") from None
+                raise LabError(f"worker {number} did not restart. restart() restarts all processes: {error}") from None
 
     def kill(self, name: str) -> None:
         """Kill ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on, like ``kill -9``.

@@ -61,7 +61,7 @@ def _connected():
 
     if dead := dead_workers():  # TensorFlow would wait for them forever
         names = " and ".join(f"worker {number}" for number in dead)
-        raise LabError(f"{names} died before the coordinator connected to all workers. restart_worker() brings it back")
+        raise LabError(f"{names} died before the coordinator connected to all workers. restart_worker() restarts one")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)

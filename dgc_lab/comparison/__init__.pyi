@@ -1,11 +1,13 @@
 from .cost import exchange_table as exchange_table
 from .cost import message as message
 from .errors import error_table as error_table
+from .figures import accuracy_by as accuracy_by
+from .figures import accuracy_spread as accuracy_spread
 from .figures import bias_and_variance as bias_and_variance
 from .figures import bytes_and_accuracy as bytes_and_accuracy
 from .lab_studies import STUDIES as STUDIES
+from .lab_studies import stored_search as stored_search
 from .lab_studies import stored_study as stored_study
 from .study import Study as Study
-from .study import study_events as study_events
-from .study import study_table as study_table
+from .study_tables import run_study as run_study
 from .widget import SchemeLab as SchemeLab

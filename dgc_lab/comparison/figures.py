@@ -1,35 +1,131 @@
-"""Figures of lesson 8: bytes and accuracy of each scheme, and bias and variance of its messages."""
+"""Figures of studies: accuracy of methods, bytes and accuracy of schemes, and bias and variance of their messages.
+
+Lessons 4 to 8.
+"""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from dgc_lab.ui.charts import PALETTE, Picture, grid, label_panel, name_rows
+from dgc_lab.common import check_choice, check_instance
+from dgc_lab.comparison.scheme_names import family, readable
+from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, name_rows, style
 
 
 def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
-    """Draw a row for each scheme: bytes per worker on the left, accuracy and its range over the seeds on the right.
+    """Draw each scheme's test error by the kB that a worker sends per step; a line joins the schemes on the front.
 
-    ``table`` is a result of `dgc_lab.comparison.study_table`.
+    A scheme is on the Pareto front if none with at most as many bytes is more accurate; these are numbered and named.
+    Marks show the family, and bars extend from the lowest to the highest error of the seeds. Both axes are logarithmic.
+
+    ``table`` is a result of `dgc_lab.comparison.stored_study` with schemes as its index. Raises ValueError if a column
+    is missing.
 
     Example:
-        >>> row = {"accuracy": 0.9, "least": 0.8, "greatest": 1.0, "kB a step": 153.0}
-        >>> bytes_and_accuracy(pd.DataFrame([row], index=["dense"])).alt[-51:]
-        ' dense: 153 kB, accuracy 0.900 from 0.800 to 1.000.'
+        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92, "kB a step": 153.0}
+        >>> bytes_and_accuracy(pd.DataFrame([row], index=["dense"])).alt[-75:]
+        'front: uncompressed. uncompressed: 153 kB, error 10.0 % from 8.0 to 15.0 %.'
     """
-    figure, (sent, reached) = row_panels(table.index, 2, sharey=True)
-    positions = range(len(table))
-    sent.plot(table["kB a step"], positions, "s", color=PALETTE[1], markersize=6)
-    sent.set_xscale("log")
-    label_panel(sent, "what is sent", "kB a step and worker")
-    reached.hlines(positions, table["least"], table["greatest"], color=PALETTE[0], linewidth=2)
-    reached.plot(table["accuracy"], positions, "o", color=PALETTE[0], markersize=6)
-    label_panel(reached, "test accuracy: mean, and from least to greatest seed", "test accuracy")
+    check_columns(table, ["accuracy", "least", "greatest", "kB a step"])
+    figure, [axes] = grid(1, 1, 9, 5)
+    errors = 100 * (1 - table[["accuracy", "greatest", "least"]])
+    errors.columns = ["mean", "lowest", "highest"]
+    front = pareto_front(table)
+    families = [family(scheme) for scheme in table.index]
+    for number, kind in enumerate(dict.fromkeys(families)):
+        own = [scheme for scheme, other in zip(table.index, families, strict=True) if other == kind]
+        mean, sent = errors.loc[own, "mean"], table.loc[own, "kB a step"]
+        spread = [mean - errors.loc[own, "lowest"], errors.loc[own, "highest"] - mean]
+        look = {"color": PALETTE[number], "marker": MARKERS[number], "markersize": 6, "linestyle": "", "elinewidth": 1}
+        axes.errorbar(sent, mean, yerr=spread, label=kind, **look)
+    axes.plot(table.loc[front, "kB a step"], errors.loc[front, "mean"], color=GREY, linewidth=1, zorder=0)
+    for number, scheme in enumerate(front, start=1):
+        place = (table.loc[scheme, "kB a step"], errors.loc[scheme, "mean"])
+        axes.annotate(str(number), place, (-6, 0), textcoords="offset points", ha="right", va="center", fontsize=8)
+    names = "\n".join(f"{number}  {readable(scheme)}" for number, scheme in enumerate(front, start=1))
+    axes.text(1.02, 0, f"on the front:\n{names}", transform=axes.transAxes, fontsize=8, va="bottom")
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=8)
+    axes.margins(y=0.15)
+    label_panel(axes, "", "kB a step and worker")
+    axes.set_ylabel("test error, %", fontsize=9)
+    axes.legend(**BESIDE)
     texts = (
-        f"{row.Index}: {row.kB:.3g} kB, accuracy {row.accuracy:.3f} from {row.least:.3f} to {row.greatest:.3f}"
+        f"{readable(row.Index)}: {row.kB:.3g} kB, error {100 - 100 * row.accuracy:.1f} % from "
+        f"{100 - 100 * row.greatest:.1f} to {100 - 100 * row.least:.1f} %"
         for row in table.rename(columns={"kB a step": "kB"}).itertuples()
     )
-    return Picture(figure, "What each scheme sends, and the accuracy it reaches. " + "; ".join(texts) + ".")
+    on_it = ", ".join(map(readable, front))
+    return Picture(figure, f"Test error by bytes of each scheme. On the front: {on_it}. " + "; ".join(texts) + ".")
+
+
+def pareto_front(table: pd.DataFrame) -> list[str]:
+    """Return the schemes that no other one beats with at most as many bytes, fewest bytes first.
+
+    Example:
+        >>> table = pd.DataFrame({"kB a step": [10, 2, 5], "accuracy": [0.9, 0.8, 0.7]}, index=["a", "b", "c"])
+        >>> pareto_front(table)
+        ['b', 'a']
+    """
+    ordered = table.sort_values(["kB a step", "accuracy"], ascending=[True, False])
+    best_so_far = ordered["accuracy"].cummax()
+    first = ordered["accuracy"].gt(best_so_far.shift(fill_value=-1))
+    return list(ordered.index[first])
+
+
+def accuracy_spread(table: pd.DataFrame) -> Picture:
+    """Draw a row for each method: its mean test accuracy, and a line from the lowest to the highest of the seeds.
+
+    ``table`` is a result of `dgc_lab.comparison.stored_study`. Raises ValueError if it lacks a column.
+
+    Example:
+        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92}
+        >>> accuracy_spread(pd.DataFrame([row], index=["dropping"])).alt
+        'Test accuracy, mean and range of the seeds. dropping: 0.900, from 0.850 to 0.920.'
+    """
+    check_columns(table, ["accuracy", "least", "greatest"])
+    figure, [panel] = row_panels(table.index, 1)
+    positions = range(len(table))
+    panel.hlines(positions, table["least"], table["greatest"], color=PALETTE[0], linewidth=2)
+    panel.plot(table["accuracy"], positions, "o", color=PALETTE[0], markersize=6)
+    label_panel(panel, "", "test accuracy: mean, and from the lowest to the highest seed")
+    texts = (
+        f"{row.Index}: {row.accuracy:.3f}, from {row.least:.3f} to {row.greatest:.3f}" for row in table.itertuples()
+    )
+    return Picture(figure, "Test accuracy, mean and range of the seeds. " + "; ".join(texts) + ".")
+
+
+def accuracy_by(column: str, table: pd.DataFrame) -> Picture:
+    """Draw test accuracy by a column of a study's table, a line for each group of methods, with the range of the seeds.
+
+    ``table`` is a result of `dgc_lab.comparison.stored_study` with an additional column ``group``; ``column`` has
+    numbers above 0. Raises ValueError if a column is missing.
+
+    Example:
+        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92, "learning rate": 0.1, "group": "1 worker"}
+        >>> accuracy_by("learning rate", pd.DataFrame([row])).alt
+        'Test accuracy by learning rate. 1 worker: 0.900 at 0.1.'
+    """
+    check_columns(table, ["accuracy", "least", "greatest", "group"])
+    check_choice("column", column, list(table))
+    figure, [axes] = grid(1, 1, 8, 3.6)
+    said = []
+    for number, (group, rows) in enumerate(table.groupby("group", sort=False)):
+        rows = rows.sort_values(column)
+        spread = [rows["accuracy"] - rows["least"], rows["greatest"] - rows["accuracy"]]
+        look = {**style(number), "marker": MARKERS[number], "markersize": 5, "capsize": 2}
+        axes.errorbar(rows[column], rows["accuracy"], yerr=spread, label=group, **look)
+        points = zip(rows["accuracy"], rows[column], strict=True)
+        said.append(f"{group}: " + ", ".join(f"{accuracy:.3f} at {x:g}" for accuracy, x in points))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    label_panel(axes, "", column)
+    axes.set_ylabel("test accuracy", fontsize=9)
+    axes.legend(**BESIDE)
+    return Picture(figure, f"Test accuracy by {column}. " + "; ".join(said) + ".")
 
 
 def bias_and_variance(table: pd.DataFrame) -> Picture:
@@ -50,6 +146,13 @@ def bias_and_variance(table: pd.DataFrame) -> Picture:
     panel.legend(fontsize=8)
     texts = (f"{row.scheme}: bias {row.bias:.3g}, variance {row.variance:.3g}" for row in table.itertuples())
     return Picture(figure, "Bias and variance of what each scheme sends. " + "; ".join(texts) + ".")
+
+
+def check_columns(table: pd.DataFrame, columns: list[str]) -> None:
+    """Raise ValueError unless the table is a DataFrame with these columns."""
+    missing = [name for name in columns if name not in check_instance("table", table, pd.DataFrame)]
+    if missing:
+        raise ValueError(f"table must have the columns {', '.join(columns)}, got none named {', '.join(missing)}")
 
 
 def row_panels(names, columns: int, **options):

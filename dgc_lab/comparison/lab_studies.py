@@ -1,4 +1,4 @@
-"""The lab's studies: which methods lessons 5 and 8 compare, on which task, and where the rows are stored."""
+"""The lab's studies: which methods lessons 4 to 8 compare, on which task, and where the rows are stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dgc_lab.common import check_choice, results_file
-from dgc_lab.comparison.study import Study, simulated, study_table
+from dgc_lab.comparison.study import Study, simulated
+from dgc_lab.comparison.study_tables import search_table, study_table
+from dgc_lab.training.custom_masks import masking_scheme, masks_by_sign, random_masks
 from dgc_lab.training.sweeps import read_rows
 
 if TYPE_CHECKING:
@@ -18,13 +20,24 @@ if TYPE_CHECKING:
 #: MNIST-1D, as in most studies: four simulated workers with 32 examples each, and a rate that falls to 0.
 MNIST1D = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "schedule": "cosine"}
 #: Every tensor is compressed, small ones and vectors, too.
+WARM_UP = {"schedule": "warm-up"}  # the learning rate rises, then falls
 NOTHING_EXEMPT = {"dense_below": 0, "dense_vectors": False}
 DROPPING = {"accumulate": False, "momentum_correction": False, "factor_masking": False}
 MOMENTUM_AFTER = {"momentum_correction": False, "factor_masking": False}
 RATES = (1.6, 0.8, 0.4, 0.2, 0.1, 0.05, 0.02)
 
+LARGEST = {**DROPPING, **NOTHING_EXEMPT, "rule": "exact"}
+MASKS = {
+    "largest elements, 5 %": {"ratio": 0.05, **LARGEST},
+    "largest of each sign, 5 %": {"ratio": 0.05, "scheme": masking_scheme(masks_by_sign, "masking by sign")},
+    "largest elements, 1 %": {"ratio": 0.01, **LARGEST},
+    "random elements, 1 %": {"ratio": 0.01, "scheme": masking_scheme(random_masks, "random masking")},
+    "one threshold for all tensors, 1 %": {"ratio": 0.01, **LARGEST, "scope": "global"},
+    "first tensor's threshold, 1 %": {"ratio": 0.01, **LARGEST, "scope": "first"},
+    "small tensors uncompressed, 1 %": {"ratio": 0.01, **LARGEST, "dense_below": 1024, "dense_vectors": True},
+}
 ACCUMULATION = {
-    "dense": {},
+    "uncompressed": {},
     **{
         f"{name}, {percent} %{exempt}": {"ratio": ratio, **method, **options}
         for percent, ratio, exempt, options in (
@@ -63,19 +76,70 @@ SCHEMES_ON_RANKS = (
     *("dense", "qsgd:levels=7", "terngrad", "ef_sign", "top_k:ratio=0.001", "random_k:ratio=0.001"),
     *("dgc:ratio=0.001", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
 )
+RULES = {f"{rule} threshold": {"ratio": 0.01, "rule": rule} for rule in ("exact", "sampled", "hierarchical")}
+EXAMPLES_PER_STEP = 128  # divided among the workers
+WORKERS = {
+    f"{workers} worker{'s' * (workers > 1)}, {name}": {
+        "workers": workers,
+        "batch": EXAMPLES_PER_STEP // workers,
+        "ratio": ratio,
+        "clip_norm": clip_norm,
+    }
+    for name, ratio, clip_norm, numbers in (
+        ("uncompressed", 1.0, 1.0, (1, 32)),
+        ("1 %", 0.01, 1.0, (1, 4, 32)),
+        ("0.1 %", 0.001, 1.0, (1, 4, 32)),
+        ("0.1 %, no clipping", 0.001, None, (1,)),
+    )
+    for workers in numbers
+}
+EPOCHS, TRAIN_EXAMPLES = 4, 15_000
+RATES_BY_WORKERS = {
+    f"{workers} worker{'s' * (workers > 1)}{way}, rate {rate:g}": {
+        "workers": workers,
+        "steps": EPOCHS * TRAIN_EXAMPLES // (32 * workers),
+        "learning_rate": rate,
+        **options,
+    }
+    for workers, way, options in (
+        *((number, "", {}) for number in (1, 2, 4, 8)),
+        (8, ", warm-up", WARM_UP),
+    )
+    for rate in (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
+}
 
 #: The studies by name.
 STUDIES = {
+    "masks": Study(MASKS, {**MNIST1D, "workers": 1, "batch": 64, **NOTHING_EXEMPT}, RATES),
     "accumulation": Study(ACCUMULATION, MNIST1D, RATES),
     "corrections": Study(CORRECTIONS, MNIST1D, RATES),
     "early steps": Study(EARLY_STEPS, MNIST1D, RATES),
     "schemes": Study(
-        {scheme: {"scheme": scheme} for scheme in SCHEMES}, MNIST1D, (0.8, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001)
+        {scheme: {"scheme": scheme} for scheme in SCHEMES},
+        MNIST1D,
+        (0.8, 0.4, 0.2, 0.1, 0.05, 0.02, 0.005, 0.001),
+        (0, 1, 2),
     ),
     "schemes on ranks": Study(
         {scheme: {"scheme": scheme} for scheme in SCHEMES_ON_RANKS},
         {"dataset": "mnist", "workers": 2, "batch": 32, "steps": 200},
         (0.1, 0.05, 0.02, 0.005),
+        (0, 1, 2),
+        on_ranks=True,
+    ),
+    "rules": Study(RULES, MNIST1D, (0.2,)),  # they differ in too little to need rates of their own
+    "workers": Study(WORKERS, {**MNIST1D, "steps": 600}, (0.2,)),  # all runs have the same gradients to send
+    "rates": Study(RATES_BY_WORKERS, {**MNIST1D, "schedule": "constant"}, (0.1,)),
+    "bert": Study(
+        {"uncompressed": {}, "1 %": {"ratio": 0.01, "warm_up": "paper", "warm_up_steps": 50}},
+        {"dataset": "python_reference", "workers": 2, "batch": 64, "steps": 1000, "clip_norm": 1.0, **WARM_UP},
+        (0.8, 0.4, 0.2),
+        (0, 1, 2),
+    ),
+    "resnet": Study(
+        {"uncompressed": {}, "1 %": {"ratio": 0.01, "warm_up": "paper", "warm_up_steps": 20}},
+        {"dataset": "mnist", "network": "resnet20", "workers": 2, "batch": 32, "steps": 250, **WARM_UP},
+        (0.2, 0.1),
         (0, 1, 2),
     ),
 }
@@ -85,16 +149,16 @@ def stored_rows() -> list[dict]:
     """Return the rows of all studies from ``results/studies.jsonl``, those of the searches for rates included.
 
     Example:
-        >>> {row["workers"] for row in stored_rows() if row["dataset"] == "mnist1d"}
-        {4}
+        >>> {row["dataset"] for row in stored_rows()} >= {"mnist1d", "mnist"}
+        True
     """
     return read_rows(results_file("studies.jsonl"), {})
 
 
 def stored_study(name: str) -> pd.DataFrame:
-    """Return the table of one of the `STUDIES`, made from the stored rows; see `dgc_lab.comparison.study.study_table`.
+    """Return the table (`dgc_lab.comparison.study_tables.study_table`) of a study from the stored rows.
 
-    Raises ValueError if there is no such study.
+    ``name`` is one of the `STUDIES`; any other raises ValueError.
 
     Example:
         >>> stored_study("schemes").index[0]
@@ -103,12 +167,24 @@ def stored_study(name: str) -> pd.DataFrame:
     return study_table(STUDIES[check_choice("name", name, STUDIES)], stored_rows())
 
 
+def stored_search(name: str) -> pd.DataFrame:
+    """Return accuracy by method and learning rate in the search of a study, from the stored rows.
+
+    ``name`` is one of the `STUDIES`; any other raises ValueError.
+
+    Example:
+        >>> float(stored_search("corrections").loc["complete DGC", 0.1]) > 0.9
+        True
+    """
+    return search_table(STUDIES[check_choice("name", name, STUDIES)], stored_rows())
+
+
 @contextlib.contextmanager
 def trainers(study: Study, data: Dataset, path=None) -> Iterator[Callable]:
-    """Yield a function that makes a trainer from settings: simulated workers, or Horovod ranks for MNIST."""
+    """Yield a function that makes a trainer from settings: simulated workers, or Horovod ranks."""
     from dgc_lab.training.distributed_trainer import TrainerOnRanks
 
-    if study.common["dataset"] != "mnist":
+    if not study.on_ranks:
         yield simulated(data)
         return
     from dgc_lab.cluster import HorovodRanks
@@ -123,8 +199,8 @@ def rate_of(scheme: str, dataset: str) -> float:
     Images other than digits use MNIST's rates, and digits those of MNIST-1D: their networks are built alike.
 
     Example:
-        >>> rate_of("sign", "mnist1d") < rate_of("dense", "mnist1d")
-        True
+        >>> float(rate_of("sign", "mnist1d")), float(rate_of("dense", "mnist1d"))
+        (0.001, 0.2)
     """
     rates = stored_study("schemes" if dataset in ("digits", "mnist1d") else "schemes on ranks")["learning rate"]
     alike = [rate for name, rate in rates.items() if name.partition(":")[0] == scheme.partition(":")[0]]

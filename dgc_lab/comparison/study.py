@@ -1,30 +1,47 @@
-"""Studies: comparisons of training methods on simulated workers, each method at its own learning rate, with several seeds.
+"""Studies: comparisons of training methods, each at its own learning rate, with several seeds. Lessons 4 to 8.
 
 No learning rate suits all methods: signs need one fifty times smaller than uncompressed gradients. So each method is
-first tried at several rates with a separate seed, and the runs that are compared use its best rate and other seeds.
+first tried at several rates, the two best of them with two more seeds, and the runs that are compared use the better
+one and other seeds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_some, free_memory
+from dgc_lab.common import (
+    check_flag,
+    check_instance,
+    check_list,
+    check_number,
+    check_some,
+    check_whole,
+    free_memory,
+)
 from dgc_lab.training.events import RowEnded
-from dgc_lab.training.sweeps import row_matches, train_each
+from dgc_lab.training.sweeps import train_each
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
     from dgc_lab.workloads.dataset import Dataset
 
-COLUMNS = ["learning rate", "accuracy", "least", "greatest", "seeds", "kB a step", "ms a step"]
-SEARCH_SEED = 100  # of the runs that search for a learning rate; no compared run has it
+SEARCH_SEEDS = (100, 101, 102)  # of the search for a learning rate: the first at all rates, all at the two best
+
+
+def check_rate(rate):
+    """Return a learning rate of a study, or raise ValueError."""
+    return check_number("rates", rate, "above 0", finite=True)
+
+
+def check_seed(seed):
+    """Return a seed of a study, or raise ValueError; the search has its own seeds."""
+    if check_whole("seeds", seed, 0, 2**31 - 1) in SEARCH_SEEDS:
+        raise ValueError(f"seeds must differ from those of the search, {SEARCH_SEEDS}, got {seed}")
+    return int(seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +50,15 @@ class Study:
 
     Attributes:
         methods: for each method's name the settings in which it differs: fields of
-            `dgc_lab.training.DistributedConfig`, and ``ratio``, which is 1 by default.
+            `dgc_lab.training.DistributedConfig`, and ``ratio``, which is 1 by default. A method with a
+            ``learning_rate`` of its own needs no search.
         common: settings of all methods.
         rates: learning rates to try.
         seeds: seeds of the compared runs.
+        on_ranks: whether to train on Horovod ranks instead of simulated workers.
 
     Raises:
-        ValueError: a setting is not allowed, or there are no methods, rates or seeds.
+        ValueError: a setting is not allowed; there are no methods, rates or seeds; or a seed is one of the search.
 
     Example:
         >>> study = Study({"dense": {}, "DGC": {"ratio": 0.01}}, {"steps": 100}, rates=(0.1, 0.05), seeds=(0, 1))
@@ -52,10 +71,16 @@ class Study:
     common: Mapping
     rates: tuple[float, ...]
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    on_ranks: bool = False
 
     def __post_init__(self):
-        for name in ("methods", "rates", "seeds"):
-            check_some(name, getattr(self, name))
+        check_instance("common", self.common, Mapping)
+        for method, own in check_instance("methods", check_some("methods", self.methods), Mapping).items():
+            check_instance(f"methods[{method!r}]", own, Mapping)
+        for name, check in {"rates": check_rate, "seeds": check_seed}.items():
+            values = tuple(check(value) for value in check_some(name, check_list(name, getattr(self, name))))
+            object.__setattr__(self, name, values)
+        check_flag("on_ranks", self.on_ranks)
         for method in self.methods:
             self.run(method, self.rates[0], self.seeds[0])
 
@@ -65,31 +90,72 @@ class Study:
 
         own = {"evaluations": 1, **self.common, **self.methods[method]}
         ratio = own.pop("ratio", 1.0)
-        return DistributedConfig(**own, learning_rate=rate, seed=seed), ratio
+        return DistributedConfig(**{"learning_rate": rate, **own}, seed=seed), ratio
+
+    def rates_to_try(self, method: str) -> tuple[float, ...]:
+        """Return the learning rates of a method's search: none if it has its own."""
+        return () if "learning_rate" in self.methods[method] else self.rates
 
     def row_names(self) -> list[str]:
         """Return a description of each row, in the order of `study_events`."""
-        of_each = [*(f"rate {rate:g}" for rate in self.rates), *(f"seed {seed}" for seed in self.seeds)]
-        return [f"{method}, {each}" for method in self.methods for each in of_each]
+        names = []
+        for method in self.methods:
+            rates = self.rates_to_try(method)
+            finals = [f"finalist {n}, seed {seed}" for n in (1, 2) * (len(rates) > 1) for seed in SEARCH_SEEDS[1:]]
+            seeds = [f"seed {seed}" for seed in self.seeds]
+            names += [f"{method}, {each}" for each in (*(f"rate {rate:g}" for rate in rates), *finals, *seeds)]
+        return names
 
 
 def study_events(study: Study, trainer_of: Callable, data: Dataset, out: str | os.PathLike | None = None) -> Iterator:
     """Run a study and yield events: for each method, the search for its learning rate, then the seeds.
 
-    The events are those of `dgc_lab.training.sweeps.train_each`, with row numbers that continue from method to method.
-    ``trainer_of`` and ``out`` are the same as there. A method that diverges at every rate has no compared runs.
+    A method that diverges at every rate has no compared runs.
+
+    Args:
+        study: what to run.
+        trainer_of: function of the settings that returns a trainer, such as `simulated` makes.
+        data: the data set.
+        out: file for finished rows; runs with a row in it are not trained again.
+
+    Yields:
+        The events of a sweep (`dgc_lab.training.sweep`), with row numbers that continue from method to method.
+
+    Raises:
+        ValueError: ``out`` is given, and a method has a scheme without a name.
+
+    Example:
+        >>> from dgc_lab.workloads import load
+        >>> study, data = Study({"dense": {}}, {"steps": 2}, rates=(0.1,), seeds=(0,)), load("digits")
+        >>> [event.row["seed"] for event in study_events(study, simulated(data), data) if isinstance(event, RowEnded)]
+        [100, 0]
     """
-    first = itertools.count(step=len(study.rates) + len(study.seeds))
+    number = 0
     for method in study.methods:
-        number, tried = next(first), []
-        search = [study.run(method, rate, SEARCH_SEED) for rate in study.rates]
-        for event in train_each(search, trainer_of, data, out):
-            tried += [event.row] if isinstance(event, RowEnded) else []
-            yield with_offset(event, number)
-        if tried:
-            compared = [study.run(method, best_rate(tried), seed) for seed in study.seeds]
-            for event in train_each(compared, trainer_of, data, out):
-                yield with_offset(event, number + len(study.rates))
+        rows = []
+        for next_runs in (search_runs, final_runs, compared_runs):
+            runs = [study.run(method, rate, seed) for rate, seed in next_runs(study, method, rows)]
+            for event in train_each(runs, trainer_of, data, out) if runs else ():
+                rows += [event.row] if isinstance(event, RowEnded) else []
+                yield with_offset(event, number)
+            number += len(runs)
+
+
+def search_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
+    """Return learning rate and seed of the first runs of a method: all rates, with one seed."""
+    return [(rate, SEARCH_SEEDS[0]) for rate in study.rates_to_try(method)]
+
+
+def final_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
+    """Return learning rate and seed of the runs that decide between the two best rates; none if there is one rate."""
+    several = len(study.rates_to_try(method)) > 1
+    return [(rate, seed) for rate in finalists(rows) * several for seed in SEARCH_SEEDS[1:]]
+
+
+def compared_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
+    """Return learning rate and seed of the runs to compare; none if the method diverged at every rate."""
+    rate = best_rate(rows) if study.rates_to_try(method) else study.methods[method]["learning_rate"]
+    return [(rate, seed) for seed in study.seeds if rate is not None]
 
 
 def with_offset(event, first: int):
@@ -97,9 +163,26 @@ def with_offset(event, first: int):
     return dataclasses.replace(event, number=event.number + first) if hasattr(event, "number") else event
 
 
-def best_rate(rows: Iterable[dict]) -> float:
-    """Return the learning rate of the row with the best accuracy; of equally good ones, the smallest rate."""
-    return max(rows, key=lambda row: (row["accuracy"], -row["learning_rate"]))["learning_rate"]
+def finalists(rows: list[dict]) -> list[float]:
+    """Return the two learning rates with the best accuracy for the first search seed, the better one first.
+
+    Of equally good ones, the smaller rate comes first.
+    """
+    tried = [row for row in rows if row["seed"] == SEARCH_SEEDS[0]]
+    tried.sort(key=lambda row: (-row["accuracy"], row["learning_rate"]))
+    return [row["learning_rate"] for row in tried[:2]]
+
+
+def best_rate(rows: list[dict]) -> float | None:
+    """Return the finalist with the best mean accuracy over the search seeds; a run that diverged counts as 0.
+
+    Returns None if all runs diverged.
+    """
+    sums = dict.fromkeys(finalists(rows), 0.0)
+    for row in rows:
+        if row["seed"] in SEARCH_SEEDS and row["learning_rate"] in sums:
+            sums[row["learning_rate"]] += row["accuracy"]
+    return max(sums, key=sums.get, default=None)
 
 
 def simulated(data: Dataset) -> Callable[[DistributedConfig], DistributedTrainer]:
@@ -113,51 +196,3 @@ def simulated(data: Dataset) -> Callable[[DistributedConfig], DistributedTrainer
         return DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
 
     return lambda settings: with_seed_0(dataclasses.replace(settings, seed=0)).with_seed(settings.seed)
-
-
-def rows_by_method(study: Study, rows: list[dict]) -> dict[str, list[dict]]:
-    """Return the rows of the compared runs of each method: those at its best rate, with the study's seeds.
-
-    ``rows`` may have rows of other studies, too. Methods without rows are left out.
-    """
-    found = {}
-    for method in study.methods:
-        settings, ratio = study.run(method, study.rates[0], SEARCH_SEED)
-        same = {**settings.facts(), "ratio": ratio}
-        free = ("learning_rate", "seed")
-        own = [row for row in rows if row_matches(row, {key: same[key] for key in same if key not in free})]
-        tried = [row for row in own if row["seed"] == SEARCH_SEED and row["learning_rate"] in study.rates]
-        rate = best_rate(tried) if tried else None
-        if compared := [row for row in own if row["seed"] in study.seeds and row["learning_rate"] == rate]:
-            found[method] = compared
-    return found
-
-
-def study_table(study: Study, rows: list[dict]) -> pd.DataFrame:
-    """Return a row for each method, most bytes first: its rate, accuracy over the seeds, kB and ms a step.
-
-    Columns: ``learning rate``; ``accuracy``, the mean of the seeds, with the ``least`` and the ``greatest``; ``seeds``;
-    ``kB a step``, a worker's payload averaged over the whole run, warm-up included; and ``ms a step`` of the fastest
-    run, which other load on the machine slowed down least.
-
-    Example:
-        >>> study = Study({"dense": {}}, {"steps": 100}, rates=(0.1,), seeds=(0, 1))
-        >>> study_table(study, []).empty
-        True
-    """
-    import pandas as pd
-
-    table = {}
-    for method, own in rows_by_method(study, rows).items():
-        accuracies = [row["accuracy"] for row in own]
-        table[method] = {
-            "learning rate": own[0]["learning_rate"],
-            "accuracy": sum(accuracies) / len(own),
-            "least": min(accuracies),
-            "greatest": max(accuracies),
-            "seeds": len(own),
-            "kB a step": sum(row["bytes a step"] for row in own) / len(own) / 1000,
-            "ms a step": min(1000 * row["seconds"] / row["steps"] for row in own),
-        }
-    frame = pd.DataFrame.from_dict(table, orient="index", columns=COLUMNS)
-    return frame.sort_values("kB a step", ascending=False, kind="stable")

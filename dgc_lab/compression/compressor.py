@@ -59,7 +59,7 @@ class Compressor(tf.Module):
         [1.0]
 
     References:
-        arXiv:1712.01887, Algorithm 1; `dgc_lab.compression.dgc_scheme` has it line by line.
+        arXiv:1712.01887, Algorithm 1 and appendix B; `dgc_lab.compression.dgc_scheme` has them line by line.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""Deep Gradient Compression as a scheme: the paper's Algorithm 1 for one worker and all of its tensors at once.
+"""Deep Gradient Compression as a scheme, for one worker and all of its tensors at once.
 
-With gradient g, velocity u and residual v (arXiv:1712.01887, Algorithm 1, section 3, appendix B):
+The paper's Algorithm 1 is accumulation and selection alone; momentum correction, clipping and factor masking are in its
+section 3, and appendix B has all of them together. With gradient g, velocity u and residual v (arXiv:1712.01887):
 
     g <- g x min(1, limit / |g|)     `dgc_lab.compression.gradients.clip_locally`, before the step
     u <- m u + g;  v <- v + u        `accumulate`: momentum correction, then local accumulation

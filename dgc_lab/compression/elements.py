@@ -15,7 +15,7 @@ from dgc_lab.compression.wire_format import add_in_order
 def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: int = 0):
     """Return what one worker's message stands for: float32, of the gradient's shape, for the scheme's first state.
 
-    Without other workers, the answer to each question is what was asked. Lesson 8 looks at schemes in this way.
+    Without other workers, the answer to each question is the tensor in it. Lesson 8 looks at schemes in this way.
 
     Args:
         scheme: any scheme.

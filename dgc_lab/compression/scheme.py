@@ -1,7 +1,7 @@
 """What a compression scheme is: a first state, and a step that asks the other workers questions.
 
 A step is a generator. It yields a question (`AllReduceMean`, `SparseMean` or `AllGather`) where it needs the other
-workers, and goes on with the answer. So the same few lines run on one worker, on simulated workers and on Horovod
+workers, and continues with the answer. So the same few lines run on one worker, on simulated workers and on Horovod
 ranks, and `dgc_lab.compression.driver` counts the bytes of every scheme in one place.
 """
 

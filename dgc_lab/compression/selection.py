@@ -1,7 +1,8 @@
 """Accumulate gradients into a worker's state, and select the elements that pass their tensor's threshold.
 
-`accumulate_and_select` is lines 5 to 12 of the paper's Algorithm 1 for all tensors at once. On a CPU it runs as one
-operation (``native.cc``), elsewhere as the TensorFlow code that stands here; both give the same bits.
+`accumulate_and_select` is the paper's accumulation, selection and factor masking (arXiv:1712.01887, Algorithm 1 and
+appendix B) for all tensors at once. On a CPU it runs as one operation (``native.cc``), elsewhere as the TensorFlow
+code below; both give the same bits.
 """
 
 from __future__ import annotations

@@ -143,6 +143,6 @@ def dgc(ratio: float = 0.01, momentum: float = 0.9):
         [0.0, -0.5]
 
     References:
-        arXiv:1712.01887, Algorithm 1 and equation 7.
+        arXiv:1712.01887, Algorithm 1, equation 7 and appendix B.
     """
     return scheme_of(DGCConfig(momentum=momentum), ratio)

@@ -233,13 +233,13 @@ def take_known_wheel(tensorflow: str, scratch: Path) -> Path | None:
     """Download and install the lab's wheel for this Python and TensorFlow; if none works, print why and return None."""
     wheel, said = fetch_wheel(tensorflow, scratch)
     if wheel is None:
-        say(f"Horovod is built here: {said}.")
+        say(f"Building Horovod here: {said}.")
         return None
     say(f"[1/3] {said}")
     try:
         install_and_verify(wheel)
     except BuildError as error:
-        say(f"Horovod is built here: the wheel does not work on this machine.\n{error}")
+        say(f"Building Horovod here: the wheel does not work on this machine.\n{error}")
         return None
     return wheel
 

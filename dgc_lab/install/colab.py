@@ -8,7 +8,7 @@ from dgc_lab.common import check_flag
 from dgc_lab.install.build_horovod import build, horovod_state
 
 NO_GPU = """\
-Colab gave you no GPU, and this lesson is faster with one: Runtime > Change runtime type > T4 GPU; then start again."""
+Colab assigned no GPU, but this lesson is faster with one: Runtime > Change runtime type > T4 GPU, then start again."""
 
 
 def prepare(horovod: bool = False, gpu: bool = False) -> None:

@@ -30,13 +30,14 @@ PACKAGES = {
     "cloudpickle": ("3.0", True),
     "simpy": ("4.1", True),
     "lazy-loader": ("0.4", True),
+    "mnist1d": ("0.0.2", True),
     "scikit-learn": ("1.6", True),
     "ipywidgets": ("7.7", True),
     "ipykernel": ("6.17", True),
     "jupyterlab": ("4.4", False),
 }
 OLDEST_TENSORFLOW = "2.20"
-DRIVER = "install a newer NVIDIA driver (nvidia-smi shows it; 525.60 or newer)"
+DRIVER = "install NVIDIA driver 525.60 or newer (nvidia-smi shows the current version)"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def horovod_finding() -> Finding:
 def compiler_finding() -> Finding:
     """Report the compiler for Horovod and the fused step."""
     compiler = cpp_compiler()
-    remedy = "" if compiler else "apt-get install g++ (for Horovod, and compression in half the time)"
+    remedy = "" if compiler else "apt-get install g++ (to build Horovod, and to compress in half the time)"
     return Finding("C++ compiler", compiler or "none", remedy, needed=False)
 
 
@@ -181,5 +182,5 @@ def mnist_finding() -> Finding:
         remedy = "" if file.is_file() else f"DGC_LAB_DATA is {given!r}, but there is no file {file}"
         return Finding("MNIST", f"{file} (DGC_LAB_DATA)", remedy, needed=False)
     cached = folder_from_env("KERAS_HOME", ".keras") / "datasets" / "mnist.npz"
-    found = f"{cached}" if cached.is_file() else "not here; downloaded when a lesson asks for it (11 MB)"
+    found = f"{cached}" if cached.is_file() else "not downloaded yet; lessons download it when needed (11 MB)"
     return Finding("MNIST", found, needed=False)

@@ -49,14 +49,14 @@ def fetch_wheel(tensorflow: str, folder: Path) -> tuple[Path | None, str]:
         return None, f"the lab has no wheel for {', '.join(here.values())}"
     address = os.environ.get("DGC_LAB_WHEELS", table["address"])
     if NO_ADDRESS in address:
-        return None, "this copy has no address of its own yet to download the lab's wheel from (run tools/badges.py)"
+        return None, "this copy has no address yet from which to download the lab's wheel (run tools/badges.py)"
     source, target = f"{address.rstrip('/')}/{known['file']}", folder / known["file"]
     try:
         with urllib.request.urlopen(source, timeout=TIMEOUT) as answer:
             target.write_bytes(answer.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return None, f"{source} cannot be had ({error})"
+        return None, f"{source} cannot be downloaded ({error})"
     if (found := sha256_of(target)) != known["sha256"]:
         target.unlink()
-        return None, f"{source} has SHA-256 {found}, expected {known['sha256']}: it is not installed"
-    return target, f"took {source}, whose SHA-256 the lab knows"
+        return None, f"{source} has SHA-256 {found}, expected {known['sha256']}: it was not installed"
+    return target, f"downloaded {source}, which has the expected SHA-256"

@@ -1,3 +1,5 @@
+from .custom_masks import masks_by_sign as masks_by_sign
+from .custom_masks import random_masks as random_masks
 from .distributed_trainer import DistributedConfig as DistributedConfig
 from .distributed_trainer import DistributedTrainer as DistributedTrainer
 from .distributed_trainer import TrainerOnRanks as TrainerOnRanks
@@ -9,7 +11,7 @@ from .events import RowFailed as RowFailed
 from .events import RowStarted as RowStarted
 from .events import Step as Step
 from .events import TrainingDiverged as TrainingDiverged
-from .figures import accuracy_by_ratio as accuracy_by_ratio
+from .figures import errors_by_share as errors_by_share
 from .figures import gradient_histograms as gradient_histograms
 from .figures import loss_and_accuracy as loss_and_accuracy
 from .figures import masked_vector as masked_vector
@@ -19,15 +21,12 @@ from .masking_trainer import Trainer as Trainer
 from .masking_widget import CompressionSweep as CompressionSweep
 from .masking_widget import CompressionTaste as CompressionTaste
 from .model_trainer import ModelTrainer as ModelTrainer
-from .model_trainer import batches_of as batches_of
 from .model_trainer import dense as dense
 from .published_tables import PUBLISHED_STEPS as PUBLISHED_STEPS
 from .published_tables import SINGLE_NODE as SINGLE_NODE
 from .published_tables import TWO_NODE as TWO_NODE
 from .published_tables import single_node_rows as single_node_rows
 from .published_tables import two_node_rows as two_node_rows
-from .rates_by_workers import accuracy_by_rate as accuracy_by_rate
-from .rates_by_workers import updates as updates
 from .run_comparison import comparison as comparison
 from .run_comparison import run_with_progress as run_with_progress
 from .run_comparison import spread as spread

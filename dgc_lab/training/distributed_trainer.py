@@ -24,11 +24,11 @@ from dgc_lab.distributed.communicators import Communicator, default_communicator
 from dgc_lab.distributed.rank_files import RankFiles
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
-from dgc_lab.training.model_trainer import ModelTrainer, batches_of
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
+from dgc_lab.training.model_trainer import ModelTrainer
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
-from dgc_lab.workloads.models import MODELS
+from dgc_lab.workloads.models import network_for
 
 LENGTHS = ("steps", "evaluations")  # a resumed run may change these settings
 WARM_UPS = {
@@ -44,7 +44,8 @@ class DistributedConfig(MaskingConfig):
     """Settings of a run on several workers, except for the ratio: `MaskingConfig` plus the options of DGC.
 
     Attributes:
-        dataset, steps, learning_rate, schedule, momentum, rule, scope, seed, evaluations: as in `MaskingConfig`.
+        dataset, network, steps, learning_rate, schedule, momentum, rule, scope, seed, evaluations: as in
+            `MaskingConfig`.
         batch: examples per update and worker.
         workers: number of workers.
         warm_up: ``"none"``, ``"paper"``, ``"geometric"`` (4 stages) or ``"dense"``; only DGC has a warm-up.
@@ -142,13 +143,13 @@ class DistributedTrainer(ModelTrainer):
             size = communicator.size
             raise ValueError(f"workers must be {size}, the communicator's number of workers, got {settings.workers}")
         self.settings, self.data = settings, data or load(settings.dataset)
-        self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
+        self.evaluate = self.data.evaluator()
         self.ratio = self.files = None  # of the current run
         self.scheme_ratio = tf.Variable(1.0, trainable=False)  # a variable, so that one trace serves all ratios
         super().__init__(
-            MODELS[settings.dataset](settings.seed),
+            network_for(self.data, settings.seed, settings.network),
             cross_entropy,
-            batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
+            self.data.batches(settings.batch, settings.seed),
             settings.compression(self.scheme_ratio),
             settings.rate(),
             communicator,
@@ -162,7 +163,7 @@ class DistributedTrainer(ModelTrainer):
         Raises ValueError if ``seed`` is not a whole number from 0 to 2**31 - 1.
         """
         self.settings, self.ratio, self.files = dataclasses.replace(self.settings, seed=seed), None, None
-        self.reseed(seed, MODELS[self.settings.dataset](seed))
+        self.reseed(seed, network_for(self.data, seed, self.settings.network))
         return self
 
     def run(

@@ -89,25 +89,41 @@ def gradient_histograms(gradients: dict, limits: dict | None = None) -> Picture:
     return Picture(figure, "Histograms of gradient sizes by tensor. " + "; ".join(said) + ".")
 
 
-def accuracy_by_ratio(tables: dict) -> Picture:
-    """Draw accuracy against the ratio, one line per table; ratio 0 is at the left end.
+def errors_by_share(tables: dict) -> Picture:
+    """Draw the test error against the share of the elements that was sent, one line per table, on logarithmic axes.
 
-    ``tables`` are sequences of ``(ratio, accuracy)``, by label. Raises ValueError if there are no tables.
+    ``tables`` are sequences of ``(share, accuracy)``, by label; a share of 0 is at the left end. Raises ValueError if
+    there are no tables.
 
     Example:
-        >>> accuracy_by_ratio({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
-        'Test accuracy by the ratio asked for. sampled: 1 gives 0.980, 0.01 gives 0.900, 0 gives 0.100.'
+        >>> errors_by_share({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
+        'Test error by the share of elements sent. sampled: 100% has 2.0 %, 1% has 10.0 %, 0% has 90.0 %.'
     """
     check_some("tables", tables)
-    zero = min((ratio for points in tables.values() for ratio, _ in points if ratio > 0), default=1) / 3
+    zero = min((share for points in tables.values() for share, _ in points if share > 0), default=1) / 3
     curves, said = {}, {}
     for label, points in tables.items():
-        ratios, accuracies = zip(*sorted(points), strict=True)
-        curves[label] = [ratio or zero for ratio in ratios], accuracies
-        pairs = zip(reversed(ratios), reversed(accuracies), strict=True)
-        said[label] = ", ".join(f"{ratio:.4g} gives {accuracy:.3f}" for ratio, accuracy in pairs)
-    title, xlabel = "Test accuracy by the ratio asked for", "ratio asked for (left end: 0)"
-    return lines(title, curves, said, xlabel, "test accuracy", xscale="log", ylim=(0, 1.02))
+        shares, accuracies = zip(*sorted(points), strict=True)
+        errors = [100 * (1 - accuracy) for accuracy in accuracies]
+        curves[label] = [share or zero for share in shares], errors
+        pairs = zip(reversed(shares), reversed(errors), strict=True)
+        said[label] = ", ".join(f"{percent(share)} has {error:.1f} %" for share, error in pairs)
+    title, options = "Test error by the share of elements sent", {"xscale": "log", "yscale": "log"}
+    picture = lines(title, curves, said, "share of elements sent", "test error, %", **options)
+    [axes] = picture.figure.axes
+    axes.xaxis.set_major_formatter(lambda share, _: percent(share))
+    axes.yaxis.set_major_formatter("{x:g}")
+    return picture
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with two digits.
+
+    Example:
+        >>> percent(1.0), percent(0.0038123)
+        ('100%', '0.38%')
+    """
+    return f"{float(f'{100 * share:.2g}'):g}%"
 
 
 def loss_and_accuracy(runs: dict) -> Picture:

@@ -10,22 +10,23 @@ from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dgc_lab.common import check_choice, check_number, check_whole
 from dgc_lab.compression.config import MASKING, DGCConfig
-from dgc_lab.compression.gradients import flatten
 from dgc_lab.compression.quantized import dense
-from dgc_lab.compression.scheme import Scheme, SparseMean, SparseVector
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wrappers import with_momentum
 from dgc_lab.distributed.communicators import OneWorker
+from dgc_lab.training.custom_masks import masking_scheme
 from dgc_lab.training.events import Evaluation, Step
-from dgc_lab.training.model_trainer import ModelTrainer, batches_of
-from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory, make_evaluator
+from dgc_lab.training.model_trainer import ModelTrainer
+from dgc_lab.workloads.batches import cross_entropy, grow_gpu_memory
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
-from dgc_lab.workloads.models import MODELS
+from dgc_lab.workloads.models import MODELS, network_for
+
+CHOICES = {"schedule": ("constant", "cosine", "warm-up"), "network": ("default", "resnet20")}
+IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +34,14 @@ class MaskingConfig:
     """Settings of a training run, except for the ratio.
 
     Attributes:
-        dataset: one of `dgc_lab.workloads.load`; it determines the model (`dgc_lab.workloads.models.MODELS`).
+        dataset: one of `dgc_lab.workloads.load`.
+        network: ``"default"``, the network that the lab trains on this data (`dgc_lab.workloads.models.MODELS`), or
+            ``"resnet20"``, for images.
         steps: number of updates, at least 1.
         batch: examples per update, 1 to 65 536.
         learning_rate: above 0.
-        schedule: ``"constant"``, or ``"cosine"``: the learning rate falls to 0 until the last step.
+        schedule: ``"constant"``; ``"cosine"``, which falls to 0 until the last step; or ``"warm-up"``, which rises to
+            the learning rate in the first tenth of the steps, and then falls in the same way.
         momentum: in [0, 1); applied to the masked gradient, as in the published code.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
         scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.compression.thresholds`).
@@ -62,14 +66,16 @@ class MaskingConfig:
     seed: int = 0
     evaluations: int = 10
     schedule: str = "constant"
+    network: str = "default"
 
     def __post_init__(self):
         for name, value in vars(self).items():
             if getattr(value, "shape", None) == ():  # a row's JSON cannot hold NumPy's numbers
                 object.__setattr__(self, name, np.asarray(value).item())
-        choices = {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES, "schedule": ("constant", "cosine")}
-        for name, allowed in choices.items():
+        for name, allowed in {"dataset": MODELS, "rule": (*RULES, "off"), "scope": SCOPES, **CHOICES}.items():
             check_choice(name, getattr(self, name), allowed)
+        if self.network == "resnet20" and self.dataset not in IMAGES:
+            raise ValueError(f"network must be 'default' for {self.dataset}, which has no images, got 'resnet20'")
         for name, limits in {"steps": (1,), "batch": (1, 2**16), "seed": (0, 2**31 - 1), "evaluations": (1,)}.items():
             check_whole(name, getattr(self, name), *limits)
         check_number("learning_rate", self.learning_rate, "above 0", finite=True)
@@ -90,12 +96,15 @@ class MaskingConfig:
         """Return the learning rate, or its schedule."""
         if self.schedule == "constant":
             return self.learning_rate
-        return keras.optimizers.schedules.CosineDecay(self.learning_rate, self.steps)
+        rise = self.steps // 10 if self.schedule == "warm-up" else 0
+        peak = {"warmup_steps": rise, "warmup_target": self.learning_rate} if rise else {}
+        first = 0.0 if rise else self.learning_rate
+        return keras.optimizers.schedules.CosineDecay(first, self.steps - rise, **peak)
 
     @property
     def model(self) -> str:
         """Name of the data set's network."""
-        return MODELS[self.dataset].__name__
+        return MODELS[self.dataset].__name__ if self.network == "default" else self.network
 
 
 def check_one_worker(settings: MaskingConfig) -> None:
@@ -136,7 +145,7 @@ class Trainer(ModelTrainer):
         if self.has_masks and settings.rule == "off":
             raise ValueError("masks must be None with rule 'off', which applies no mask")
         self.settings, self.data = settings, data or load(settings.dataset)
-        self.evaluate = make_evaluator(self.data.x_test, self.data.y_test)
+        self.evaluate = self.data.evaluator()
         options = DGCConfig(seed=settings.seed, **MASKING)
         if self.has_masks or settings.rule == "off":
             scheme = masking_scheme(masks) if self.has_masks else dense()
@@ -145,9 +154,9 @@ class Trainer(ModelTrainer):
             own = {name: getattr(settings, name) for name in ("momentum", "rule", "scope")}
             compression, options = dataclasses.replace(options, **own), None
         super().__init__(
-            MODELS[settings.dataset](settings.seed),
+            network_for(self.data, settings.seed, settings.network),
             cross_entropy,
-            batches_of(self.data.x_train, self.data.y_train, settings.batch, settings.seed),
+            self.data.batches(settings.batch, settings.seed),
             compression,
             settings.rate(),
             OneWorker(),
@@ -176,20 +185,3 @@ class Trainer(ModelTrainer):
                 yield event
             else:  # a single worker sends nothing
                 yield Step(event.step, event.loss, event.kept, event.kept_overall, event.seconds)
-
-
-def masking_scheme(masks: Callable) -> Scheme:
-    """Return a scheme that keeps the elements that a function of (list of gradients, ratio, seed) selects."""
-    traced = tf.function(masks)  # AutoGraph allows Python branches on tensors
-
-    def step(gradient, state, context):
-        chosen, count = traced(context.parts, context.ratio, seed=context.seed), len(context.parts)
-        if [mask.dtype for mask in chosen] != [tf.bool] * count:
-            raise ValueError(f"masks must return {count} boolean tensors, one for each gradient, got {chosen}")
-        chosen = [tf.broadcast_to(mask, g.shape) for mask, g in zip(chosen, context.parts, strict=True)]
-        indices = tf.cast(tf.where(flatten(chosen))[:, 0], tf.int32)
-        values, size = tf.gather(gradient, indices), gradient.shape[0]
-        mean = yield SparseMean(indices, values, size, context.ratio)
-        return mean, SparseVector([(indices, values)], size), state
-
-    return Scheme(step, name="custom masks")

@@ -7,13 +7,11 @@ and runs several workers in one process.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import ArrayLike
 
 from dgc_lab.common import check_number, check_whole
 from dgc_lab.compression.compressor import Compressor
@@ -23,7 +21,6 @@ from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_
 from dgc_lab.distributed.communicators import Communicator, OneWorker
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
-from dgc_lab.workloads.batches import pick_batch
 
 
 def dense(config: DGCConfig) -> DGCConfig:
@@ -34,34 +31,6 @@ def dense(config: DGCConfig) -> DGCConfig:
         1.0
     """
     return dataclasses.replace(config, ratio=1.0, warm_up=())
-
-
-def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Callable:
-    """Return a function from a batch's number to its examples, for `ModelTrainer`.
-
-    Every epoch has a new order.
-
-    Args:
-        inputs, targets: arrays (examples, ...).
-        batch: examples in a batch.
-        seed: integer, 0 to 2 147 483 647, for the random orders.
-
-    Raises:
-        ValueError: there are no inputs, the numbers of inputs and targets differ, or batch or seed is out of range.
-
-    Example:
-        >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
-        >>> x.shape, bool(tf.reduce_all(x == tf.cast(y, x.dtype)))
-        (TensorShape([3]), True)
-    """
-    check_whole("batch", batch, 1)
-    seed = tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
-    if not np.ndim(inputs) or not len(inputs):
-        raise ValueError("inputs must hold at least one example, got none")
-    if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
-        raise ValueError(f"targets must have {len(inputs)} examples, as many as inputs, got {given}")
-    inputs, targets = tf.constant(inputs), tf.constant(targets)
-    return functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
 
 
 class ModelTrainer:
@@ -143,7 +112,7 @@ class ModelTrainer:
         self._calls = StepsAtOnce(self._train_step, self.communicator.size + len(self.weights) + 1)
 
     @property
-    def sent_whole(self) -> list[str]:
+    def sent_uncompressed(self) -> list[str]:
         """Names of the weights whose gradients are sent uncompressed at any ratio: vectors and small tensors."""
         return [self.names[i] for i in self.compressor.parts.uncompressed]
 

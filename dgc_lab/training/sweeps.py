@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
-LEGACY_VALUES = {"scheme": "dgc", "schedule": "constant"}  # values of settings that older rows do not record
+LEGACY_VALUES = {
+    "scheme": "dgc",
+    "schedule": "constant",
+    "network": "default",
+}  # values of settings that older rows do not record
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 
@@ -84,7 +88,6 @@ def train_each(
     trainer_of: Callable,
     data: Dataset,
     out: str | os.PathLike | None = None,
-    more: Callable = lambda trainer: {},
 ) -> Iterator:
     """Yield the events of `sweep` for runs that differ in more than the ratio.
 
@@ -94,7 +97,6 @@ def train_each(
         runs: distinct pairs of settings and ratio.
         trainer_of: function of the settings that returns a trainer; called for each run without a row.
         out: file for finished rows; runs with a row in it are not trained again.
-        more: function of the trainer that returns additional fields of the row, called after each run.
 
     Raises:
         ValueError: there are no runs, two runs are equal, or a run's settings do not allow its ratio.
@@ -109,10 +111,10 @@ def train_each(
             raise ValueError("out must be None for a scheme without a name: name it, as in Scheme(step, name='mine')")
         check_file("out", out).parent.mkdir(parents=True, exist_ok=True)
     finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
-    return _train_each(runs, same, finished, trainer_of, out, more)
+    return _train_each(runs, same, finished, trainer_of, out)
 
 
-def _train_each(runs, same, finished, trainer_of, out, more):
+def _train_each(runs, same, finished, trainer_of, out):
     for number, ((settings, ratio), own, there) in enumerate(zip(runs, same, finished, strict=True)):
         yield RowStarted(number, ratio)
         if there:
@@ -124,7 +126,7 @@ def _train_each(runs, same, finished, trainer_of, out, more):
         except TrainingDiverged as error:
             yield RowFailed(number, ratio, str(error))
             continue
-        row = {**row, **own, **more(trainer)}
+        row = {**row, **own}
         try:
             with defer_sigint():
                 if out is not None:
@@ -263,7 +265,7 @@ def table(rows: list[dict]) -> pd.DataFrame:
         [1.0, 0.1]
     """
     rows = [{**LEGACY_VALUES, **row} for row in rows]
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list))
+    names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if name not in NO_SETTINGS and len({row.get(name) for row in rows}) > 1]
     counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
     frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])

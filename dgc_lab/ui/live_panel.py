@@ -133,7 +133,7 @@ class LivePanel(Panel):
         In a script, show only figure and table. An interrupt keeps the finished rows.
 
         Raises:
-            ValueError, LabError, OSError: the error that the message line shows, or a run is under way.
+            ValueError, LabError, OSError: the error that the message line shows, or another run is in progress.
             TrainingDiverged: rows of a sweep diverged; the other rows are finished.
         """
         from IPython.display import display
@@ -160,8 +160,8 @@ class LivePanel(Panel):
     def _prepare(self):
         """Check the controls, take the lock and return the job. If there is none, show the reason and return None."""
         if not self._take_lock():
-            closed = "this widget is closed: make a new one"
-            raise LabError(closed if self._closed else "a run is under way: press Stop, or call stop(), first")
+            closed = "this widget is closed: create a new one"
+            raise LabError(closed if self._closed else "a run is in progress: press Stop or call stop() first")
         try:
             self._stopping.clear()
             job, message = self.experiment.prepare()

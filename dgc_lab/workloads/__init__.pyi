@@ -1,3 +1,4 @@
+from .batches import batches_of as batches_of
 from .batches import cross_entropy as cross_entropy
 from .batches import make_evaluator as make_evaluator
 from .batches import pick_batch as pick_batch

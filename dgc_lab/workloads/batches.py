@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
@@ -42,6 +44,34 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batc
     seeds = tf.stack([tf.fill([batch], seed), epochs, tf.zeros_like(epochs)], axis=1)
     chosen = tf.raw_ops.RandomIndexShuffle(index=positions % examples, seed=seeds, max_index=examples - 1)
     return tf.gather(images, chosen), tf.gather(labels, chosen)
+
+
+def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Callable:
+    """Return a function from a batch's number to its examples, for `dgc_lab.training.ModelTrainer`.
+
+    Every epoch has a new order.
+
+    Args:
+        inputs, targets: arrays (examples, ...).
+        batch: examples in a batch.
+        seed: integer, 0 to 2 147 483 647, for the random orders.
+
+    Raises:
+        ValueError: there are no inputs, the numbers of inputs and targets differ, or batch or seed is out of range.
+
+    Example:
+        >>> x, y = batches_of(np.arange(6.0), np.arange(6), batch=3)(tf.constant(0))
+        >>> x.shape, bool(tf.reduce_all(x == tf.cast(y, x.dtype)))
+        (TensorShape([3]), True)
+    """
+    check_whole("batch", batch, 1)
+    seed = tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
+    if not np.ndim(inputs) or not len(inputs):
+        raise ValueError("inputs must hold at least one example, got none")
+    if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
+        raise ValueError(f"targets must have {len(inputs)} examples, as many as inputs, got {given}")
+    inputs, targets = tf.constant(inputs), tf.constant(targets)
+    return functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
 
 
 def cross_entropy(labels: ArrayLike, logits: ArrayLike):

@@ -25,15 +25,16 @@ def load(name: str, path: str | os.PathLike | None = None) -> Dataset:
     """Load a data set by name.
 
     Args:
-        name: ``"digits"`` (1 437 + 360 images of 8x8) or ``"mnist1d"`` (15 000 + 10 000 signals of 40 numbers), both
-            without a download; ``"mnist"`` (60 000 + 10 000 images of 28x28); or, if their files are on this machine,
-            ``"fashion_mnist"`` (as MNIST) or ``"cifar10"`` (50 000 + 10 000 of 32x32, in colour).
+        name: without a download, ``"digits"`` (1 437 + 360 images of 8x8), ``"mnist1d"`` (15 000 + 10 000 signals of
+            40 numbers) or ``"python_reference"`` (a text with masked words); ``"mnist"`` (60 000 + 10 000 images of
+            28x28); or, if their files are on this machine, ``"fashion_mnist"`` (as MNIST) or ``"cifar10"`` (50 000 +
+            10 000 of 32x32, in colour).
         path: folder with the files: ``mnist.npz`` in Keras's layout, the four ``.gz`` files of Fashion-MNIST, or the
             six ``.bin`` files of CIFAR-10. If None, the folder in ``DGC_LAB_DATA``; without it, MNIST is read from
             Keras's cache, or downloaded.
 
     Raises:
-        ValueError: the name is unknown, or a path is given for ``digits`` or ``mnist1d``.
+        ValueError: the name is unknown, or a path is given for data without files.
         DataError: the files are missing or have another format, or MNIST cannot be downloaded.
 
     Example:
@@ -110,4 +111,11 @@ def cached_or_downloaded() -> Path:
         ) from error
 
 
-WITHOUT_FILES = {"digits": digits, "mnist1d": mnist1d}
+def python_reference() -> Dataset:
+    """Load Python's language reference (`dgc_lab.workloads.masked_text`)."""
+    from dgc_lab.workloads.masked_text import python_reference
+
+    return python_reference()
+
+
+WITHOUT_FILES = {"digits": digits, "mnist1d": mnist1d, "python_reference": python_reference}

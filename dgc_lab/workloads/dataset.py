@@ -30,10 +30,11 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images or signals, and labels, with a fixed split into training and test set; the test set is never used for training.
+    """Images or signals with labels, split into a training set and a test set that is never used for training.
 
     Attributes:
-        name: ``"digits"``, ``"mnist1d"``, ``"mnist"``, ``"fashion_mnist"`` or ``"cifar10"``.
+        name: ``"digits"``, ``"mnist1d"``, ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"`` or
+            ``"python_reference"``.
         x_train, x_test: images, float32 in [0, 1], (examples, height, width, channels); or signals, float32
             (examples, length, channels).
         y_train, y_test: int32 labels 0 to 9, (examples,).
@@ -55,6 +56,18 @@ class Dataset:
 
     def __post_init__(self):
         check_text("name", self.name)
+
+    def batches(self, batch: int, seed: int) -> Callable:
+        """Return a function from a batch's number to its examples; its keyword argument ``seed`` is a variable."""
+        from dgc_lab.workloads.batches import batches_of
+
+        return batches_of(self.x_train, self.y_train, batch, seed)
+
+    def evaluator(self) -> Callable:
+        """Return a function from a model to its accuracy and loss on the test set."""
+        from dgc_lab.workloads.batches import make_evaluator
+
+        return make_evaluator(self.x_test, self.y_test)
 
     def fingerprint(self) -> str:
         """Return eight hexadecimal digits of a hash of the examples, which rows of a sweep record."""

@@ -5,6 +5,7 @@ Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805, section 3.1, task 1.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -93,8 +94,6 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
         >>> shown.shape, places.shape, targets.numpy()[0].tolist()
         (TensorShape([4, 20]), TensorShape([4, 3]), [3, 3, 3])
     """
-    from dgc_lab.workloads.batches import pick_batch
-
     check_whole("batch", batch, 1)
     check_whole("seed", seed, 0, 2**31 - 1)
     sequences = tf.constant(sequences)
@@ -102,11 +101,15 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
         found = f"{sequences.dtype.name} of shape {sequences.shape}"
         raise ValueError(f"sequences must be rows of word numbers, at least one, got {found}")
 
-    def examples(step):
-        words, _ = pick_batch(sequences, tf.range(len(sequences)), step, batch, tf.constant(seed))
-        return mask_words(words, len(vocabulary), tf.stack([tf.constant(seed), step])).example
+    return functools.partial(masked_batch, sequences, len(vocabulary), batch=batch, seed=tf.Variable(seed))
 
-    return examples
+
+def masked_batch(sequences: tf.Tensor, vocabulary_size: int, step: tf.Tensor, batch: int, seed: tf.Variable):
+    """Return the masked sequences of a step: ``((words, places), targets)``."""
+    from dgc_lab.workloads.batches import pick_batch
+
+    words, _ = pick_batch(sequences, tf.range(len(sequences)), step, batch, seed)
+    return mask_words(words, vocabulary_size, tf.stack([seed, step])).example
 
 
 def most_frequent(targets: ArrayLike, vocabulary: Vocabulary) -> tuple[str, float]:

@@ -1,6 +1,7 @@
-"""MNIST-1D: signals of 40 numbers in ten classes, generated on this machine. Lessons 4, 5, 6 and 8 compare methods on it.
+"""MNIST-1D: signals of 40 numbers in ten classes, generated on this machine.
 
-It is as quick to train on as 8x8 digits, but harder: its 10 000 test examples tell methods apart that are equal on digits.
+Lessons 4 to 8 compare methods on it. It is as quick to train on as 8x8 digits, but harder, and its 10 000 test examples
+tell methods apart that are equal on digits.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def read(file: Path) -> dict | None:
 
 
 def generate(file: Path) -> dict:
-    """Generate the data set and store it in ``file``; processes that do so at the same time do not disturb each other."""
+    """Generate the data set and store it in ``file``, where several processes may do so at the same time."""
     try:
         from mnist1d.data import get_dataset_args, make_dataset
     except ImportError as error:

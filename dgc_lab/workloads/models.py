@@ -73,9 +73,10 @@ def cifar10_cnn(seed: int = 0):
 
 
 def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: float = 0.0):
-    """Build a classifier of images or signals into ten classes, with ReLU and Glorot uniform initial weights, as published.
+    """Build a classifier of images or signals into ten classes.
 
-    Each convolution is (filters, size, True if a pool follows). A dense layer of ``width`` and the logits follow.
+    It has ReLU and Glorot uniform initial weights, as published. Each convolution is (filters, size, True if a pool
+    follows). A dense layer of ``width`` and the logits follow.
     """
     import keras
 
@@ -99,10 +100,26 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
     return keras.Sequential([*stack, layers.Dense(10, name="logits", **options(None))], name=name)
 
 
+def reference_bert(seed: int = 0):
+    """Build `dgc_lab.workloads.small_bert` for Python's language reference, whose words make the vocabulary."""
+    from dgc_lab.workloads.bert import small_bert
+    from dgc_lab.workloads.text import corpus
+
+    return small_bert(len(corpus().vocabulary), seed=seed)
+
+
 MODELS = {
     "digits": digits_cnn,
     "mnist1d": mnist1d_cnn,
+    "python_reference": reference_bert,
     "mnist": mnist_cnn,
     "fashion_mnist": mnist_cnn,
     "cifar10": cifar10_cnn,
 }
+
+
+def network_for(data, seed: int, name: str = "default"):
+    """Build the network that the lab trains on a data set, or, for images, ``"resnet20"``."""
+    from dgc_lab.workloads.resnet import resnet20
+
+    return resnet20(data.x_train.shape[1:], seed=seed) if name == "resnet20" else MODELS[data.name](seed)

@@ -220,7 +220,7 @@ def test_buffered_output_is_bounded(two_ranks, capsys):
 
     two_ranks.run(chatter)
     left_out, *lines = capsys.readouterr().out.splitlines()
-    assert left_out == "[rank 1] ... what was printed before is left out ..."
+    assert left_out == "[rank 1] ... earlier output is omitted ..."
     assert lines[-1][:15] == "[rank 1] 399 xx"
     # A million characters were buffered; rank 1's socket held some 200 KB more when rank 0 ended.
     assert 900_000 < sum(map(len, lines)) < 1_400_000, "the output of 40 MB must be truncated"
@@ -260,7 +260,8 @@ def test_failed_cell_output_reports_the_killed_ranks(two_ranks, monkeypatch):
         two_ranks.run_cell(cell)
     trace, after = caught.value._render_traceback_()
     assert trace.startswith("[rank 0] Traceback")
-    assert after == "one of the ranks failed; the others did not return and were killed. restart() brings all back"
+    words = "one of the ranks failed; the others did not return and were killed. restart() starts all of them again"
+    assert after == words
     assert two_ranks.restart().ready
 
 

@@ -135,7 +135,7 @@ def test_interrupting_a_cell_keeps_the_ranks_variables(with_ranks):
 
 def test_death_of_a_rank_in_a_cell_is_reported(with_ranks):
     _, error = with_ranks.run("%%rank 1\nimport os\nos._exit(1)")
-    assert error == ("RankDied", "rank 1 died; the others were stopped. restart() brings all back")
+    assert error == ("RankDied", "rank 1 died; the others were stopped. restart() starts all of them again")
     with_ranks.ok("ranks.restart()")
     assert with_ranks.ok("%px 1") == "[rank 0] 1\n[rank 1] 1\n"
 

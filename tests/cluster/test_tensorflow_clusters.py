@@ -592,7 +592,7 @@ def test_worker_that_fails_to_restart_counts_as_dead(servers):
     """A process without a server was mistaken for a worker, and training hung."""
     servers.kill("worker 1")
     servers.run(hold_port_of_worker_1)
-    with pytest.raises(LabError, match=r"worker 1 did not come back\. restart\(\) brings all back: .*gRPC server"):
+    with pytest.raises(LabError, match=r"worker 1 did not restart\. restart\(\) restarts all processes: .*gRPC server"):
         servers.restart_worker(1)
     assert servers.run(roles.dead_workers) == [1]
     servers.run(hold_port_of_worker_1)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from dgc_lab.comparison import SchemeLab, error_table, exchange_table, message
+from dgc_lab.comparison.cost import Message
 from dgc_lab.comparison.lab_studies import rate_of
 from dgc_lab.comparison.widget import PRESETS
-from dgc_lab.compression import AllGather, AllReduceMean, Scheme, ef_sign, float16, powersgd, qsgd, sign
+from dgc_lab.compression import AllGather, AllReduceMean, Scheme, dense, ef_sign, float16, powersgd, qsgd, sign
 from dgc_lab.training import read_rows
 from widgets import picture_of, press
 
@@ -260,3 +261,18 @@ def test_every_allreduce_adds_latency():
     ms = "ms, 1024 workers"
     once, twice = exchange_table({"one": (8, 0), "two": sent._replace(reduced=8, gathered=0)}, 10, (1024,))[ms]
     assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+def test_exchange_times_match_hand_computed_values():
+    """At 10 Gbit/s, the payload gets 1.175 GB/s, and a hop takes 20 us."""
+    messages = {"one": (10**6, 0), "two": Message(10**6, 0, allreduces=2), "gathered": (0, 10**6)}
+    table = exchange_table(messages, 10, (2, 1024)).set_index("scheme")
+    assert table["ms, 2 workers"].tolist() == pytest.approx([0.891064, 0.931064, 0.871064], abs=1e-5)
+    assert table["ms, 1024 workers"].tolist() == pytest.approx([2.102128, 2.502128, 870.838298], abs=1e-5)
+
+
+def test_half_the_bytes_are_exchanged_faster_with_1024_workers():
+    messages = {"dense": message(dense(), "mnist_cnn"), "float16": message(float16(), "mnist_cnn")}
+    table = exchange_table(messages, 10, (2, 32, 1024)).set_index("scheme").filter(like="ms, ")
+    assert (table.loc["float16"] < table.loc["dense"]).all()
+    assert (table.loc["float16"] > table.loc["dense"] / 2).all(), "two allreduces instead of one"

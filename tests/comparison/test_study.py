@@ -2,9 +2,16 @@
 
 import pytest
 
-from dgc_lab.comparison import Study, study_events, study_table
+from dgc_lab.comparison import Study, run_study
 from dgc_lab.comparison.lab_studies import STUDIES, stored_rows
-from dgc_lab.comparison.study import SEARCH_SEED, rows_by_method, simulated
+from dgc_lab.comparison.study import (
+    SEARCH_SEEDS,
+    best_rate,
+    finalists,
+    simulated,
+    study_events,
+)
+from dgc_lab.comparison.study_tables import rows_by_method, search_table, study_table
 from dgc_lab.terminal import show
 from dgc_lab.training import RowEnded, read_rows
 
@@ -21,13 +28,28 @@ def finished(digits, tmp_path_factory):
 
 def test_each_method_searches_its_rate_and_then_runs_the_seeds(finished):
     rows = [event.row for event in finished[1] if isinstance(event, RowEnded)]
-    assert [row["seed"] for row in rows] == [SEARCH_SEED, SEARCH_SEED, 3, 4] * 2
-    for first in (0, 4):
-        best = max(rows[first : first + 2], key=lambda row: row["accuracy"])
-        assert {row["learning_rate"] for row in rows[first + 2 : first + 4]} == {best["learning_rate"]}
+    first, *others = SEARCH_SEEDS
+    assert [row["seed"] for row in rows] == [first, first, *others, *others, 3, 4] * 2
+    for start in (0, 8):
+        sums = {}
+        for row in rows[start : start + 6]:
+            sums[row["learning_rate"]] = sums.get(row["learning_rate"], 0) + row["accuracy"]
+        assert {row["learning_rate"] for row in rows[start + 6 : start + 8]} == {max(sums, key=sums.get)}
     numbers = [event.number for event in finished[1] if isinstance(event, RowEnded)]
-    assert numbers == list(range(8))
-    assert len(SHORT.row_names()) == 8
+    assert numbers == list(range(16))
+    assert len(SHORT.row_names()) == 16
+
+
+def test_the_best_mean_of_the_search_seeds_decides():
+    def row(rate, accuracy, seed):
+        return {"learning_rate": rate, "accuracy": accuracy, "seed": seed}
+
+    first, second, third = SEARCH_SEEDS
+    rows = [row(0.1, 0.8, first), row(0.2, 0.9, first), row(0.4, 0.7, first), row(0.1, 0.8, second)]
+    assert finalists(rows) == [0.2, 0.1]
+    assert best_rate([*rows, row(0.1, 0.8, third), row(0.2, 0.9, 0)]) == 0.1, "0.2 diverged with two seeds"
+    assert best_rate([*rows, row(0.2, 0.8, second)]) == 0.2
+    assert best_rate([]) is None
 
 
 def test_a_study_resumes_from_its_rows(finished, digits):
@@ -48,16 +70,24 @@ def test_the_table_has_the_spread_of_the_compared_runs_alone(finished):
     assert table.loc["DGC", "kB a step"] < table.loc["dense", "kB a step"]
 
 
+def test_the_search_shows_each_rate_and_what_diverged(finished):
+    rows = read_rows(finished[0], {})
+    table = search_table(SHORT, [row for row in rows if row["learning_rate"] != 0.2 or row["ratio"] == 1])
+    assert list(table.columns) == [0.05, 0.2]
+    assert table.loc["dense"].notna().all()
+    assert table.loc["DGC"].isna().tolist() == [False, True]
+
+
 def test_runs_with_seeds_share_a_trace_and_differ(digits):
     trainer_of = simulated(digits)
-    (settings, ratio), (other, _) = (SHORT.run("DGC", 0.05, seed) for seed in (3, 4))
+    (settings, _), (other, _) = (SHORT.run("DGC", 0.05, seed) for seed in (3, 4))
     first, second = trainer_of(settings), trainer_of(other)
     assert first is second
     assert second.settings.seed == 4
 
 
 def test_a_search_alone_gives_an_empty_table(finished, capsys):
-    search = [row for row in read_rows(finished[0], {}) if row["seed"] == SEARCH_SEED]
+    search = [row for row in read_rows(finished[0], {}) if row["seed"] in SEARCH_SEEDS]
     assert study_table(SHORT, search).empty
 
     def stopped():
@@ -75,6 +105,8 @@ def test_a_search_alone_gives_an_empty_table(finished, capsys):
         ({"rates": ()}, "rates must hold at least one"),
         ({"seeds": ()}, "seeds must hold at least one"),
         ({"methods": {"bad": {"momentum": 2}}}, "momentum must be"),
+        ({"rates": (0.1, -1)}, "rates must be above 0, got -1"),
+        ({"seeds": (0, 100)}, "seeds must differ from those of the search"),
     ],
 )
 def test_invalid_studies_are_rejected(options, message):
@@ -84,6 +116,18 @@ def test_invalid_studies_are_rejected(options, message):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_stored_studies_are_complete(name):
+    """Only at rates that are too high for it may a run of a method have diverged."""
     study, rows = STUDIES[name], rows_by_method(STUDIES[name], stored_rows())
     assert list(rows) == list(study.methods)
-    assert all(sorted(row["seed"] for row in own) == sorted(study.seeds) for own in rows.values())
+    for method, own in rows.items():
+        seeds = {row["seed"] for row in own}
+        assert len(seeds) == len(own)
+        assert seeds <= set(study.seeds)
+        too_high = study.methods[method].get("learning_rate", 0) >= 0.4
+        assert too_high or seeds == set(study.seeds), method
+
+
+def test_run_study_returns_the_table_of_its_rows(finished, digits):
+    again = run_study(SHORT, digits, finished[0])
+    expected = study_table(SHORT, read_rows(finished[0], {}))
+    assert again.equals(expected)

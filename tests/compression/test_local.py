@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from dgc_lab.compression import DGCConfig, dense, local_sgd, top_k
 from dgc_lab.distributed import DistributedOptimizer, SimulatedWorkers
-from dgc_lab.training import ModelTrainer, batches_of
+from dgc_lab.training import ModelTrainer
+from dgc_lab.workloads import batches_of
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
 X = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)

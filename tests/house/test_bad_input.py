@@ -35,7 +35,6 @@ EXAMPLES = {
     "parameter_server.train_on": "train_on(HorovodRanks(2), RingGAN(hidden=4), AsyncConfig(gradients=6))",
     "scaling.Workload": "Workload(1000, compute=0.1)",
     "training.TrainerOnRanks": "TrainerOnRanks(DistributedConfig(workers=2), HorovodRanks(2))",
-    "training.accuracy_by_rate": 'accuracy_by_rate({"one": (1, 0.1)}, examples=64, seeds=[0])',
     "training.run_with_progress": "run_with_progress(iter([]), steps=4)",
     "workloads.Dataset": 'Dataset("x", *[np.zeros((2, 8, 8, 1), np.float32), np.zeros(2, np.int32)] * 2)',
     "workloads.Vocabulary": 'Vocabulary(("[UNK]", "[MASK]", "the"))',

@@ -79,7 +79,7 @@ def rows():
         found = read_rows(written(folder, "rows.jsonl", data), {"steps": 20_000})
         return table(found) if found else found
 
-    names = ("single_node_first", "two_node_dgc", "workers", "schemes")
+    names = ("single_node_first", "two_node_dgc", "studies")
     every = [(RESULTS / f"{name}.jsonl").read_bytes().splitlines(keepends=True) for name in names]
     return Decoder(tuple(b"".join(lines[:3]) for lines in every), decode, (ValueError,))
 

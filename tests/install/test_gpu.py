@@ -86,7 +86,7 @@ def test_doctor_reports_the_build_and_the_remedy(driver, monkeypatch):
     assert found.found == "NVIDIA T4; TensorFlow for the CPU, the lessons run on the CPU"
     assert found.remedy == "make lab GPU=1"
     monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"is_cuda_build": True})
-    assert doctor.gpu_finding().remedy == "install a newer NVIDIA driver (nvidia-smi shows it; 525.60 or newer)"
+    assert doctor.gpu_finding().remedy == "install NVIDIA driver 525.60 or newer (nvidia-smi shows the current version)"
     driver.write_text("#!/bin/sh\nexit 9\n")
     found = doctor.gpu_finding()
     assert (found.found, found.remedy) == ("none; TensorFlow with CUDA, the lessons run on the CPU", "")
@@ -95,4 +95,4 @@ def test_doctor_reports_the_build_and_the_remedy(driver, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *given, **named: run(*given, **named | {"timeout": 0.5}))
     found = doctor.gpu_finding()
     assert found.found.startswith("nvidia-smi does not answer; TensorFlow with CUDA")
-    assert found.remedy.startswith("install a newer NVIDIA driver")
+    assert found.remedy.startswith("install NVIDIA driver 525.60 or newer")

@@ -58,7 +58,7 @@ def test_wheel_with_a_known_hash_is_installed(release, known_wheels, tmp_path):
     known_wheels(address, row(WHEEL, folder / WHEEL))
     wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
     assert wheel.read_bytes() == b"a wheel"
-    assert said == f"took {address}/{WHEEL}, whose SHA-256 the lab knows"
+    assert said == f"downloaded {address}/{WHEEL}, which has the expected SHA-256"
 
 
 def test_wheel_with_a_wrong_hash_is_rejected(release, known_wheels, tmp_path):
@@ -77,11 +77,12 @@ def test_unavailable_wheels_are_explained(release, known_wheels, tmp_path, monke
     known_wheels(address, known)
     assert horovod_wheels.fetch_wheel("2.19.0", tmp_path)[1].startswith("the lab has no wheel for cp")
     (folder / WHEEL).unlink()
-    assert f"{address}/{WHEEL} cannot be had (HTTP Error 404" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
+    said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
+    assert f"{address}/{WHEEL} cannot be downloaded (HTTP Error 404" in said
     known_wheels("https://github.com/YOUR_NAME/YOUR_COPY/releases/download/x", known)
-    assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1].startswith("this copy has no address of its own yet")
+    assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1].startswith("this copy has no address yet")
     monkeypatch.setenv("DGC_LAB_WHEELS", "http://127.0.0.1 ")
-    assert "cannot be had (URL can't contain" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
+    assert "cannot be downloaded (URL can't contain" in horovod_wheels.fetch_wheel("2.20.0", tmp_path)[1]
     monkeypatch.setenv("DGC_LAB_WHEELS", f"file://{folder}")  # offline, from a local folder
     row(WHEEL, folder / WHEEL)
     assert horovod_wheels.fetch_wheel("2.20.0", tmp_path)[0] == tmp_path / WHEEL
@@ -104,7 +105,7 @@ def test_truncated_downloads_are_reported(known_wheels, tmp_path):
         wheel, said = horovod_wheels.fetch_wheel("2.20.0", tmp_path)
         server.shutdown()
     assert wheel is None
-    assert "cannot be had (IncompleteRead" in said
+    assert "cannot be downloaded (IncompleteRead" in said
 
 
 def test_horovod_is_built_if_there_is_no_wheel(known_wheels, monkeypatch, capsys, tmp_path):
@@ -114,7 +115,7 @@ def test_horovod_is_built_if_there_is_no_wheel(known_wheels, monkeypatch, capsys
     monkeypatch.setattr(build_horovod, "BUILD_PACKAGES", ("no-such-package",))  # so the first check fails
     with pytest.raises(build_horovod.BuildError, match="no-such-package"):
         build_horovod.build()
-    assert capsys.readouterr().out.startswith("Horovod is built here: the lab has no wheel for cp")
+    assert capsys.readouterr().out.startswith("Building Horovod here: the lab has no wheel for cp")
 
 
 def test_horovod_is_built_if_the_wheel_does_not_work(release, known_wheels, monkeypatch, capsys, tmp_path):
@@ -167,7 +168,7 @@ def test_real_wheel_installs_and_two_ranks_compute_a_sum(horovod, release, tmp_p
     environment = {"PATH": "/usr/bin:/bin", "DGC_LAB_CACHE": str(tmp_path / "cache"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"[1/3] took {address}/{file}, whose SHA-256 the lab knows" in done.stdout
+    assert f"[1/3] downloaded {address}/{file}, which has the expected SHA-256" in done.stdout
     assert "compiled" not in done.stdout
     assert f"Horovod {build_horovod.VERSION} for TensorFlow {tensorflow} works" in done.stdout
 
@@ -177,7 +178,7 @@ def test_table_records_the_target_of_each_wheel(tmp_path):
     [known] = build_wheels.table_of(tmp_path)
     assert (known["python"], known["tensorflow"], known["platform"]) == ("cp313", "2.20.0", "linux-x86_64")
     (tmp_path / "horovod-0.28.1-cp313-cp313-linux_x86_64.whl").write_bytes(b"for which TensorFlow?")
-    with pytest.raises(build_horovod.LabError, match="is no wheel that"):
+    with pytest.raises(build_horovod.LabError, match=r"build_wheels\.py did not build .* for Horovod"):
         build_wheels.table_of(tmp_path)
 
 

@@ -107,7 +107,7 @@ FIGURES = {
     "stragglers": lambda: stragglers(),
     "vector": lambda: pictures.masked_vector([0.5, -1.0, 0.1], 0.4),
     "histograms": lambda: pictures.gradient_histograms({"kernel": np.arange(1.0, 9.0)}, {"kernel": 3.0}),
-    "accuracy": lambda: pictures.accuracy_by_ratio({"here": [(1, 0.9), (0.1, 0.8)], "there": [(1, 0.8), (0, 0.1)]}),
+    "accuracy": lambda: pictures.errors_by_share({"here": [(1, 0.9), (0.1, 0.8)], "there": [(1, 0.8), (0, 0.1)]}),
 }
 
 

@@ -15,7 +15,7 @@ LESSONS = sorted((ROOT / "notebooks" / "text").glob("*.md"))
 EXERCISES = sorted((ROOT / "notebooks" / "exercises").glob("source/*/text/*.md"))
 IMPORT = re.compile(r"^[ \t]*from (dgc_lab[\w.]*) import (\([^)]*\)|.+)$", re.MULTILINE)
 SETUP = ("dgc_lab.install", ["prepare"])  # in the first cell of every lesson
-MOST_IMPORTS = 6
+MOST_IMPORTS = 7
 
 
 def named(path):

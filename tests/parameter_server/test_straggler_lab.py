@@ -147,7 +147,7 @@ def test_stop_keeps_a_row_and_only_one_run_at_a_time(lab):
     thread = lab._thread
     lab.start()
     lab.clear()
-    with pytest.raises(RuntimeError, match="a run is under way"):
+    with pytest.raises(RuntimeError, match="a run is in progress"):
         lab.run()
     assert lab._thread is thread
     while len(times) < 5:

@@ -59,7 +59,7 @@ def test_setup_cells_install_a_pinned_release(copy):
 
 
 def test_address_defaults_to_the_git_remote(copy, capsys, monkeypatch):
-    with pytest.raises(LabError, match=r"origin is none, .* --repo OWNER/NAME"):
+    with pytest.raises(LabError, match=r"origin must be on GitHub, got none: .* --repo OWNER/NAME"):
         stamp_all(copy)
     for address in ["https://github.com/ada/lab.git", "git@github.com:ada/lab.git", "https://github.com/ada/lab"]:
         subprocess.run(["git", "-C", copy, "remote", "remove", "origin"], capture_output=True)
@@ -80,7 +80,7 @@ def test_invalid_repository_names_are_rejected(repo, ref):
 
 
 def test_folder_without_lessons_is_rejected(tmp_path, capsys, monkeypatch):
-    with pytest.raises(LabError, match="holds no lessons"):
+    with pytest.raises(LabError, match="has no lessons"):
         stamp_all(tmp_path, "ada/lab")
     monkeypatch.chdir(tmp_path)
     assert main(["--repo", "ada/lab"]) == 1

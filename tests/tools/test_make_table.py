@@ -1,6 +1,5 @@
 """``tools/make_table.py`` reproduces the lessons' tables and resumes from stored rows."""
 
-import re
 import shutil
 
 import pytest
@@ -25,42 +24,32 @@ def test_single_node_table_uses_the_published_recipe(small_mnist, tmp_path, caps
     assert "0.4099" in printed
 
 
-@pytest.mark.parametrize("name", ["accumulation", "corrections", "early steps", "schemes"])
-def test_table_command_reproduces_the_stored_rows(name, tmp_path, capsys):
+def test_table_command_reproduces_the_stored_rows(tmp_path, capsys):
     """It resumes from the rows, so it adds none as long as the settings match."""
     stored, out = results_file("studies.jsonl"), tmp_path / "rows.jsonl"
     shutil.copy(stored, out)
-    assert main([name.replace(" ", "-"), "--out", str(out)]) == 0
+    assert main(["rules", "--out", str(out)]) == 0
     assert out.read_bytes() == stored.read_bytes()
     printed = capsys.readouterr().out
-    assert all(method in printed for method in STUDIES[name].methods)
-
-
-def test_workers_table_is_printed(tmp_path, capsys):
-    command = ["workers", "--steps", "2"]
-    assert main([*command, "--numbers", "1,2", "--ratios", "0.1", "--out", str(tmp_path / "rows.jsonl")]) == 0
-    lines = re.findall(r"^ +([12]) .*(none|by workers)", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(lines) == sorted([("1", "none"), ("1", "by workers")] * 2 + [("2", "none"), ("2", "by workers")])
+    assert all(method in printed for method in STUDIES["rules"].methods)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--numbers", "few"], "--numbers must be whole numbers such as 1,4,16, got 'few'"),
-        (["--numbers", "3"], "workers must be one of 1, 2, 4"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
-        (["--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
-        (["--data", "x"], "--data is for MNIST; the workers table has digits, got 'x'"),
+        (["schemes", "--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
+        (["schemes", "--seed", "3"], "--seed must not be set here: seeds are (100, 101, 102) and"),
+        (["single-node", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
     ],
 )
 def test_invalid_options_are_reported(options, message, capsys):
-    assert main(["workers", *options]) == 1
+    assert main(options) == 1
     assert f"error: {message}" in capsys.readouterr().err
 
 
 def test_option_errors_list_all_supported_tables(capsys):
     assert main(["schemes", "--steps", "5"]) == 1
-    assert "error: --steps is for the single-node, two-node or workers table, got 5" in capsys.readouterr().err
+    assert "error: --steps is for the single-node or two-node table, got 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_each_version_is_released_only_once(copy):
     assert release.problems() == []
     git(copy, "tag", f"v{dgc_lab.__version__}")
     assert release.problems() == [
-        f"there is a tag v{dgc_lab.__version__} already: raise the version in dgc_lab/__init__.py"
+        f"the tag v{dgc_lab.__version__} exists already: increase the version in dgc_lab/__init__.py"
     ]
 
 

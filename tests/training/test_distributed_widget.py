@@ -179,7 +179,7 @@ def test_rerunning_a_cell_leaves_one_set_of_ranks(horovod):
         ({"rule": "off"}, "rule must not be 'off' with several workers"),
         ({"warm_up": "slow"}, "warm_up must be one of none, paper, geometric, dense, got 'slow'"),
         ({"values": "int8"}, "values must be one of float32, float16, got 'int8'"),
-        ({"dataset": "cifar"}, "dataset must be one of digits, mnist1d, mnist, fashion_mnist, cifar10, got 'cifar'"),
+        ({"dataset": "cifar"}, "dataset must be one of digits, mnist1d, python_reference, mnist"),
     ],
 )
 def test_invalid_settings_are_named(settings, message):

@@ -183,7 +183,7 @@ def test_divergence_names_step_ratio_and_variable(digits):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("dataset", "cifar", "digits, mnist1d, mnist, fashion_mnist, cifar10"),
+        ("dataset", "cifar", "digits, mnist1d, python_reference, mnist, fashion_mnist, cifar10"),
         ("rule", "best", "exact, sampled, hierarchical, off"),
         ("scope", "layer", "tensor, global, first"),
         ("steps", 0, "at least 1"),
@@ -216,3 +216,32 @@ def test_invalid_ratio_is_rejected_before_tracing(digits):
     with pytest.raises(ValueError, match=r"ratio must be in \[0, 1\], got 2"):
         next(trainer.run(2))
     assert trainer.traces == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [("constant", [0.5, 0.5, 0.5]), ("cosine", [0.5, 0.25, 0.0]), ("warm-up", [0.0, 0.2934, 0.0])],
+)
+def test_schedules_set_the_rate_of_each_step(schedule, rates):
+    rate = MaskingConfig(steps=100, learning_rate=0.5, schedule=schedule).rate()
+    found = [float(rate(step) if callable(rate) else rate) for step in (0, 50, 100)]
+    assert found == pytest.approx(rates, abs=1e-3)
+    if schedule == "warm-up":
+        assert float(rate(10)) == pytest.approx(0.5), "a tenth of the steps"
+
+
+def test_a_cosine_schedule_trains_differently_from_a_constant_rate(digits):
+    losses = []
+    for schedule in ("constant", "cosine"):
+        trainer = Trainer(MaskingConfig(steps=20, evaluations=1, schedule=schedule), digits)
+        losses.append([event.loss for event in trainer.run(1) if isinstance(event, Step)])
+    assert losses[0][:2] == pytest.approx(losses[1][:2], rel=1e-3)
+    assert losses[0][-1] != losses[1][-1]
+
+
+def test_resnet_trains_on_images(digits):
+    trainer = Trainer(MaskingConfig(network="resnet20", steps=2, batch=8, evaluations=1), digits)
+    assert trainer.settings.model == "resnet20"
+    assert len([event for event in trainer.run(0.01) if isinstance(event, Step)]) == 2
+    with pytest.raises(ValueError, match="network must be 'default' for mnist1d, which has no images, got 'resnet20'"):
+        MaskingConfig(dataset="mnist1d", network="resnet20")

@@ -141,7 +141,7 @@ def test_only_one_run_at_a_time(lab):
     lab.clear()
     assert lab._thread is thread
     assert len(lab.curves.runs) == 1
-    with pytest.raises(RuntimeError, match="a run is under way"):
+    with pytest.raises(RuntimeError, match="a run is in progress"):
         lab.run()
 
 

@@ -15,11 +15,11 @@ from dgc_lab.compression.config import DGCConfig
 from dgc_lab.distributed.batch_norm import AverageStatistics, average_statistics, statistics_of
 from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, SimulatedWorkers
 from dgc_lab.distributed.keras_optimizer import DistributedOptimizer
-from dgc_lab.training import DistributedConfig, DistributedTrainer, ModelTrainer, batches_of, dense
+from dgc_lab.training import DistributedConfig, DistributedTrainer, ModelTrainer, dense
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged
 from dgc_lab.training.figures import gradient_histograms, loss_and_accuracy
 from dgc_lab.training.run_comparison import comparison, run_with_progress, steps_of
-from dgc_lab.workloads.batches import cross_entropy, make_evaluator
+from dgc_lab.workloads.batches import batches_of, cross_entropy, make_evaluator
 from dgc_lab.workloads.bert import small_bert
 from dgc_lab.workloads.masked_words import mask_words, masked_batches, most_frequent
 from dgc_lab.workloads.models import digits_cnn

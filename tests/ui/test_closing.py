@@ -121,7 +121,7 @@ def test_close_stops_the_run_and_keeps_its_rows():
 def test_closed_widgets_cannot_run():
     lab = CompressionSweep(steps=10)
     lab.close()
-    with pytest.raises(LabError, match="this widget is closed: make a new one"):
+    with pytest.raises(LabError, match="this widget is closed: create a new one"):
         lab.run()
     lab.start()
     lab.save()

@@ -131,7 +131,7 @@ def test_failed_download_suggests_both_alternatives(tmp_path, monkeypatch):
 
 
 def test_invalid_data_set_arguments_are_rejected():
-    with pytest.raises(ValueError, match="name must be one of digits, mnist1d, mnist, fashion_mnist, cifar10, got 'cifar'"):
+    with pytest.raises(ValueError, match=r"name must be one of digits, mnist1d, .*, got 'cifar'"):
         data.load("cifar")
     with pytest.raises(ValueError, match="path must be None for dataset 'digits'"):
         data.load("digits", "somewhere")
