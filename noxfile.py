@@ -1,6 +1,6 @@
 """Run the quick tests with the oldest and the newest version of every dependency on each Python: ``nox`` (needs uv).
 
-One of them: ``nox -s "versions-3.11(end='oldest')"``.
+To run one session: ``nox -s "versions-3.11(end='oldest')"``.
 """
 
 import nox
@@ -23,7 +23,7 @@ QUICK = (
 @nox.session(python=["3.11", "3.12", "3.13"])
 @nox.parametrize("end", ["oldest", "newest"])
 def versions(session, end):
-    """Only wheels: where the oldest scipy has none for a Python, the oldest that has one is taken."""
+    """Test with wheels only: if the oldest scipy has none for this Python, take the oldest that has one."""
     resolution = {"oldest": "lowest-direct", "newest": "highest"}[end]
     wheels = ("--only-binary", ":all:", "--resolution", resolution)
     session.install(*wheels, "--requirement", "pyproject.toml", "--extra", "lab", "--extra", "dev")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: times taken side by side, and a report that says what machine it was."""
+"""Shared code of the benchmarks: interleaved timing, and a report with the machine's specification."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def side_by_side(functions: dict, rounds: int = 20) -> dict:
-    """Median seconds of each function; they take turns, so that a slow moment of the machine meets them all.
+    """Return the median seconds of each function. The functions take turns, so that load on the machine affects all.
 
-    A function returns what must be finished when its time ends (a tensor is fetched).
+    If a function returns a tensor, its time ends when the tensor has been computed.
     """
     for function in functions.values():
         for _ in range(2):
@@ -31,13 +31,13 @@ def side_by_side(functions: dict, rounds: int = 20) -> dict:
 
 
 def finish(result) -> None:
-    """Wait for a tensor."""
+    """Wait until a tensor has been computed."""
     if hasattr(result, "numpy"):
         result.numpy()
 
 
 def machine() -> dict:
-    """What the figures were measured on."""
+    """Return the specification of this machine."""
     import psutil
     import tensorflow as tf
 
@@ -52,12 +52,12 @@ def machine() -> dict:
 
 
 def report(name: str, rows: list[dict], goals: dict) -> None:
-    """Print the rows as a table and the goals with what was reached, and keep both under ``benchmarks/results``.
+    """Print the rows as a table, and the goals with the results, and store both under ``benchmarks/results``.
 
     Args:
-        name: of the benchmark; also the file's.
-        rows: one dictionary per line of the table.
-        goals: by what was asked for, ``(reached, goal)``; at least the goal is wanted.
+        name: name of the benchmark and of its file.
+        rows: one dictionary per row of the table.
+        goals: ``(result, goal)`` by description; the result should be at least the goal.
     """
     import pandas as pd
 

@@ -1,10 +1,10 @@
-"""How long lesson 5 takes on Colab's packages, from its setup cell until its two ranks are up.
+"""Time of lesson 5 with Colab's packages, from its setup cell until its two ranks are ready.
 
 python benchmarks/bench_colab.py
 
-In the environment that `make test-colab` makes, without the lab and Horovod, as Colab has it. The lab comes from a
-clone of what was committed last, and the wheel of Horovod from a server on this machine, in place of the internet; its
-hash is in the clone's table, as the hash of a released wheel would be. Left out, with a word, where there is no such
+It runs in the environment that `make test-colab` creates, without the lab and Horovod, like a new Colab runtime. The
+lab is installed from a clone of the last commit, and the wheel of Horovod from a server on this machine instead of the
+internet; its hash is in the clone's table, like that of a released wheel. The benchmark is skipped if there is no such
 environment or it has not built Horovod yet.
 """
 
@@ -36,11 +36,11 @@ LESSON, RANKS = "notebooks/05_dgc_on_horovod.ipynb", "HorovodRanks(2)"
 
 
 def clone_that_knows(wheel: Path, folder: Path) -> Path:
-    """A clone of the lab whose table has the hash of a copy of the wheel, in ``folder/wheels``."""
+    """Clone the lab, copy the wheel to ``folder/wheels``, and add its hash to the clone's table."""
     clone, place = folder / "lab", folder / "wheels"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     place.mkdir()
-    tensorflow = re.search(r"-tf([\d.]+)", wheel.parent.name)[1]  # with the system's name behind it
+    tensorflow = re.search(r"-tf([\d.]+)", wheel.parent.name)[1]  # the platform follows
     shutil.copy(wheel, place / released_name(wheel, tensorflow))
     tool = [sys.executable, "tools/build_wheels.py", "--table", str(place)]
     subprocess.run(tool, cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, check=True)
@@ -50,7 +50,7 @@ def clone_that_knows(wheel: Path, folder: Path) -> Path:
 
 
 def first_cells(clone: Path):
-    """Lesson 5 up to the start of its ranks, which brings the lab from the clone."""
+    """Return lesson 5 up to the start of its ranks; its setup cell installs the lab from the clone."""
     lesson = nbformat.read(clone / LESSON, 4)
     last = next(number for number, cell in enumerate(lesson.cells) if RANKS in cell.source)
     lesson.cells = lesson.cells[: last + 1]
@@ -62,7 +62,7 @@ def first_cells(clone: Path):
 def main():
     wheels = sorted(wheel_folder().parent.glob("*-cp313-*/horovod-*.whl"))
     if not PYTHON.exists() or not wheels:
-        print("No .venv-colab here that has built Horovod: nothing was measured. make test-colab makes one.")
+        print("colab: skipped, there is no .venv-colab that has built Horovod. make test-colab creates it.")
         return
     gone = ["uninstall", "-qq", "--yes", "dgc_lab", "simpy", "horovod"]
     subprocess.run([str(PYTHON), "-m", "pip", *gone], check=True)
@@ -94,9 +94,9 @@ def main():
                     rows.append({"cell": cell.source.split("\n")[0], "seconds": time.perf_counter() - start})
         server.shutdown()
     said = "".join(output.get("text", "") for cell in lesson.cells for output in cell.get("outputs", ()))
-    assert "whose SHA-256 the lab knows" in said, said
+    assert "which has the expected SHA-256" in said, said
     taken = sum(row["seconds"] for row in rows)
-    report("colab", rows, {"30 s over: the setup cell until the ranks are up": (30 / taken, 1)})
+    report("colab", rows, {"30 s divided by the time from the setup cell until the ranks are ready": (30 / taken, 1)})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How large the compression step's graph is, how long it takes to trace, and how long a step takes.
+"""Size of the compression step's graph, time to trace it, and time of a step.
 
 python benchmarks/bench_core.py
 
-A step is `dgc_lab.compression.Compressor.train` with the paper's config at 0.1 %: all simulated workers' compression,
-the exchange, and the change of the weights, without the network itself. *nodes* are those of the graph and of the
-functions that it calls. *first result, s* runs from the call to the first update, tracing included. The rows of
-ResNet-50 have 161 tensors, 54 of which are compressed.
+A step is `dgc_lab.compression.Compressor.train` with the paper's config at 0.1 %: compression for all simulated
+workers, the exchange, and the weight update, without the network itself. *nodes* counts the nodes of the graph and of
+the functions that it calls. *first result, s* is the time from the call to the first update, including tracing.
+ResNet-50 has 161 tensors, 54 of which are compressed.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What complete DGC costs on one worker, and how soon a run on two ranks shows its first point.
+"""Cost of complete DGC on one worker, and time until a run on two ranks shows its first point.
 
 DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_dgc.py
 """
@@ -11,7 +11,7 @@ BLOCK, ROUNDS = 20, 15  # steps in a turn, and turns
 
 
 def step_times(settings, data):
-    """Seconds a step with momentum SGD, with masking and with complete DGC at 0.1 %, from runs that take turns."""
+    """Return the seconds per step of momentum SGD, masking and complete DGC at 0.1 %; the runs take turns."""
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
     from dgc_lab.training.events import Step
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
@@ -35,7 +35,7 @@ def step_times(settings, data):
 
 
 def first_points(widget):
-    """Seconds from Run to the first live point: of the first run, with another ratio, and with another switch."""
+    """Return the seconds from Run to the first live point: in the first run, with a new ratio, with a new switch."""
     found = {}
     for name, control, value in (
         ("first run, ranks started", "ratios", "0.01"),
@@ -61,7 +61,7 @@ def main():
     times = step_times(settings, load("mnist"))
     for name, seconds in times.items():
         rows.append({"what": f"one worker, mnist_cnn, {name}", "value": 1000 * seconds, "unit": "ms a step"})
-    goals["throughput with complete DGC on one worker, times momentum SGD"] = (
+    goals["throughput with complete DGC on one worker divided by that of momentum SGD"] = (
         times["momentum SGD"] / times["complete DGC"],
         1 / 1.1,
     )
@@ -69,7 +69,7 @@ def main():
     for name, seconds in first_points(widget).items():
         rows.append({"what": f"first live point, {name}", "value": seconds, "unit": "s"})
         if not name.startswith("first"):
-            goals[f"2 s over the time to the first live point, {name}"] = (2 / seconds, 1)
+            goals[f"2 s divided by the time to the first live point, {name}"] = (2 / seconds, 1)
     widget.close()
     report("dgc", rows, goals)
 

@@ -2,9 +2,9 @@
 
 python benchmarks/bench_gpu.py
 
-`make bench-gpu` runs it and updates this page; `make bench` leaves it out. The sweep trains on MNIST if `DGC_LAB_DATA`
-names it, else on digits, whose steps are too small to keep a GPU busy. The GPU runs TensorFlow's own operations; on the
-CPU the native step is measured, too, in a process that sees no GPU.
+`make bench-gpu` runs it and updates this page; `make bench` skips it. The sweep trains on MNIST if `DGC_LAB_DATA` is
+set, else on digits, whose steps are too small to keep a GPU busy. The GPU runs TensorFlow's own operations. On the CPU,
+the native step is measured, too, in a process without access to the GPU.
 """
 
 import json
@@ -38,7 +38,7 @@ def selecting(size):
 
 
 def stepping(shapes, native):
-    """Return a worker's whole step of compression and change of the weights, on CPUs with a native one beside it."""
+    """Return a worker's whole step, compression and weight update; if ``native``, also the native one."""
     functions = {"step": compression(shapes, "float32", "int32", "entries", native=False)}
     if native:
         functions["step, native"] = compression(shapes, "float32", "int32", "entries")
@@ -82,7 +82,7 @@ def figures_on(device, sizes, models, data, native):
 
 
 def figures_without_gpu():
-    """Yield the figures of the CPU from a process that sees no GPU: with one, the native operations do not run."""
+    """Yield the figures of the CPU from a process without access to the GPU, which would disable native operations."""
     environment, command = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}, [sys.executable, __file__, "cpu"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         print(file=child.stdin, flush=True)  # each line asks for a group, so that the two devices take turns
@@ -122,12 +122,12 @@ def main():
         return
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        sys.exit("TensorFlow sees no GPU here: nothing was measured. python -m dgc_lab doctor says why.")
+        sys.exit("TensorFlow sees no GPU here: nothing was measured. To find out why, run: python -m dgc_lab doctor")
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
     rows = []
     for group in measure("/GPU:0", SIZES, models, data, figures_without_gpu()):
         rows += [{**row, "GPU's name": name} for row in group]
-        report("gpu", rows, {})  # a lent machine may go before the end
+        report("gpu", rows, {})  # after each group, as a borrowed machine may be withdrawn before the end
 
 
 if __name__ == "__main__":

@@ -1,26 +1,27 @@
-"""What a step of two Horovod ranks takes over slow and fast links, and how many bytes really pass them.
+"""Time of a step of two Horovod ranks over slow and fast links, and the number of bytes that actually pass the link.
 
 DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_link.py
 
-Needs root; an ordinary user is root enough by ``unshare --user --map-root-user python benchmarks/bench_link.py``, where
-the kernel allows that. The rows go to ``results/link.jsonl`` as well, where the lessons read them.
+This needs root. Without it, if the kernel allows user namespaces, run ``unshare --user --map-root-user python
+benchmarks/bench_link.py``. The rows are also written to ``results/link.jsonl``, from which the lessons read them.
 
-Horovod asks for news every 5 ms here (``HOROVOD_CYCLE_TIME=5``). One after the other, with 1 (its own), 3, 5, 7 and 10
-ms, a step of DGC at 0.1 % in float16 over 1 Gbit/s took 63, 59, 54, 56 and 60 ms and sent 37.7, 30.4, 27.0, 26.0 and
-25.4 kB: 10 ms would send 540 times fewer bytes than dense, and is slower. No response cache: no difference. Negotiation
-and collective take 0.3 ms of a step at 1 Gbit/s; the rest of what a step is longer than without exchange is selection
-and waiting for the slower rank. A burst of 256 kB in the filter would let a whole compressed gradient pass unlimited;
-it is 250 us of the line. A queue of 50 ms loses packets at 10 Mbit/s; it is 400 ms.
+Here, Horovod's cycle time is 5 ms (``HOROVOD_CYCLE_TIME=5``). In consecutive runs with 1 ms (the default), 3, 5, 7 and
+10 ms, a step of DGC at 0.1 % in float16 over 1 Gbit/s took 63, 59, 54, 56 and 60 ms and sent 37.7, 30.4, 27.0, 26.0 and
+25.4 kB: with 10 ms it would send 540 times fewer bytes than dense training, but be slower. Disabling the response cache
+made no difference. At 1 Gbit/s, negotiation and collective take 0.3 ms of a step; the remaining difference from a step
+without exchange is selection and waiting for the slower rank. With a burst of 256 kB, the token bucket would let a
+whole compressed gradient pass without limit, so the burst is 250 us of the line rate. With a queue of 50 ms, packets
+are lost at 10 Mbit/s, so the queue is 400 ms.
 
-Gloo's allgather sent before it asked for what it was to receive, and the other rank read that after all the bytes. The
-two directions of the link were then used one after the other, in about half of all steps: DGC at 1 % over 10 Mbit/s
-took 280 to 300 ms or 500 to 550. The lab's Horovod asks first (`dgc_lab.install.horovod_source`): 303 ms in the mean in
-place of 419, on one machine, one after the other. Neither slow start after idle times nor tail loss probes had part in
-it.
+Unpatched, Gloo's allgather sends data before it posts its own receive request, which then arrives after all these
+bytes. In about half of all steps, the two directions of the link were therefore used one after the other: DGC at 1 %
+over 10 Mbit/s took either 280 to 300 ms or 500 to 550 ms. The lab's Horovod posts the request first
+(`dgc_lab.install.horovod_source`): 303 ms on average instead of 419 ms, in consecutive runs on one machine. Neither
+slow start after idle times nor tail loss probes contributed to this.
 
-Side by side over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms a step where the entries that came change the weights, and 51.3
-where an update as long as the model does (34.0 without exchange): 0.70 and 0.66 of the speed without exchange. The
-rows below are of the second.
+In interleaved runs over 1 Gbit/s, DGC at 0.1 % takes 48.7 ms per step if the received entries update the weights
+directly, and 51.3 ms with an update as long as the model (34.0 ms without exchange): 0.70 and 0.66 of the speed without
+exchange. The rows below use the second way.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from two_hosts import NAMES, TwoHosts, why_not
 ROWS = Path(__file__).resolve().parent.parent / "results" / "link.jsonl"
 LINKS = {"unlimited": None, "1 Gbit/s": 1e9, "100 Mbit/s": 100e6, "10 Mbit/s": 10e6}
 PLAIN, SHORT = ("float32", "int32"), ("float16", "run_lengths")
-# Method, ratio, and how entries travel; (float32, int32) where there are none.
+# Method, ratio, and format of the entries, which is (float32, int32) for methods that send no entries.
 RUNS = (
     ("no exchange", 1.0, PLAIN),
     ("dense", 1.0, PLAIN),
@@ -50,15 +51,14 @@ RUNS = (
     *(("DGC", ratio, way) for ratio in (0.01, 0.001) for way in (PLAIN, SHORT)),
 )
 SPARSE = ("masking", "DGC")
-ROUNDS, SECONDS, LEAST_STEPS, MOST_STEPS = 3, 2.5, 3, 40  # each round in a turn that takes about so long
+ROUNDS, SECONDS, LEAST_STEPS, MOST_STEPS = 3, 2.5, 3, 40  # a run takes about SECONDS in each round
 WARM_UP = 5
-# Milliseconds between two times that ranks ask each other for work: what is spared in waiting by asking more often,
-# the asking takes from the processor, and from the link.
+# Milliseconds between two negotiations. More frequent ones save waiting time, but take time of the CPU and the link.
 CYCLE_TIME = "5"
 
 
 def environments() -> list[dict[str, str]]:
-    """The variables of both ranks; one of Horovod's that the caller has set stays as it is."""
+    """Return the environment variables of both ranks; an existing HOROVOD_CYCLE_TIME is kept."""
     here = {
         **thread_variables(cores()),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -68,21 +68,21 @@ def environments() -> list[dict[str, str]]:
 
 
 def commands() -> list[list[str]]:
-    """Both ranks' command lines, each on a core of its own where there are two."""
+    """Return both ranks' command lines, each on its own core if there are two."""
     allowed = sorted(os.sched_getaffinity(0))
     program = [sys.executable, str(Path(__file__).with_name("link_rank.py"))]
     return [["taskset", "--cpu-list", str(allowed[number % len(allowed)]), *program] for number in range(2)]
 
 
 def meet(hosts: TwoHosts, dataset: str, batch: int) -> None:
-    """Let the ranks find each other; what they need to know comes from the first one."""
+    """Send both ranks the port of the first one's rendezvous server, the data set and the batch size."""
     port = json.loads(hosts.programs[0].stdout.readline() or "{}").get("port")
     hosts.programs[1].stdout.readline()
     hosts.ask(*[{"port": port, "dataset": dataset, "batch": batch}] * 2)
 
 
 def train(hosts: TwoHosts, run, steps: int, warm_up: int = 1, alone: bool = False) -> list[dict]:
-    """What both ranks say of so many steps of one of `RUNS`; ``alone``, each trains by itself, without the network."""
+    """Train both ranks for some steps of one of `RUNS`, and return their answers; if ``alone``, without exchange."""
     method, ratio, (values, indices) = run
     order = {"method": method, "ratio": ratio, "values": values, "indices": indices}
     order["alone"] = alone or method == "no exchange"
@@ -90,10 +90,10 @@ def train(hosts: TwoHosts, run, steps: int, warm_up: int = 1, alone: bool = Fals
 
 
 def measure(hosts: TwoHosts, links: dict, runs, rounds: int) -> list[dict]:
-    """One row for each link and run; at each link the runs take turns."""
+    """Return a row for each link and run; at each link, the runs take turns."""
     hosts.limit(None)
-    known = {run: train(hosts, run, 5) for run in runs}  # traces, and shows what is to be sent
-    # The same steps without the network: what they take beside it, selection above all.
+    known = {run: train(hosts, run, 5) for run in runs}  # traces, and measures time and bytes
+    # The same steps without the network measure the other costs, above all selection.
     alone = [(run, True) for run in runs if run[0] in SPARSE]
     for run, _ in alone:
         train(hosts, run, 5, alone=True)
@@ -111,7 +111,7 @@ def measure(hosts: TwoHosts, links: dict, runs, rounds: int) -> list[dict]:
                     found.setdefault((run, by_itself), []).extend(train(hosts, run, steps, warm_up, by_itself))
         if selection is None:
             nothing = median(found[RUNS[0], False])
-            # The fused step can take as long as the momentum of whole gradients; by chance then a little less.
+            # The native step can be as fast as the momentum of whole gradients, and measure slightly faster by chance.
             selection = {run: max(0.0, median(found[run, True]) - nothing) for run, _ in alone}
         for run in runs:
             rows.append(row(link, bits, run, found[run, False], selection.get(run, 0.0)))
@@ -120,12 +120,12 @@ def measure(hosts: TwoHosts, links: dict, runs, rounds: int) -> list[dict]:
 
 
 def median(answers) -> float:
-    """Of all ranks' steps, milliseconds."""
+    """Return the median milliseconds of all ranks' steps."""
     return statistics.median(ms for answer in answers for ms in answer["ms"])
 
 
 def row(link, bits, run, answers, selection) -> dict:
-    """What is kept of all answers to one run at one link."""
+    """Return a row from all answers for one run at one link."""
     method, ratio, (values, indices) = run
     return {
         "link": link,
@@ -137,7 +137,7 @@ def row(link, bits, run, answers, selection) -> dict:
         "ms": round(median(answers), 3),
         "selection_ms": round(selection, 3),
         "wire_bytes": round(statistics.mean(answer["wire_bytes"] for answer in answers)),
-        # Horovod makes 2 bytes of what this lab hands over as 4; by itself a rank has nobody to hand anything to.
+        # Horovod's float16 compression sends 2 of the 4 bytes per element; a single rank sends nothing.
         "handed_bytes": round(answers[0]["handed_bytes"] * {"float16": 0.5, "no exchange": 0}.get(method, 1)),
         "steps": sum(len(answer["ms"]) for answer in answers) // 2,
         "collective": {"no exchange": None, "dense": "ring", "float16": "ring"}.get(method, "allgather"),
@@ -145,7 +145,7 @@ def row(link, bits, run, answers, selection) -> dict:
 
 
 def goals(rows) -> dict:
-    """What was asked for, and what came out."""
+    """Return results and goals by description."""
 
     def value(what, link, method, ratio=1.0, values="float32"):
         [found] = [
@@ -165,7 +165,7 @@ def goals(rows) -> dict:
 
         found[f"100 Mbit/s, {at}: times as fast as dense"] = (gain("100 Mbit/s", "dense"), 20)
         found[f"100 Mbit/s, {at}: times as fast as float16"] = (gain("100 Mbit/s", "float16"), 9)
-        found[f"1 Gbit/s, {at}: speed over that without exchange"] = (gain("1 Gbit/s", "no exchange"), 0.85)
+        found[f"1 Gbit/s, {at}: speed divided by that without exchange"] = (gain("1 Gbit/s", "no exchange"), 0.85)
         found[f"unlimited, {at}: times as fast as dense"] = (gain("unlimited", "dense"), 0.9)
     for link in LINKS:
         fewer = value("wire_bytes", link, "dense") / value("wire_bytes", link, "DGC", ratio, "float16")
@@ -175,15 +175,16 @@ def goals(rows) -> dict:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of all runs at each link")
-    parser.add_argument("--links", nargs="+", choices=LINKS, default=list(LINKS), help="only these; no goals, no file")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of all runs at each link")
+    text = "measure only these links, without goals and file"
+    parser.add_argument("--links", nargs="+", choices=LINKS, default=list(LINKS), help=text)
     arguments = parser.parse_args()
     links = arguments.links
     reason = why_not()
     if reason:
-        print(f"link: skipped, this machine allows no second network: {reason}")
+        print(f"link: skipped, this machine allows no network namespaces: {reason}")
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts are stopped
     with TwoHosts(commands(), environments()) as hosts:
         meet(hosts, "mnist", 50)
         rows = measure(hosts, {link: LINKS[link] for link in links}, RUNS, arguments.rounds)

@@ -1,12 +1,12 @@
-"""How much memory each lesson takes from its first cell to its last: kernel, ranks, servers and all else it starts.
+"""Peak memory of each lesson: kernel, ranks, servers and all other processes that it starts.
 
 python benchmarks/bench_memory.py
 
-The sum of PSS (each process's own pages, and its share of those that several hold) over the kernel and everything
-under it, taken twice a second while all cells run: its peak, and what it was made of at that moment. Pages of
-TensorFlow's files are shared with whatever else runs from the same environment, which is thus to be idle meanwhile.
-Binder kills what takes more than 2 GB, JupyterLab's own 0.1 GB included. With names of lessons on the command line,
-those are measured anew and the others' figures stay.
+The measure is PSS (a process's own pages, plus its share of pages used by several processes), summed over the kernel
+and all its descendants twice a second while all cells run. The table shows the peak and its composition. Pages of
+TensorFlow's files are shared with all programs of the same environment, so none should run during the measurement.
+Binder kills containers that use more than 2 GB, including 0.1 GB of JupyterLab itself. To repeat the measurement of
+some lessons only, pass their names on the command line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GOAL = 1.6e9  # bytes
 
 
 class Sampler(threading.Thread):
-    """Follows a process and all that it starts; `peak` is the largest sum of PSS so far, by process, in bytes."""
+    """Thread that samples a process and all its descendants; `peak` is the largest sum of PSS so far, by process."""
 
     def __init__(self, pid: int):
         import psutil
@@ -33,7 +33,7 @@ class Sampler(threading.Thread):
         super().__init__(daemon=True)
         self.root, self.ended = psutil.Process(pid), threading.Event()
         self.peak: list[tuple[str, int]] = []
-        self.seen: set = set()  # one whose parent has died is no child of the kernel any more
+        self.seen: set = set()  # kept, because an orphaned process is no longer a descendant of the kernel
 
     def run(self):
         while not self.ended.wait(EVERY):
@@ -58,7 +58,7 @@ class Sampler(threading.Thread):
 
 
 def kind(command: list[str]) -> str:
-    """What a process under the kernel is called in the table.
+    """Return the name of a process in the table.
 
     Example:
         >>> kind(["python", "-m", "dgc_lab.cluster.watchdog", "12", "/tmp/x", "open", "dgc_lab.cluster.host", "keras"])
@@ -74,12 +74,12 @@ def kind(command: list[str]) -> str:
 
 
 def total(found: list[tuple[str, int]]) -> int:
-    """Bytes of all processes together."""
+    """Return the total bytes of all processes."""
     return sum(size for _, size in found)
 
 
 def measure(lesson: Path) -> dict:
-    """Run a lesson's cells in a kernel of its own; a row of the table."""
+    """Run a lesson's cells in a new kernel, and return a row of the table."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -116,7 +116,7 @@ def main(names: list[str]):
             rows[lesson.stem] = measure(lesson)
             print(f"{lesson.stem}: {rows[lesson.stem]['peak GB']:.3f} GB", flush=True)
     rows = [rows[name] for name in sorted(rows)]
-    goals = {f"1.6 GB over the peak of {row['lesson']}": (GOAL / 1e9 / row["peak GB"], 1) for row in rows}
+    goals = {f"1.6 GB divided by the peak of {row['lesson']}": (GOAL / 1e9 / row["peak GB"], 1) for row in rows}
     report("memory", rows, goals)
 
 

@@ -1,16 +1,16 @@
-"""Compression and change of weights, compared with the authors' PyTorch code on one thread; the two take turns.
+"""Compression and weight update, compared with the authors' PyTorch code on one thread; the two take turns.
 
 DGC_PEER=/path/to/deep-gradient-compression DGC_PEER_PYTHON=/path/to/python python benchmarks/bench_peer.py
 
 The peer is https://github.com/synxlin/deep-gradient-compression, which is not in this repository. It needs a Python
-with PyTorch, which may be another one than this. Measured are its `compensate`, `_sparsify`, `update` and `decompress`
-and the change of the weights by the update, at 0.1 %; and this lab's whole `dgc_lab.compression.Compressor.train`, with
-its check for non-finite gradients, with the native step and in TensorFlow's own operations. ResNet-50 has 161 tensors,
+with PyTorch, which may be a different one. The benchmark measures its `compensate`, `_sparsify`, `update` and
+`decompress` and the weight update, at 0.1 %; and this lab's whole `dgc_lab.compression.Compressor.train`, including its
+check for non-finite gradients, with the native step and with TensorFlow's own operations. ResNet-50 has 161 tensors,
 which the peer compresses one by one.
 
-For mnist_cnn memory bandwidth is the limit. A step reads gradient, velocity and residual and writes the last two: five
-passes over as many elements, of which one `tf.add` makes three. On a machine where version 1's step took 5.4 ms, that
-addition took 3.1 ms, and five passes at its speed are 5.2.
+For mnist_cnn, the limit is memory bandwidth. A step reads gradient, velocity and residual and writes the last two: five
+passes over the elements, while one `tf.add` makes three. On a machine where version 1's step took 5.4 ms, this addition
+took 3.1 ms, so five passes at its speed would take 5.2 ms.
 """
 
 import json
@@ -27,7 +27,7 @@ from bench_step import compression, shapes_by_model
 
 ROUNDS = 15
 GOALS = {"mnist_cnn": 2, "ResNet-50": 2.5, "one tensor of 25 M": 3.5}  # times as fast as the peer
-# The peer's program: it makes a step for each line that it reads, and prints the seconds it took.
+# The peer's program runs a step for each line that it reads, and prints the seconds.
 PEER = """
 import json, sys, time, types
 import torch
@@ -41,7 +41,7 @@ operations.allreduce_async_ = operations.allgather_async = operations.synchroniz
 horovod = types.ModuleType("horovod")
 horovod.torch = alone
 sys.modules.update({"horovod": horovod, "horovod.torch": alone, "horovod.torch.mpi_ops": operations})
-package = types.ModuleType("dgc")  # its __init__ would ask for more of Horovod
+package = types.ModuleType("dgc")  # its __init__ would need more of Horovod
 package.__path__ = [folder + "/dgc"]
 sys.modules["dgc"] = package
 from dgc.compression import DGCCompressor
@@ -78,7 +78,7 @@ def medians(functions: dict) -> dict:
 
 
 def ours(shapes, native: bool):
-    """Return a function that makes a step of one worker's compressor, weights included, and returns its seconds."""
+    """Return a function that runs one worker's step, including the weight update, and returns its seconds."""
     step = compression(shapes, "float32", "int32", "entries", native)
 
     def timed():

@@ -1,20 +1,21 @@
-"""What Horovod's ranks cost beside a notebook: their start, a call once they are warm, and what they do while idle.
+"""Cost of Horovod ranks alongside a notebook: their start, a call once they are warm, and their load while idle.
 
 python benchmarks/bench_ranks.py
 
-Their memory is in the lessons': benchmarks/bench_memory.py.
+Their memory is part of the lessons' memory: benchmarks/bench_memory.py.
 
-Ranks ask each other for work every millisecond, as Horovod has it. Less often would spare idle ranks little and cost
-small models much. In turns on one machine, with 1, 2.5 and 5 ms, means of two: 0.12, 0.07 and 0.08 cores while idle;
-digits with whole gradients 183, 149 and 118 steps a second, at 0.1 % 245, 228 and 151; `mnist_cnn` at 0.1 % 16.3, 16.6
-and 17.0, which is within what two runs differ.
+The cycle time of the ranks is 1 ms, Horovod's default. A longer one would save idle ranks little and slow down small
+models a lot. In interleaved runs on one machine with cycle times of 1, 2.5 and 5 ms (means of two runs), idle ranks
+used 0.12, 0.07 and 0.08 cores. Training on digits ran at 183, 149 and 118 steps per second with whole gradients, and
+at 245, 228 and 151 at 0.1 %. `mnist_cnn` at 0.1 % ran at 16.3, 16.6 and 17.0 steps per second, a difference within the
+variation between runs.
 """
 
 import json
 
 from bench import report
 
-# Runs in a real Jupyter kernel, with what a lesson has loaded there.
+# Runs in a real Jupyter kernel, with the imports of a lesson.
 CELL = """
 import json, statistics, time
 import psutil
@@ -92,7 +93,7 @@ def main():
         {"what": "stop", "value": found["stop"], "unit": "s"},
         {"what": "cores that idle ranks and controllers keep busy", "value": found["idle"], "unit": "cores"},
     ]
-    report("ranks", rows, {"0.5 s over a warm call's time (slowest)": (0.5 / calls[-1], 1)})
+    report("ranks", rows, {"0.5 s divided by the time of the slowest warm call": (0.5 / calls[-1], 1)})
 
 
 if __name__ == "__main__":

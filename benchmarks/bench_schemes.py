@@ -1,7 +1,8 @@
-"""The time of each compression scheme: a step of compression and change of weights, mnist_cnn's shapes, one worker.
+"""Time of each compression scheme: a step of compression and weight update, mnist_cnn's shapes, one worker.
 
-For comparison: Deep Gradient Compression by its config, with the native step and in TensorFlow's own operations. *first
-step* is the time of the first step of `mnist_cnn` with each scheme, tracing included.
+For comparison, the table includes Deep Gradient Compression with a `DGCConfig`, with the native step and with
+TensorFlow's own operations. *first step* is the time of the first step of `mnist_cnn` with each scheme, including
+tracing.
 
 python benchmarks/bench_schemes.py
 """
@@ -13,7 +14,7 @@ from bench_step import traced
 
 
 def compression(compressor, gradients, native):
-    """Return one traced step of a compressor, weights included, as a function without arguments."""
+    """Return one traced step of a compressor, including the weight update, as a function without arguments."""
     import tensorflow as tf
 
     @tf.function(autograph=False)
@@ -24,7 +25,7 @@ def compression(compressor, gradients, native):
 
 
 def seconds_to_trace(config):
-    """Return the seconds until a ModelTrainer of mnist_cnn on one worker has made its first step."""
+    """Return the seconds until a ModelTrainer of mnist_cnn on one worker has finished its first step."""
     import tensorflow as tf
 
     from dgc_lab.training.model_trainer import ModelTrainer
@@ -43,7 +44,7 @@ def main():
 
     import tensorflow as tf
 
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # no warnings that every scheme is traced anew
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides warnings that every scheme is traced again
     tf.config.threading.set_intra_op_parallelism_threads(1)
     from dgc_lab.compression import SCHEMES, Compressor, DGCConfig, parse_scheme
     from dgc_lab.distributed import OneWorker
@@ -68,11 +69,11 @@ def main():
     rows = [{"scheme": name, "ms": 1000 * times[name], "first step, s": traces.get(name)} for name in runs]
     alike = {"DGCConfig, momentum 0": "top_k:ratio=0.001", "DGCConfig, momentum 0.9": "dgc:ratio=0.001"}
     goals = {
-        f"{config}: its time over that of {name}": (times[config] / times[name], 1 / 1.5)
+        f"{config}: time divided by that of {name}": (times[config] / times[name], 1 / 1.5)
         for config, name in alike.items()
     }
     goals |= {
-        "5 s over the slowest first step of mnist_cnn": (5 / max(traces.values()), 1),
+        "5 s divided by the slowest first step of mnist_cnn": (5 / max(traces.values()), 1),
     }
     report("schemes", rows, goals)
 

@@ -1,9 +1,9 @@
-"""How long it takes to choose the elements to send: thresholds by each rule, and the search for elements above them.
+"""Time to select the elements to send: thresholds by each rule, and the search for elements above them.
 
 python benchmarks/bench_selection.py
 
-For comparison: `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where` for the elements, and one pass of
-`tf.add` over as many elements, which shows the machine's memory bandwidth.
+For comparison, the table includes `tf.math.top_k` and `numpy.partition` for the threshold, `tf.where` for the elements,
+and one pass of `tf.add` over as many elements, which shows the machine's memory bandwidth.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ RATIOS = (0.1, 0.01, 0.001, 0.0001)
 
 
 def compiled(find, *arguments):
-    """Return a search as a graph of its own, which takes no arguments and returns few numbers."""
+    """Return a search as a graph without arguments that returns only a few numbers."""
     import tensorflow as tf
 
     def first_of_each():
@@ -53,7 +53,7 @@ def main():
             limit = exact_threshold(x, ratio)
             functions = {"tf.math.top_k": compiled(largest, x, k)}
             functions |= {rule: compiled(thresholds, [x], share, rule) for rule in RULES}
-            times = side_by_side(functions, rounds)  # apart from the others, which would empty the cache
+            times = side_by_side(functions, rounds)  # separately, because the other functions would flush the cache
             functions = {"np.partition": lambda k=k, values=values: np.partition(np.abs(values), -k)[-k]}
             functions |= {"tf.where": compiled(masked, x, limit)}
             functions |= {"passing": compiled(elements_above, x, limit[None], (size,))}

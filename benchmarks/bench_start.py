@@ -1,12 +1,13 @@
-"""How long a newcomer waits: `make lab` in a new clone, its second call, and lesson 4's first live point.
+"""How long new users wait: `make lab` in a new clone, its second call, and lesson 4's first live point.
 
 python benchmarks/bench_start.py
 
-All of it happens in a clone of what was committed last, with an empty home folder: pip's cache is empty, nothing is
-built, no kernel ever started. `make lab` counts until the address that it prints answers with JupyterLab's page. The
-first live point is the first picture with a curve in headless Chromium, counted from the click on Run All Cells: that
-of the sweep that a cell waits for. (A click on a widget's Run waits until the cells that are queued have run, with
-ipykernel 7.4 as on Colab.) Then the import of the package, and the default sweep of lesson 4 in a terminal.
+Everything runs in a clone of the last commit with an empty home folder: pip's cache is empty, nothing has been built,
+and no kernel has been started. The time of `make lab` ends when the address that it prints returns JupyterLab's page.
+The time to the first live point is measured in headless Chromium, from the click on Run All Cells to the first picture
+with a curve: that of the sweep that a cell runs. (A click on a widget's Run button waits until all queued cells have
+run, with ipykernel 7.4 as on Colab.) The last rows are the import of the package, and the default sweep of lesson 4 in
+a terminal.
 """
 
 import contextlib
@@ -26,16 +27,16 @@ from bench import report
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 LESSON = "04_dgc_masking.ipynb"
-# Would lead to what was downloaded, built or started before.
+# These variables could lead to earlier downloads, builds or kernels.
 LEFT_OUT = {"PIP_CACHE_DIR", "XDG_CACHE_HOME", "DGC_LAB_CACHE", "VIRTUAL_ENV", "PYTHONPATH", "MPLCONFIGDIR"}
 LEFT_OUT |= {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"}
 
 
 @contextlib.contextmanager
 def make_lab(clone: Path, home: Path):
-    """Call ``make lab``; yields the seconds until JupyterLab answered, and its address with the token."""
+    """Run ``make lab``; yield the seconds until JupyterLab answered, its address, and its token."""
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    environment |= {"HOME": str(home), "BROWSER": "true"}  # the page is opened by nobody but us
+    environment |= {"HOME": str(home), "BROWSER": "true"}  # JupyterLab must not open the page
     start, log = time.perf_counter(), home / "make_lab.log"
     with log.open("w") as out:
         command = subprocess.Popen(
@@ -56,7 +57,7 @@ def make_lab(clone: Path, home: Path):
 
 
 def first_live_point(address: str, token: str) -> float:
-    """Seconds from Run All Cells in lesson 4 to the first picture with a point of a curve."""
+    """Return the seconds from Run All Cells in lesson 4 to the first picture with a point of a curve."""
     from playwright.sync_api import sync_playwright
 
     from browser import BROWSER, FLAGS
@@ -65,7 +66,7 @@ def first_live_point(address: str, token: str) -> float:
         page = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS).new_page()
         page.goto(f"{address}/lab/tree/{LESSON}?token={token}")
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
-        # The stored pictures are PNG files, which JupyterLab shows without words; only live ones have them.
+        # JupyterLab shows stored pictures without alternative text, as they are PNG files. Only live ones have it.
         point = page.locator("img[alt*=' at step ']")
         assert not point.count()
         page.locator(".lm-MenuBar-itemLabel", has_text=re.compile("^Run$")).click()
@@ -76,7 +77,7 @@ def first_live_point(address: str, token: str) -> float:
 
 
 def newcomer(folder: Path) -> list[dict]:
-    """Rows of what somebody waits for who has nothing but Python, a compiler and the repository's address."""
+    """Return rows for a new user who only has Python, a compiler and the repository's address."""
     home, clone = folder / "home", folder / "clone"
     home.mkdir(parents=True)
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -87,7 +88,7 @@ def newcomer(folder: Path) -> list[dict]:
 
 
 def once_installed(clone: Path, home: Path) -> list[dict]:
-    """Rows of what is waited for on every later day."""
+    """Return rows for a user who has installed the lab already."""
     with make_lab(clone, home) as (again, address, token):
         live = first_live_point(address, token)
     return [
@@ -109,7 +110,7 @@ def main():
 
 
 def package() -> list[dict]:
-    """Rows of the package alone, with no notebook."""
+    """Return rows for the package itself, without a notebook."""
     inside = "import time; start = time.perf_counter(); import dgc_lab; print(time.perf_counter() - start)"
     taken = [
         float(subprocess.run([sys.executable, "-c", inside], check=True, capture_output=True, text=True).stdout)
@@ -127,7 +128,7 @@ def keep(rows: list[dict]) -> None:
     goals = {}
     for row in rows:
         limit = float(row["goal"].removeprefix("under "))
-        goals[f"{limit:g} s over: {row['what']}"] = (limit / row["seconds"], 1)
+        goals[f"{limit:g} s divided by: {row['what']}"] = (limit / row["seconds"], 1)
     report("start", rows, goals)
 
 

@@ -1,33 +1,33 @@
-"""How long a worker's compression takes on one thread: accumulate, select, pack and unpack, in passes of `tf.add`.
+"""Time of a worker's compression on one thread (accumulate, select, pack and unpack), in passes of `tf.add`.
 
 python benchmarks/bench_step.py
 
-One pass adds two tensors of as many elements as the model has and writes a third. The step is all that
+One pass adds two tensors as large as the model and writes a third. The step is everything that
 `dgc_lab.compression.Compressor` does for one worker, from the gradients to the update, with the paper's config at
-0.1 %. Two columns add the change of the weights: from an update as long as the model, as optimizers do it, or from the
-entries received, as this lab's own training loops do it (`Compressor.train`).
+0.1 %. Two columns include the weight update: with an update as long as the model, as in optimizers, or with the
+received entries only, as in this lab's own training loops (`Compressor.train`).
 
-The notes below were measured when version 1 compressed tensor by tensor, with 25 M elements on one thread (one
+The following measurements date from version 1, which compressed tensor by tensor, with 25 M elements on one thread (one
 `tf.add`: 9 to 12 ms). They explain the design of `dgc_lab.compression.selection` and `native.cc`.
 
-What helped: opening only the blocks of 64 elements whose largest magnitude passes, instead of a mask over all elements;
-clearing the elements that were sent in the tensor's own memory; dividing the entries received, before they are placed
-among zeros; changing the weights by the entries (12 ms instead of 18).
+What helped: searching only the blocks of 64 elements whose largest magnitude exceeds the threshold, instead of masking
+all elements; clearing the sent elements in place; dividing the received entries before scattering them into a dense
+tensor; updating the weights with the entries only (12 ms instead of 18).
 
 What did not help:
 
-- XLA (`jit_compile`) for momentum and accumulation: 24 ms instead of 28 to 31 with the blocks' maxima, but no gain for
-  mnist_cnn's 3.3 M (3.5 instead of 3.4), whose arrays nearly fit in the cache. With the maxima inside XLA it was slower
-  than without (39 to 46 ms). XLA also compiles anew for every model, and its sums differ in the last bit.
+- XLA (`jit_compile`) for momentum and accumulation: 24 ms instead of 28 to 31 together with the blocks' maxima, but no
+  gain for the 3.3 M elements of mnist_cnn (3.5 ms instead of 3.4), whose arrays nearly fit in the cache. With the
+  maxima inside XLA, it was slower than without XLA (39 to 46 ms). XLA also compiles again for every model, and its sums
+  differ in the last bit.
 - Momentum, accumulation and maxima block by block in a `tf.while_loop`, to keep the data in the cache: 59, 35 and 32 ms
   with blocks of 2**16, 2**18 and 2**20 elements, instead of 28 to 31.
-- A sum over segments instead of `tf.scatter_nd` (49 ms instead of 8); other allocators and huge pages (no difference);
-  other block sizes; gathering the sample instead of a strided slice; other ways to clear (a dense mask, a resource
-  scatter).
+- A segment sum instead of `tf.scatter_nd` (49 ms instead of 8); other allocators and huge pages (no difference); other
+  block sizes; gathering the sample instead of a strided slice; other ways to clear (a dense mask, a resource scatter).
 - Sparse operations on the variables (`ResourceScatterNdSub`): after the first one, TensorFlow copies the variable at
-  every read, which costs the copy that they save.
+  every read, which costs as much as the copy that they avoid.
 
-On a CPU one native operation accumulates and selects for all tensors, and reads the gradients where they are.
+On a CPU, one native operation accumulates and selects for all tensors, and reads the gradients without copying them.
 """
 
 import math
@@ -39,7 +39,7 @@ BATCH = 100  # of mnist_cnn's training step, as published
 
 
 def shapes_by_model():
-    """Shapes of the parameters of the networks that the sources name, and of one large tensor."""
+    """Return the parameter shapes of the networks in the literature, and of one large tensor."""
     from dgc_lab.scaling.named_shapes import SHAPES
 
     return {**{model: shapes() for model, shapes in SHAPES.items()}, "one tensor of 25 M": [(25_000_000,)]}
@@ -60,8 +60,8 @@ def traced(step, gradients, native):
 def compression(shapes, values, indices, weights=None, native=True):
     """Return a traced step of one worker's compressor, as a function without arguments.
 
-    ``weights`` says how they change: not at all (None), by an update as long as the model (``"update"``), or by the
-    entries received (``"entries"``, `Compressor.train`). If not ``native``, TensorFlow's own operations run.
+    ``weights`` is the way to update them: None for no update, ``"update"`` for an update as long as the model, or
+    ``"entries"`` for the received entries (`Compressor.train`). If not ``native``, TensorFlow's own operations run.
     """
     import tensorflow as tf
 
@@ -98,7 +98,7 @@ def addition(elements):
 
 
 def training():
-    """mnist_cnn's plain training step, as a function without arguments."""
+    """Return mnist_cnn's plain training step, as a function without arguments."""
     import keras
     import tensorflow as tf
 
@@ -144,12 +144,12 @@ def main():
                 row |= {"and weights by the entries ms": 1e3 * times["entries"]}
             if model == "mnist_cnn":
                 row |= {"training ms": 1e3 * times["training"], "share of training": times[name] / times["training"]}
-                goals[f"6 % of mnist_cnn's training step, times its compression ({name})"] = (
+                goals[f"6 % of mnist_cnn's training step divided by its compression ({name})"] = (
                     0.06 / row["share of training"],
                     1,
                 )
             elif elements < 5e7:
-                goals[f"4 passes of tf.add, times the compression of {model} ({name})"] = 4 / row["passes"], 1
+                goals[f"4 passes of tf.add divided by the compression of {model} ({name})"] = 4 / row["passes"], 1
             rows.append(row)
     report("step", rows, goals)
 

@@ -1,4 +1,4 @@
-"""What masking and sweeping cost in training throughput: steps a second with and without, in turns.
+"""Cost of masking and sweeping in training throughput: steps per second with and without, in interleaved runs.
 
 DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_training.py
 """
@@ -9,7 +9,7 @@ from bench import report
 
 
 def masking(settings, data, block, rounds):
-    """Steps a second with each rule, from runs that take turns in blocks of steps."""
+    """Return the steps per second with each rule; the runs take turns in blocks of steps."""
     import dataclasses
 
     from dgc_lab.training.events import Step
@@ -34,7 +34,7 @@ def masking(settings, data, block, rounds):
 
 
 def calling(settings, data, rounds):
-    """Steps a second with one step in a call of TensorFlow and with several, in runs that take turns."""
+    """Return the steps per second with one step per TensorFlow call and with several; the runs take turns."""
     from dgc_lab.training import steps_at_once
     from dgc_lab.training.masking_trainer import Trainer
 
@@ -52,7 +52,7 @@ def calling(settings, data, rounds):
 
 
 def sweeping(settings, data, ratios):
-    """Steps a second of a sweep and of one run with as many steps and as many evaluations, loading left out."""
+    """Return the steps per second of a sweep, and of one run with as many steps and evaluations; without loading."""
     import dataclasses
 
     from dgc_lab.training.masking_trainer import Trainer
@@ -88,12 +88,12 @@ def main():
             what = "training, no mask" if rule == "off" else f"training, masked at 0.1 %, {rule}"
             rows.append({"what": what, "model": settings.model, "steps/s": speed, "ratio": speed / speeds["off"]})
         if settings.dataset == "mnist":
-            goals["throughput masked (sampled), times without"] = speeds["sampled"] / speeds["off"], 0.9
+            goals["throughput with masking (sampled) divided by that without"] = speeds["sampled"] / speeds["off"], 0.9
     speeds = calling(MaskingConfig(steps=1000, evaluations=1), digits, 5)
     for what, speed in speeds.items():
         row = {"what": f"training, masked at 0.1 %, sampled, {what}", "model": "digits_cnn", "steps/s": speed}
         rows.append(row | {"ratio": speed / speeds["one step a call"]})
-    goals["steps a second with several in a call, times one by one"] = (
+    goals["steps per second with several steps per call divided by one step per call"] = (
         speeds["several"] / speeds["one step a call"],
         1.35,
     )
@@ -101,7 +101,7 @@ def main():
     for what, speed in speeds.items():
         name = f"{what}, {12 * 300} steps"
         rows.append({"what": name, "model": "digits_cnn", "steps/s": speed, "ratio": speed / speeds["one run"]})
-    goals["throughput of a 12-ratio sweep, times one run"] = speeds["sweep"] / speeds["one run"], 0.9
+    goals["throughput of a 12-ratio sweep divided by that of one run"] = speeds["sweep"] / speeds["one run"], 0.9
     report("training", rows, goals)
 
 

@@ -1,4 +1,4 @@
-"""What the live widget costs: the same training in a real Jupyter kernel, with the widget and without, in turns.
+"""Cost of the live widget: the same training in a real Jupyter kernel with and without the widget, in interleaved runs.
 
 DGC_LAB_DATA=/path/to/mnist.npz python benchmarks/bench_widget.py
 """
@@ -7,7 +7,7 @@ import json
 
 from bench import report
 
-# Runs in a kernel, so that every picture is sent to a front end as it is in a lesson.
+# Runs in a kernel, so that every picture is sent to a front end as in a lesson.
 CELL = """
 import json, time
 from IPython.display import display
@@ -70,7 +70,7 @@ def main():
                 "pictures a second": found["pictures"] / found["live"],
             }
         )
-        goals[f"throughput with the live widget, times without ({model})"] = ratio, 0.97
+        goals[f"throughput with the live widget divided by that without ({model})"] = ratio, 0.97
     report("widget", rows, goals)
 
 

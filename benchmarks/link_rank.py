@@ -1,6 +1,6 @@
-"""One of the two Horovod ranks of ``bench_link.py``: trains as it is told, and says how long the steps took.
+"""One of the two Horovod ranks of ``bench_link.py``: trains on request, and reports the times of the steps.
 
-Orders and answers are lines of JSON on standard input and output (`two_hosts.TwoHosts`).
+Requests and answers are lines of JSON on standard input and output (`two_hosts.TwoHosts`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import Queue
 from dgc_lab.install.launch_env import rendezvous, rendezvous_variables
 from two_hosts import ADDRESSES, DEVICE
 
-EVERYTHING = 2**31  # no tensor has as many elements: all are sent whole, with nothing to select
+EVERYTHING = 2**31  # no tensor has as many elements, so all are sent uncompressed
 WHOLE = {"dense_below": EVERYTHING}
 MASKING = {"dense_below": 0, "accumulate": False, "momentum_correction": False, "factor_masking": False}
 SETTINGS = {
@@ -27,11 +27,11 @@ SETTINGS = {
     "masking": {**MASKING, "dense_vectors": False},
     "DGC": {},
 }
-SMALL = 5000  # pictures: enough for every step to see others, and quickly there
+SMALL = 5000  # images: enough for different batches in every step, and fast to load
 
 
 def sent_bytes() -> int:
-    """Bytes that this host has sent over the link; the counters of ``/sys/class/net/link0/statistics/tx_bytes``."""
+    """Return the bytes that this host has sent over the link, as in ``/sys/class/net/link0/statistics/tx_bytes``."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == DEVICE:
@@ -40,7 +40,7 @@ def sent_bytes() -> int:
 
 
 def orders():
-    """The orders, one by one; the process ends at once when nobody is there any more to give one."""
+    """Yield the requests one by one; end the process at once when standard input is closed."""
     waiting = Queue()
 
     def listen():
@@ -54,13 +54,13 @@ def orders():
 
 
 class Ranks:
-    """This rank's trainers, one for each kind of step, so that none is traced twice."""
+    """This rank's trainers, one for each kind of step, so that no step is traced twice."""
 
     def __init__(self, dataset: str, batch: int):
         from dgc_lab.training import steps_at_once
         from dgc_lab.workloads.data import load
 
-        steps_at_once.SECONDS = 0.0  # a step a call: each has a time and bytes of its own
+        steps_at_once.SECONDS = 0.0  # one step per call, so that each has its own time and bytes
         self.base = {"dataset": dataset, "batch": batch, "steps": 10**6, "learning_rate": 0.001, "evaluations": 1}
         whole = load(dataset)
         parts = {name: getattr(whole, name)[:SMALL] for name in ("x_train", "y_train", "x_test", "y_test")}
@@ -78,7 +78,7 @@ class Ranks:
         return self.trainers[key]
 
     def train(self, method, ratio, values, indices, alone, steps, warm_up):
-        """Milliseconds of each step after the first ones, and bytes a step: on the link, and handed over."""
+        """Return the milliseconds of each step after the warm-up, and the bytes per step: on the link, and payload."""
         events = self.trainer(method, values, indices, alone).run(ratio)
         last = [next(events) for _ in range(warm_up)][-1]
         before, times, handed = sent_bytes(), [], 0
@@ -93,7 +93,7 @@ class Ranks:
 
 
 def half_workers():
-    """Horovod's ranks with Horovod's own compression: everything is added up in 16 bits."""
+    """Return workers that use Horovod's own compression, which sums gradients in 16 bits."""
     import tensorflow as tf
 
     from dgc_lab.distributed.communicators import HorovodWorkers
@@ -108,7 +108,7 @@ def half_workers():
 
 
 def main():
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else prints must not be taken for an answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # other output must not be mistaken for an answer
     waiting = orders()
     with contextlib.ExitStack() as stack:
         first = os.environ["HOROVOD_RANK"] == "0"

@@ -1,10 +1,10 @@
-"""Two programs as if on two hosts, joined by a link of a chosen bandwidth: namespaces of Linux, a veth pair and tc.
+"""Run two programs as if on two hosts, joined by a link of a chosen bandwidth: Linux namespaces, a veth pair and tc.
 
-Each program gets a network, a file system view and a host name of its own by ``unshare``. None of the namespaces has a
-name or a file: the kernel takes them away, with the link, when their program ends, however it ends.
+``unshare`` gives each program its own network, mounts and host name. The namespaces have no names or files, so the
+kernel removes them and the link when the programs end, whatever the reason.
 
-    with TwoHosts([command, command], environment) as hosts:
-        hosts.limit(100e6)  # bits a second
+    with TwoHosts([command, command], environments) as hosts:
+        hosts.limit(100e6)  # bits per second
         first, second = hosts.ask({"steps": 3}, {"steps": 3})
 
 Needs root, or root in a user namespace (``unshare --user --map-root-user``), and Debian's iproute2 and util-linux.
@@ -25,12 +25,12 @@ ADDRESSES, NETWORK = ("10.255.0.1", "10.255.0.2"), "10.255.0.0/30"
 NAMES = ("host0", "host1")
 DEVICE = "link0"
 APART = ("unshare", "--net", "--mount", "--uts")
-# What the link may send at once, in seconds of its bandwidth and in bytes: a larger bucket would let a whole
-# compressed gradient pass as if there were no limit.
+# Largest burst, in seconds of the bandwidth and in bytes. With a larger bucket, a whole compressed gradient would pass
+# as if there were no limit.
 BURST_SECONDS, LEAST_BURST = 250e-6, 2 * 1514
-QUEUE = "400ms"  # what may wait; shorter queues lose packets, and what is lost is sent again after 200 ms and more
+QUEUE = "400ms"  # shorter queues lose packets, which are retransmitted after 200 ms or more
 SECONDS_TO_END = 5
-# Waits until the link is there, and then becomes the program.
+# Waits for the link, and then becomes the program.
 ENTRANCE = """
 hostname "$1" && mount --bind "$2" /etc/hosts || exit
 echo ready
@@ -39,14 +39,14 @@ read -r go && shift 2 && exec "$@"
 
 
 class HostFailed(RuntimeError):
-    """A program ended or was not able to start; the message holds the end of what it printed."""
+    """Error raised if a program ended or could not start; the message has the end of its output."""
 
 
 def why_not() -> str | None:
-    """Why this machine cannot do it; None where it can."""
+    """Return why this machine does not support this, or None if it does."""
     for tool in ("unshare", "nsenter", "ip", "tc", "mount"):
         if shutil.which(tool) is None:
-            return f"the command {tool} is not here (Debian: iproute2, util-linux)"
+            return f"the command {tool} is not installed (Debian: iproute2, util-linux)"
     script = f"ip link add {DEVICE} type veth peer name other && ip link set {DEVICE} up"
     script += (
         f" && ip route add {NETWORK} dev {DEVICE} congctl cubic && tc qdisc add dev {DEVICE} root tbf {bucket(1e8)}"
@@ -56,7 +56,7 @@ def why_not() -> str | None:
 
 
 def bucket(bits: float) -> str:
-    """The arguments of ``tc``'s token bucket for a bandwidth in bits a second.
+    """Return the arguments of ``tc``'s token bucket for a bandwidth in bits per second.
 
     Example:
         >>> bucket(1e9)
@@ -67,14 +67,14 @@ def bucket(bits: float) -> str:
 
 
 class TwoHosts(contextlib.ExitStack):
-    """Two running programs that answer orders: one line of JSON on their standard input, one on standard output.
+    """Two running programs that answer requests: one line of JSON on standard input, one on standard output.
 
     Args:
         commands: both programs' command lines.
-        environment: environment variables of each.
+        environments: additional environment variables of each.
 
     Raises:
-        HostFailed: at the start and in `ask`: a program is not there any more.
+        HostFailed: a program has ended, at the start or in `ask`.
     """
 
     def __init__(self, commands, environments):
@@ -82,7 +82,7 @@ class TwoHosts(contextlib.ExitStack):
         self.commands, self.environments, self.programs = commands, environments, []
 
     def __enter__(self):
-        with contextlib.ExitStack() as undo:  # what a start that fails has begun
+        with contextlib.ExitStack() as undo:  # cleans up after a failed start
             self._start(undo)
             self.push(undo.pop_all())
         return self
@@ -90,7 +90,7 @@ class TwoHosts(contextlib.ExitStack):
     def _start(self, undo):
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dgc_lab-hosts-")))
         pairs = zip(ADDRESSES, NAMES, strict=True)
-        # By its own name a host must find the address that the link reaches, and not 127.0.0.1 as on most machines.
+        # A host's own name must resolve to its address on the link, not to 127.0.0.1 as on most machines.
         (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for a, name in pairs))
         for name, command, environment in zip(NAMES, self.commands, self.environments, strict=True):
             log = undo.enter_context((folder / f"{name}.log").open("w+b"))
@@ -114,37 +114,37 @@ class TwoHosts(contextlib.ExitStack):
             self.inside(number, "ip", "addr", "add", f"{address}/30", "dev", DEVICE)
             for device in ("lo", DEVICE):
                 self.inside(number, "ip", "link", "set", device, "up")
-            # What Linux ships; the machine may have been set to another one, and new networks with it.
+            # Linux's default; the machine, and with it new networks, may be configured differently.
             self.inside(number, "ip", "route", "change", NETWORK, "dev", DEVICE, "congctl", "cubic")
         for program in self.programs:
             self._say(program, "go")
 
     def inside(self, number: int, *command: str) -> str:
-        """Run a command in the network of one host, and give what it prints.
+        """Run a command in the network of one host, and return its output.
 
         Raises:
-            HostFailed: it failed.
+            HostFailed: the command failed.
         """
         return run("nsenter", "--target", str(self.programs[number].pid), "--net", *command)
 
     def limit(self, bits: float | None) -> None:
-        """Let this many bits a second pass in each direction; None for as many as the machine can.
+        """Limit the bandwidth in each direction to ``bits`` per second; None for no limit.
 
-        Example of what is run: ``tc qdisc replace dev link0 root tbf rate 100mbit burst 3125 latency 400ms``.
+        Example of a command: ``tc qdisc replace dev link0 root tbf rate 100mbit burst 3125 latency 400ms``.
         """
         for number in range(2):
             if bits is None:
-                # Where there is none, there is nothing to take away.
+                # If there is no limit, there is nothing to remove.
                 if "tbf" in self.inside(number, "tc", "qdisc", "show", "dev", DEVICE):
                     self.inside(number, "tc", "qdisc", "del", "dev", DEVICE, "root")
             else:
                 self.inside(number, "tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf", *bucket(bits).split())
 
     def ask(self, *orders: dict) -> list[dict]:
-        """Give each program its order, all at once, and wait for their answers.
+        """Send each program its request, all at once, and return their answers.
 
         Raises:
-            HostFailed: a program ended instead.
+            HostFailed: a program ended.
         """
         for program, order in zip(self.programs, orders, strict=True):
             self._say(program, json.dumps(order))
@@ -171,11 +171,11 @@ class TwoHosts(contextlib.ExitStack):
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.wait(1)
         program.log.seek(0)
-        told = program.log.read().decode(errors="replace")[-3000:]
-        return HostFailed(f"{NAMES[number]} ended with {program.poll()}:\n{told}")
+        output = program.log.read().decode(errors="replace")[-3000:]
+        return HostFailed(f"{NAMES[number]} ended with {program.poll()}:\n{output}")
 
     def _end(self, program):
-        """Close its input, which a program takes as the order to end, and kill it where it does not."""
+        """Close the program's input, which asks it to end, and kill it if it does not."""
         with contextlib.suppress(BrokenPipeError):
             program.stdin.close()
         try:
@@ -187,7 +187,7 @@ class TwoHosts(contextlib.ExitStack):
 
 
 def run(*command: str) -> str:
-    """What a command prints; a HostFailed with its complaint where it fails."""
+    """Run a command and return its output; raise HostFailed with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
         raise HostFailed(f"{' '.join(command)}: {done.stderr.strip()}")

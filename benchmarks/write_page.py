@@ -1,4 +1,4 @@
-"""Makes benchmarks/README.md from the benchmarks' own words and the results that they kept.
+"""Write benchmarks/README.md from the benchmarks' docstrings and stored results.
 
 python benchmarks/write_page.py
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HEAD = """# Benchmarks
 
-Every claim about speed is a ratio of times that were taken side by side, in one run, on the machine named with it.
-`make bench` repeats them all and writes this page anew from `results/`; it takes half an hour and wants the machine for
-itself. Where a figure is a time, it is that machine's and says little about another one. Set `DGC_LAB_DATA` to
-`mnist.npz` for those that train on MNIST. `make bench-gpu` repeats what a GPU can do.
+Every claim about speed is a ratio of times measured side by side, in one run, on the machine named below the table.
+Absolute times are those of that machine and say little about others. `make bench` repeats all benchmarks and updates
+this page from `results/`; it takes half an hour, during which nothing else should run on the machine. For benchmarks
+that train on MNIST, set `DGC_LAB_DATA` to `mnist.npz`. `make bench-gpu` repeats the GPU benchmarks.
 """
 
 
 def number(value) -> str:
-    """A figure with four digits, a word as it is, nothing for nothing.
+    """Format a number with four digits; keep text as it is; return an empty string for None and NaN.
 
     Example:
         >>> number(0.123456), number(1234567), number(None), number("dense"), number(True)
@@ -36,16 +36,16 @@ def number(value) -> str:
 
 
 def table(rows: list[dict]) -> str:
-    """Rows as a table in Markdown; columns in the order in which they first appear."""
+    """Return a table in Markdown, with columns in the order in which they first appear in the rows."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [columns, ["---"] * len(columns), *([number(row.get(name)) for name in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def section(script: Path) -> str:
-    """What a benchmark says of itself, and what it found; a note where it has not run yet."""
+    """Return the section on a benchmark: its docstring, and its results or a note that there are none yet."""
     name, parts = script.stem.removeprefix("bench_"), ast.get_docstring(ast.parse(script.read_text())).split("\n\n")
-    # One paragraph is the command.
+    # The command is a paragraph of its own.
     parts = [f"```\n{part}\n```" if part.endswith(f"python benchmarks/{script.name}") else part for part in parts]
     parts = [f"## {name}", *(part.replace("``", "`") if "```" not in part else part for part in parts)]
     file = HERE / "results" / f"{name}.json"
@@ -61,7 +61,7 @@ def section(script: Path) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n\n".join([HEAD.strip(), *map(section, sorted(HERE.glob("bench_*.py")))]) + "\n"
 
 

@@ -82,7 +82,7 @@ def grade(
         say(
             f"WARNING: no sandbox ({missing}): submissions run with your permissions and your network"
             if missing
-            else "each kernel runs in a sandbox: no network, and of this machine only its programs and Python"
+            else "each kernel runs in a sandbox: it has no network, and sees only this machine's programs and Python"
         )
         report = read_report(folder)
         rows = report.setdefault(assignment, {})

@@ -24,15 +24,15 @@ kernelspec:
 
 # Exercise {number}: {title}
 
-Belongs to lesson {number}. Afterwards you can
+This exercise belongs to lesson {number}. Afterwards you can
 
-- say what this exercise is for.
+- ... (list what the exercise teaches).
 
 **Time:** 30 minutes. **Points:** 2.
 
-Replace each `...` by your answer. The cell after it looks your answer over at once and says what was expected; run it
-as often as you like. Marks are given by more tests than you see here. Don't delete or copy these cells; add your own
-wherever you want.
+Replace each `...` with your answer. The cell below it checks your answer and says what was expected; run it as often as
+you like. Your marks come from more tests than you see here. Don't delete or copy these cells; add your own wherever you
+want.
 
 ```{{code-cell}} ipython3
 # On Colab, get the lab from your copy and what else this exercise needs; elsewhere everything is there already.
@@ -60,7 +60,7 @@ import numpy as np
 import dgc_lab
 ```
 
-This number makes some of the tasks yours alone.
+This number gives you your own version of some tasks.
 
 ```{{code-cell}} ipython3
 ---
@@ -73,9 +73,9 @@ VARIANT = 0
 
 ## Task 1: complete this line (2 points, 5 minutes)
 
-**Goal:** say in a few words what this task is for.
+**Goal:** state the purpose of this task in a few words.
 
-What `mean` takes, what it gives, and where one can go wrong.
+Describe the arguments of `mean`, its result, and common mistakes.
 
 ```{{code-cell}} ipython3
 ---
@@ -90,7 +90,7 @@ nbgrader:
 ---
 def mean(values):
     ### BEGIN SOLUTION
-    # The solution explains why it is one.
+    # Explain here why this solution is correct.
     return np.sum(values) / np.size(values)
     ### END SOLUTION
 ```
@@ -107,7 +107,7 @@ nbgrader:
   solution: false
   task: false
 ---
-print("2 is expected:", mean(np.array([1.0, 2.0, 3.0])))
+print("expected 2, got", mean(np.array([1.0, 2.0, 3.0])))
 ### BEGIN HIDDEN TESTS
 values = np.random.default_rng(VARIANT).normal(size=(4, 5))
 assert np.isclose(mean(values), values.mean())

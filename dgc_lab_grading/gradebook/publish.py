@@ -19,8 +19,9 @@ LEFT_OUT = ("notebooks/exercises/source/", "tests/exercises/", "tests/grading/")
 GUIDE = "notebooks/exercises/README.md"
 FOR_STUDENTS = """# Exercises
 
-There is one for each lesson, in `release`. Open it next to the lesson, replace each `...` by your answer, and run the
-cell below: it checks your answer and says what was expected. Hand in the notebook as it is, run or not.
+The folder `release` has one exercise per lesson. Open it next to the lesson, replace each `...` with your answer, and
+run the cell below it, which checks your answer and says what was expected. Submit the notebook as it is; its cells
+don't have to be run.
 
 {list}
 """

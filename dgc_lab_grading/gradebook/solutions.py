@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dgc_lab_grading.course.sources import HIDDEN, MARKERS, assignments, notebook
 
-NOTE = "These are the solutions. There are other right answers: the check below an answer says whether yours is one."
+NOTE = "These are the solutions. Other answers can be correct, too: run the check below an answer to test yours."
 
 
 def solutions(source: Path, target: Path, names=None) -> list[Path]:
