@@ -28,7 +28,7 @@ RULES = {
     r"(goes|gone|went|going) on (with|from)": "continues, resumes",
     r"(looks?|looked|looking) (it|them|\w+ \w+) over|looked over": "checks, reviews",
     r"hand(s|ed)? (it |them )?in again|handed over": "submits again; sends",
-    r", (whatever (it|else)|(however|wherever) it)": "name the cases, or omit it",
+    r"(?<=,\s)(whatever (it|else)|(however|wherever) it)": "name the cases, or omit it",
     r"what (a|an|the) [^.?!|]{1,60}? weighs?": "how large is ...?",
     r"by chance (is|are)|chance (decides|says)": "is random",
     r"(two|three|four) things to see": "notice two things",

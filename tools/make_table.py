@@ -81,7 +81,7 @@ def two_node(options: argparse.Namespace) -> int:
 
 
 def study(options: argparse.Namespace, name: str) -> int:
-    """Run one of the lab's studies: the methods that lessons 5 and 8 compare."""
+    """Run one of the lab's studies: the methods that lessons 4 to 8 compare."""
     from dgc_lab.comparison.lab_studies import STUDIES, trainers
     from dgc_lab.comparison.study import SEARCH_SEEDS, study_events
     from dgc_lab.comparison.study_tables import study_table

@@ -65,8 +65,7 @@ DGC* has the same row for 100 % as masking, because without compression the thre
 .venv/bin/python tools/make_table.py two-node --method dgc --ratios 0.001 --seed 1 --out rows.jsonl
 ```
 
-`make_table.py workers` produces the table of lesson 6: the same examples divided among 1 to 32 simulated workers, with
-and without clipping by the number of workers.
+The other tables of `make_table.py` are the studies of lessons 4 to 8, on smaller tasks ([schemes](schemes.md)).
 
 Test accuracy over several seeds:"""
 

@@ -28,7 +28,7 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     """
     check_columns(table, ["accuracy", "least", "greatest", "kB a step"])
     figure, [axes] = grid(1, 1, 9, 5)
-    errors = 100 * (1 - table[["accuracy", "greatest", "least"]])
+    errors = (100 * (1 - table[["accuracy", "greatest", "least"]])).clip(lower=0.01)  # a logarithmic axis has no 0
     errors.columns = ["mean", "lowest", "highest"]
     front = pareto_front(table)
     families = [family(scheme) for scheme in table.index]
@@ -116,7 +116,7 @@ def accuracy_by(column: str, table: pd.DataFrame) -> Picture:
     for number, (group, rows) in enumerate(table.groupby("group", sort=False)):
         rows = rows.sort_values(column)
         spread = [rows["accuracy"] - rows["least"], rows["greatest"] - rows["accuracy"]]
-        look = {**style(number), "marker": MARKERS[number], "markersize": 5, "capsize": 2}
+        look = {**style(number), "marker": MARKERS[number % len(MARKERS)], "markersize": 5, "capsize": 2}
         axes.errorbar(rows[column], rows["accuracy"], yerr=spread, label=group, **look)
         points = zip(rows["accuracy"], rows[column], strict=True)
         said.append(f"{group}: " + ", ".join(f"{accuracy:.3f} at {x:g}" for accuracy, x in points))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: MNIST-1D, as in most studies: four simulated workers with 32 examples each, and a rate that falls to 0.
 MNIST1D = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "schedule": "cosine"}
-#: Every tensor is compressed, small ones and vectors, too.
 WARM_UP = {"schedule": "warm-up"}  # the learning rate rises, then falls
+#: Every tensor is compressed, small ones and vectors, too.
 NOTHING_EXEMPT = {"dense_below": 0, "dense_vectors": False}
 DROPPING = {"accumulate": False, "momentum_correction": False, "factor_masking": False}
 MOMENTUM_AFTER = {"momentum_correction": False, "factor_masking": False}
@@ -127,7 +127,7 @@ STUDIES = {
         (0, 1, 2),
         on_ranks=True,
     ),
-    "rules": Study(RULES, MNIST1D, (0.2,)),  # they differ in too little to need rates of their own
+    "rules": Study(RULES, MNIST1D, (0.2,)),  # they differ too little to need their own rates
     "workers": Study(WORKERS, {**MNIST1D, "steps": 600}, (0.2,)),  # all runs have the same gradients to send
     "rates": Study(RATES_BY_WORKERS, {**MNIST1D, "schedule": "constant"}, (0.1,)),
     "bert": Study(

@@ -1,6 +1,6 @@
 """Studies: comparisons of training methods, each at its own learning rate, with several seeds. Lessons 4 to 8.
 
-No learning rate suits all methods: signs need one fifty times smaller than uncompressed gradients. So each method is
+No learning rate suits all methods: signs need a far smaller one than uncompressed gradients. So each method is
 first tried at several rates, the two best of them with two more seeds, and the runs that are compared use the better
 one and other seeds.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dgc_lab.common import (
+    check_choice,
     check_flag,
     check_instance,
     check_list,
@@ -22,11 +23,16 @@ from dgc_lab.common import (
     check_whole,
     free_memory,
 )
+from dgc_lab.training.distributed_trainer import DistributedConfig
 from dgc_lab.training.events import RowEnded
 from dgc_lab.training.sweeps import train_each
 
+# A study sets the learning rate and the seed of each run, except for a method with a rate of its own.
+COMMON_SETTINGS = {field.name for field in dataclasses.fields(DistributedConfig)} - {"learning_rate", "seed"}
+SETTINGS = COMMON_SETTINGS | {"learning_rate", "ratio"}
+
 if TYPE_CHECKING:
-    from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
+    from dgc_lab.training.distributed_trainer import DistributedTrainer
     from dgc_lab.workloads.dataset import Dataset
 
 SEARCH_SEEDS = (100, 101, 102)  # of the search for a learning rate: the first at all rates, all at the two best
@@ -79,15 +85,19 @@ class Study:
             check_instance(f"methods[{method!r}]", own, Mapping)
         for name, check in {"rates": check_rate, "seeds": check_seed}.items():
             values = tuple(check(value) for value in check_some(name, check_list(name, getattr(self, name))))
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} must differ from each other, got {values}")
             object.__setattr__(self, name, values)
         check_flag("on_ranks", self.on_ranks)
+        for name, settings in {"common": self.common, **self.methods}.items():
+            for setting in settings:
+                check_choice(f"settings of {name!r}", setting, COMMON_SETTINGS if name == "common" else SETTINGS)
         for method in self.methods:
-            self.run(method, self.rates[0], self.seeds[0])
+            settings, ratio = self.run(method, self.rates[0], self.seeds[0])
+            settings.check_ratios([ratio])
 
     def run(self, method: str, rate: float, seed: int) -> tuple[DistributedConfig, float]:
         """Return the settings and the ratio of one run."""
-        from dgc_lab.training.distributed_trainer import DistributedConfig
-
         own = {"evaluations": 1, **self.common, **self.methods[method]}
         ratio = own.pop("ratio", 1.0)
         return DistributedConfig(**{"learning_rate": rate, **own}, seed=seed), ratio
@@ -98,13 +108,14 @@ class Study:
 
     def row_names(self) -> list[str]:
         """Return a description of each row, in the order of `study_events`."""
-        names = []
-        for method in self.methods:
-            rates = self.rates_to_try(method)
-            finals = [f"finalist {n}, seed {seed}" for n in (1, 2) * (len(rates) > 1) for seed in SEARCH_SEEDS[1:]]
-            seeds = [f"seed {seed}" for seed in self.seeds]
-            names += [f"{method}, {each}" for each in (*(f"rate {rate:g}" for rate in rates), *finals, *seeds)]
-        return names
+        return [name for method in self.methods for name in self.row_names_of(method)]
+
+    def row_names_of(self, method: str) -> list[str]:
+        """Return a description of each row of a method, as if no run diverged."""
+        rates = self.rates_to_try(method)
+        finals = [f"finalist {n}, seed {seed}" for n in (1, 2) * (len(rates) > 1) for seed in SEARCH_SEEDS[1:]]
+        each = (*(f"rate {rate:g}" for rate in rates), *finals, *(f"seed {seed}" for seed in self.seeds))
+        return [f"{method}, {name}" for name in each]
 
 
 def study_events(study: Study, trainer_of: Callable, data: Dataset, out: str | os.PathLike | None = None) -> Iterator:
@@ -130,15 +141,18 @@ def study_events(study: Study, trainer_of: Callable, data: Dataset, out: str | o
         >>> [event.row["seed"] for event in study_events(study, simulated(data), data) if isinstance(event, RowEnded)]
         [100, 0]
     """
-    number = 0
+    first = 0
     for method in study.methods:
-        rows = []
-        for next_runs in (search_runs, final_runs, compared_runs):
+        rows, total = [], len(study.row_names_of(method))
+        # Fixed, because diverged runs make fewer finals, and later rows keep their names.
+        stages = {search_runs: 0, final_runs: len(study.rates_to_try(method)), compared_runs: total - len(study.seeds)}
+        for next_runs, offset in stages.items():
             runs = [study.run(method, rate, seed) for rate, seed in next_runs(study, method, rows)]
             for event in train_each(runs, trainer_of, data, out) if runs else ():
-                rows += [event.row] if isinstance(event, RowEnded) else []
-                yield with_offset(event, number)
-            number += len(runs)
+                if isinstance(event, RowEnded):
+                    rows.append(event.row)
+                yield with_offset(event, first + offset)
+        first += total
 
 
 def search_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[float, int]]:
@@ -192,7 +206,11 @@ def simulated(data: Dataset) -> Callable[[DistributedConfig], DistributedTrainer
 
     @functools.lru_cache(maxsize=1)
     def with_seed_0(settings):
-        free_memory()  # of the previous trainer
         return DistributedTrainer(settings, SimulatedWorkers(settings.workers), data)
 
-    return lambda settings: with_seed_0(dataclasses.replace(settings, seed=0)).with_seed(settings.seed)
+    def trainer_of(settings):
+        trainer = with_seed_0(dataclasses.replace(settings, seed=0))
+        free_memory()  # of the previous trainer
+        return trainer.with_seed(settings.seed)
+
+    return trainer_of

@@ -38,7 +38,8 @@ def run_study(study: Study, data: Dataset | None = None, out: str | os.PathLike 
     from dgc_lab.workloads.data import load
     from dgc_lab.workloads.dataset import Dataset
 
-    check_instance("study", study, Study)
+    if check_instance("study", study, Study).on_ranks:
+        raise ValueError("study must be one on simulated workers, got one on ranks: use python tools/make_table.py")
     if out is not None:
         check_file("out", out)
     if data is None:

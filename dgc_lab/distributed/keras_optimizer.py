@@ -19,7 +19,6 @@ from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.accumulated_schedule import AccumulatedSchedule, serialize_with_schedule
 from dgc_lab.distributed.communicators import Communicator, communicator_here
 from dgc_lab.distributed.keras_refusals import (
-    check_known,
     check_optimizer,
     check_plain_sgd,
     check_saved_state,
@@ -28,6 +27,7 @@ from dgc_lab.distributed.keras_refusals import (
     check_weights,
     load_compression,
     refuse_loss_scaling,
+    refuse_unknown,
     save_compression,
 )
 
@@ -143,7 +143,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         known = self._trainable_variables
         given = known if trainable_variables is None else list(trainable_variables)
         by_variable = {id(variable): gradient for variable, gradient in zip(given, grads, strict=True)}
-        check_known(known, given)
+        if unknown := by_variable.keys() - {id(variable) for variable in known}:
+            refuse_unknown([variable.path for variable in given if id(variable) in unknown], bool(known))
         self._start()
         gradients = [by_variable.get(id(variable)) for variable in known]
         if self.loss_scale_factor != 1:

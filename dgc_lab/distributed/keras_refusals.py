@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NoReturn
 
 import keras
 import numpy as np
@@ -194,23 +195,20 @@ def check_synchronized(layers: list) -> None:
         )
 
 
-def check_known(known: list, given: list) -> None:
-    """Check that the variables of a step are among those that the optimizer was built with.
+def refuse_unknown(paths: list[str], knows_some: bool) -> NoReturn:
+    """Raise the ValueError for variables that the optimizer was not built with, given their paths.
 
-    Raises:
-        ValueError: some are not, as after loading an ``.h5`` file or unfreezing layers.
+    It knows none after a model was loaded from an ``.h5`` file, and some of them after unfreezing layers.
     """
-    if given and not known:
+    if not knows_some:
         raise ValueError(
             "optimizer must be built with the model's variables, got none, as after loading an .h5 file, from which "
             "Keras cannot restore an optimizer: save the model in a .keras file, or compile it with a new optimizer"
         )
-    unknown = [variable.path for variable in given if all(variable is not one for one in known)]
-    if unknown:
-        raise ValueError(
-            f"trainable_variables must be among those of the first call, got also {unknown}. After unfreezing layers, "
-            "compile the model with a new optimizer"
-        )
+    raise ValueError(
+        f"trainable_variables must be among those of the first call, got also {paths}. After unfreezing layers, "
+        "compile the model with a new optimizer"
+    )
 
 
 def check_weights(built: bool, variables: list, weights: list) -> None:

@@ -130,7 +130,7 @@ def score_runs(runs: dict[str, list[Trained]], images: ArrayLike, labels: ArrayL
 
     rows = []
     for method, results in check_some("runs", runs).items():
-        for seed, result in enumerate(results):
+        for seed, result in enumerate(check_some(f"runs[{method!r}]", results)):
             accuracy, loss = result.score(images, labels)
             row = {"test accuracy": accuracy, "test loss": loss, "MB sent": result.bytes_sent() / 1e6}
             rows.append({"method": method, "seed": seed, **row})

@@ -110,15 +110,17 @@ def residual_ages(
     from dgc_lab.training.distributed_trainer import DistributedConfig
 
     check_whole("steps", steps, 1, LONGEST)
-    found = []
     for number in check_some("workers", workers):
         if EXAMPLES_PER_STEP % check_whole("workers", number, 1, EXAMPLES_PER_STEP):
             raise ValueError(f"workers must be divisors of {EXAMPLES_PER_STEP}, got {number}")
+    for ratio in check_some("ratios", ratios):
+        check_number("ratios", ratio, "above 0 and below 1")
+    found = []
+    for number in workers:
         batch, task = EXAMPLES_PER_STEP // number, {"dataset": "mnist1d", "clip_norm": 1.0, "schedule": "cosine"}
         settings = DistributedConfig(workers=number, batch=batch, steps=steps, learning_rate=0.1, evaluations=1, **task)
         trainer = trainer_with_ages(settings, data)
-        for ratio in check_some("ratios", ratios):
-            check_number("ratios", ratio, "above 0 and below 1")
+        for ratio in ratios:
             list(trainer.run(ratio))
             sent, waiting = sent_ages(trainer.compressor), waiting_ages(trainer.compressor)
             ages = {"mean age": mean_age(sent), "median age": median_age(sent), "mean age waiting": mean_age(waiting)}

@@ -30,7 +30,7 @@ def random_masks(gradients: list[tf.Tensor], ratio: float | tf.Tensor, seed: See
 
 
 def masks_by_sign(gradients: list[tf.Tensor], ratio: float | tf.Tensor, seed: Seed) -> list[tf.Tensor]:
-    """Keep the largest positive and the largest negative elements: half of the share ``ratio`` of ``gradients`` each.
+    """Keep the largest positive and the largest negative elements of ``gradients``, each half of the share ``ratio``.
 
     Nothing is random, so ``seed`` has no effect.
 
@@ -41,8 +41,9 @@ def masks_by_sign(gradients: list[tf.Tensor], ratio: float | tf.Tensor, seed: Se
     """
     masks = []
     for gradient in gradients:
-        signs = tf.nn.relu(gradient), tf.nn.relu(-gradient)
-        positive, negative = (keep_mask(part, exact_threshold(part, ratio / 2)) for part in signs)
+        parts = tf.nn.relu(gradient), tf.nn.relu(-gradient)
+        # A threshold of 0, where too few elements have this sign, would keep all the others.
+        positive, negative = (keep_mask(part, exact_threshold(part, ratio / 2)) & (part > 0) for part in parts)
         masks.append(positive | negative)
     return masks
 

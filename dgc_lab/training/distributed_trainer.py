@@ -147,7 +147,7 @@ class DistributedTrainer(ModelTrainer):
         self.ratio = self.files = None  # of the current run
         self.scheme_ratio = tf.Variable(1.0, trainable=False)  # a variable, so that one trace serves all ratios
         super().__init__(
-            network_for(self.data, settings.seed, settings.network),
+            network_for(settings.dataset, settings.seed, settings.network, self.data),
             cross_entropy,
             self.data.batches(settings.batch, settings.seed),
             settings.compression(self.scheme_ratio),
@@ -162,8 +162,9 @@ class DistributedTrainer(ModelTrainer):
 
         Raises ValueError if ``seed`` is not a whole number from 0 to 2**31 - 1.
         """
-        self.settings, self.ratio, self.files = dataclasses.replace(self.settings, seed=seed), None, None
-        self.reseed(seed, network_for(self.data, seed, self.settings.network))
+        settings = dataclasses.replace(self.settings, seed=seed)
+        self.settings, self.ratio, self.files = settings, None, None
+        self.reseed(seed, network_for(settings.dataset, seed, settings.network, self.data))
         return self
 
     def run(

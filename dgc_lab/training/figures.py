@@ -104,7 +104,7 @@ def errors_by_share(tables: dict) -> Picture:
     curves, said = {}, {}
     for label, points in tables.items():
         shares, accuracies = zip(*sorted(points), strict=True)
-        errors = [100 * (1 - accuracy) for accuracy in accuracies]
+        errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]  # a logarithmic axis has no 0
         curves[label] = [share or zero for share in shares], errors
         pairs = zip(reversed(shares), reversed(errors), strict=True)
         said[label] = ", ".join(f"{percent(share)} has {error:.1f} %" for share, error in pairs)

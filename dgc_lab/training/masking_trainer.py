@@ -40,8 +40,8 @@ class MaskingConfig:
         steps: number of updates, at least 1.
         batch: examples per update, 1 to 65 536.
         learning_rate: above 0.
-        schedule: ``"constant"``; ``"cosine"``, which falls to 0 until the last step; or ``"warm-up"``, which rises to
-            the learning rate in the first tenth of the steps, and then falls in the same way.
+        schedule: ``"constant"``; ``"cosine"``, which falls to 0 at the last step; or ``"warm-up"``, which rises from 0
+            to the learning rate in the first tenth of the steps (of at least 10), and then falls in the same way.
         momentum: in [0, 1); applied to the masked gradient, as in the published code.
         rule: how the threshold is found: ``"exact"``, ``"sampled"``, ``"hierarchical"``, or ``"off"`` for no mask.
         scope: whose threshold: ``"tensor"``, ``"global"`` or ``"first"`` (see `dgc_lab.compression.thresholds`).
@@ -154,7 +154,7 @@ class Trainer(ModelTrainer):
             own = {name: getattr(settings, name) for name in ("momentum", "rule", "scope")}
             compression, options = dataclasses.replace(options, **own), None
         super().__init__(
-            network_for(self.data, settings.seed, settings.network),
+            network_for(settings.dataset, settings.seed, settings.network, self.data),
             cross_entropy,
             self.data.batches(settings.batch, settings.seed),
             compression,

@@ -28,13 +28,12 @@ class MaskedText(Dataset):
         return masked_batches(self.x_train, self.vocabulary, batch, seed)
 
     def evaluator(self):
-        (shown, places), targets = self.test_examples()
-        return make_evaluator((shown, places), targets)
+        return make_evaluator(*self.test_examples())
 
     def test_examples(self):
         """Return ``((words, places), targets)`` of the test set, each sequence with several masks.
 
-        One mask asks for 15 % of the words only, a coarse measure.
+        A single mask would test only 15 % of the words.
         """
         several = np.tile(self.x_test, (TEST_MASKS, 1))
         return mask_words(several, len(self.vocabulary), seed=(0, 1)).example

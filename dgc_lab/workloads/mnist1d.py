@@ -7,13 +7,14 @@ tell methods apart that are equal on digits.
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import LabError, at_file, cache_folder
-from dgc_lab.workloads.dataset import Dataset
+from dgc_lab.common import at_file, cache_folder
+from dgc_lab.workloads.dataset import DataError, Dataset
 
 TRAIN_EXAMPLES, TEST_EXAMPLES = 15_000, 10_000
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -26,7 +27,7 @@ def mnist1d() -> Dataset:
     ``mnist1d.npz`` in `dgc_lab.common.cache_folder`.
 
     Raises:
-        LabError: the package is not installed.
+        DataError: the package is not installed.
 
     References:
         S. Greydanus, D. Kobak: Scaling Down Deep Learning with MNIST-1D, ICML 2024, https://arxiv.org/abs/2011.14439
@@ -52,23 +53,25 @@ def generate(file: Path) -> dict:
     try:
         from mnist1d.data import get_dataset_args, make_dataset
     except ImportError as error:
-        raise LabError(f"MNIST-1D needs the package mnist1d ({error}): pip install mnist1d") from error
+        raise DataError(f"MNIST-1D needs the package mnist1d ({error}): pip install mnist1d") from error
 
     settings = get_dataset_args()
     settings.num_samples = TRAIN_EXAMPLES + TEST_EXAMPLES
     settings.train_split = TRAIN_EXAMPLES / settings.num_samples
     print("Generating MNIST-1D, once, in about ten seconds", flush=True)
-    before = np.random.get_state()  # the package seeds numpy's global generator
+    before, other = np.random.get_state(), random.getstate()  # the package seeds both global generators
     try:
         made = make_dataset(settings)
     finally:
         np.random.set_state(before)
+        random.setstate(other)
     signals = {name: made[key][..., None].astype(np.float32) for name, key in (("x_train", "x"), ("x_test", "x_test"))}
     labels = {name: made[key].astype(np.int32) for name, key in (("y_train", "y"), ("y_test", "y_test"))}
     arrays = {**signals, **labels}
     with at_file(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".npz", delete=False) as out:
-            np.savez(out, **arrays)
-        os.replace(out.name, file)
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            made = Path(scratch, file.name)
+            np.savez(made, **arrays)
+            os.replace(made, file)
     return arrays

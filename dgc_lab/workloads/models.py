@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dgc_lab.common import check_whole
+
+if TYPE_CHECKING:
+    from dgc_lab.workloads.dataset import Dataset
 
 
 def mnist_cnn(seed: int = 0):
@@ -118,8 +123,15 @@ MODELS = {
 }
 
 
-def network_for(data, seed: int, name: str = "default"):
-    """Build the network that the lab trains on a data set, or, for images, ``"resnet20"``."""
+def network_for(dataset: str, seed: int, name: str, data: Dataset):
+    """Build the network that the lab trains on a data set (``"default"``), or ``"resnet20"``, which suits all images.
+
+    Raises ValueError if ``data`` is another data set, whose network may have other shapes.
+    """
+    if data.name != dataset:
+        raise ValueError(f"data must be the data set of the settings, {dataset!r}, got {data.name!r}")
+    if name == "default":
+        return MODELS[dataset](seed)
     from dgc_lab.workloads.resnet import resnet20
 
-    return resnet20(data.x_train.shape[1:], seed=seed) if name == "resnet20" else MODELS[data.name](seed)
+    return resnet20(data.x_train.shape[1:], seed=seed)

@@ -177,7 +177,7 @@ def test_error_table_rejects_a_zero_gradient():
 @pytest.mark.parametrize("dataset", ["fashion_mnist", "cifar10"])
 def test_other_data_sets_start_with_mnist_learning_rates(dataset):
     ((settings, _),) = SchemeLab(dataset=dataset, schemes="powersgd:rank=2").runs()
-    assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist")
+    assert settings.learning_rate == rate_of("powersgd:rank=2", "mnist") != rate_of("powersgd:rank=2", "mnist1d")
     assert rate_of("nothing like it", "mnist") == 0.05
 
 

@@ -13,7 +13,7 @@ from dgc_lab.comparison.study import (
 )
 from dgc_lab.comparison.study_tables import rows_by_method, search_table, study_table
 from dgc_lab.terminal import show
-from dgc_lab.training import RowEnded, read_rows
+from dgc_lab.training import DistributedStep, RowEnded, RowFailed, read_rows
 
 METHODS = {"dense": {}, "DGC": {"ratio": 0.1}}
 SHORT = Study(METHODS, {"workers": 2, "batch": 8, "steps": 20}, rates=(0.05, 0.2), seeds=(3, 4))
@@ -79,11 +79,29 @@ def test_the_search_shows_each_rate_and_what_diverged(finished):
 
 
 def test_runs_with_seeds_share_a_trace_and_differ(digits):
-    trainer_of = simulated(digits)
-    (settings, _), (other, _) = (SHORT.run("DGC", 0.05, seed) for seed in (3, 4))
-    first, second = trainer_of(settings), trainer_of(other)
-    assert first is second
-    assert second.settings.seed == 4
+    trainer_of, losses = simulated(digits), []
+    for seed in (3, 4):
+        settings, ratio = SHORT.run("DGC", 0.05, seed)
+        trainer = trainer_of(settings)
+        losses.append([event.loss for event in trainer.run(ratio) if isinstance(event, DistributedStep)])
+    assert trainer.traces == 1
+    assert losses[0] != losses[1]
+
+
+def test_names_of_rows_stay_right_after_a_divergence(digits):
+    study = Study({"wild": {}, "dense": {}}, {"workers": 2, "batch": 8, "steps": 30}, (0.05, 1e30), seeds=(0,))
+    names, named = study.row_names(), []
+    for event in study_events(study, simulated(digits), digits):
+        if isinstance(event, RowEnded | RowFailed):
+            named.append(names[event.number])
+    assert "wild, rate 1e+30" in named
+    assert named[-1] == "dense, seed 0"
+    assert "dense, rate 0.05" in named
+
+
+def test_studies_on_ranks_need_the_command():
+    with pytest.raises(ValueError, match="study must be one on simulated workers"):
+        run_study(STUDIES["schemes on ranks"])
 
 
 def test_a_search_alone_gives_an_empty_table(finished, capsys):
@@ -106,6 +124,11 @@ def test_a_search_alone_gives_an_empty_table(finished, capsys):
         ({"seeds": ()}, "seeds must hold at least one"),
         ({"methods": {"bad": {"momentum": 2}}}, "momentum must be"),
         ({"rates": (0.1, -1)}, "rates must be above 0, got -1"),
+        ({"rates": (0.1, 0.1)}, "rates must differ from each other"),
+        ({"seeds": (1, 1)}, "seeds must differ from each other"),
+        ({"methods": {"bad": {"ratio": 2}}}, "ratio must be"),
+        ({"methods": {"bad": {"seed": 2}}}, "settings of 'bad' must be one of"),
+        ({"common": {"learning_rate": 2}}, "settings of 'common' must be one of"),
         ({"seeds": (0, 100)}, "seeds must differ from those of the search"),
     ],
 )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dgc_lab.training.custom_masks import masks_by_sign
 from dgc_lab.training.events import Evaluation, Step, TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 from dgc_lab.workloads.batches import pick_batch
@@ -245,3 +246,13 @@ def test_resnet_trains_on_images(digits):
     assert len([event for event in trainer.run(0.01) if isinstance(event, Step)]) == 2
     with pytest.raises(ValueError, match="network must be 'default' for mnist1d, which has no images, got 'resnet20'"):
         MaskingConfig(dataset="mnist1d", network="resnet20")
+
+
+def test_data_must_be_those_of_the_settings(digits):
+    with pytest.raises(ValueError, match="data must be the data set of the settings, 'mnist1d', got 'digits'"):
+        Trainer(MaskingConfig(dataset="mnist1d"), digits)
+
+
+def test_masks_by_sign_keep_no_zeros_and_nothing_of_the_other_sign():
+    [mask] = masks_by_sign([tf.constant([-1.0, -2.0, -3.0, 0.0])], 0.5, None)
+    assert mask.numpy().tolist() == [False, False, True, False]

@@ -5,8 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from dgc_lab.common import LabError
-from dgc_lab.workloads import load, mnist1d
+from dgc_lab.workloads import DataError, load, mnist1d
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_damaged_cache_is_replaced(small, damage):
 
 def test_missing_package_is_named(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "mnist1d.data", None)
-    with pytest.raises(LabError, match=r"MNIST-1D needs the package mnist1d.*pip install mnist1d"):
+    with pytest.raises(DataError, match=r"MNIST-1D needs the package mnist1d.*pip install mnist1d"):
         mnist1d.mnist1d()
 
 
