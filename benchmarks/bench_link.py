@@ -111,7 +111,7 @@ def measure(hosts: TwoHosts, links: dict, runs, rounds: int) -> list[dict]:
                     found.setdefault((run, by_itself), []).extend(train(hosts, run, steps, warm_up, by_itself))
         if selection is None:
             nothing = median(found[RUNS[0], False])
-            # The native step can be as fast as the momentum of whole gradients, and measure slightly faster by chance.
+            # The native step can be as fast as uncompressed momentum, and a measurement can put it slightly ahead.
             selection = {run: max(0.0, median(found[run, True]) - nothing) for run, _ in alone}
         for run in runs:
             rows.append(row(link, bits, run, found[run, False], selection.get(run, 0.0)))

@@ -396,19 +396,18 @@ def load_weights(sgd):
 
 @feature("`model.save` and `load_model`, then more training")
 def save_and_load(sgd):
-    with tempfile.TemporaryDirectory() as folder:
-        file, model = os.path.join(folder, "a.keras"), network()
-        trained(sgd(), model, 1)
-        model.save(file)
-        model = keras.saving.load_model(file)
-        model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
-        return model.get_weights()
+    return trained_after_loading(sgd, "a.keras")
 
 
 @feature("the same with an `.h5` file", "Use a `.keras` file.")
 def save_and_load_h5(sgd):
+    return trained_after_loading(sgd, "a.h5")
+
+
+def trained_after_loading(sgd, name):
+    """Train a network, save it in a file of this name, load it, and train it further; return its weights."""
     with tempfile.TemporaryDirectory() as folder:
-        file, model = os.path.join(folder, "a.h5"), network()
+        file, model = os.path.join(folder, name), network()
         trained(sgd(), model, 1)
         model.save(file)
         model = keras.saving.load_model(file)

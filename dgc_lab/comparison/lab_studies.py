@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from dgc_lab.common import check_choice, results_file
 from dgc_lab.comparison.study import Study, simulated
 from dgc_lab.comparison.study_tables import search_table, study_table
+from dgc_lab.compression.config import MASKING
+from dgc_lab.scaling.residual_staleness import EXAMPLES_PER_STEP
 from dgc_lab.training.custom_masks import masking_scheme, masks_by_sign, random_masks
 from dgc_lab.training.sweeps import read_rows
+from dgc_lab.workloads.mnist1d import TRAIN_EXAMPLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +29,7 @@ DROPPING = {"accumulate": False, "momentum_correction": False, "factor_masking":
 MOMENTUM_AFTER = {"momentum_correction": False, "factor_masking": False}
 RATES = (1.6, 0.8, 0.4, 0.2, 0.1, 0.05, 0.02)
 
-LARGEST = {**DROPPING, **NOTHING_EXEMPT, "rule": "exact"}
+LARGEST = {**MASKING, "rule": "exact"}
 MASKS = {
     "largest elements, 5 %": {"ratio": 0.05, **LARGEST},
     "largest of each sign, 5 %": {"ratio": 0.05, "scheme": masking_scheme(masks_by_sign, "masking by sign")},
@@ -77,7 +80,6 @@ SCHEMES_ON_RANKS = (
     *("dgc:ratio=0.001", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4"),
 )
 RULES = {f"{rule} threshold": {"ratio": 0.01, "rule": rule} for rule in ("exact", "sampled", "hierarchical")}
-EXAMPLES_PER_STEP = 128  # divided among the workers
 WORKERS = {
     f"{workers} worker{'s' * (workers > 1)}, {name}": {
         "workers": workers,
@@ -93,7 +95,7 @@ WORKERS = {
     )
     for workers in numbers
 }
-EPOCHS, TRAIN_EXAMPLES = 4, 15_000
+EPOCHS = 4
 RATES_BY_WORKERS = {
     f"{workers} worker{'s' * (workers > 1)}{way}, rate {rate:g}": {
         "workers": workers,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dgc_lab.workloads.dataset import Dataset
 
 LONGEST = 10**6  # highest age with a count of its own
-EXAMPLES_PER_STEP = 128  # of all workers of `residual_ages` together
+EXAMPLES_PER_STEP = 128  # of all workers together, in `residual_ages` and in the study of workers
 
 
 def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
 COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
-LEGACY_VALUES = {
-    "scheme": "dgc",
-    "schedule": "constant",
-    "network": "default",
-}  # values of settings that older rows do not record
+# Values of settings that older rows do not record.
+LEGACY_VALUES = {"scheme": "dgc", "schedule": "constant", "network": "default"}
 ROW_START = '{"ratio": '
 NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dgc_lab.common import at_file, cache_folder
+from dgc_lab.common import LabError, at_file, cache_folder, load_arrays
 from dgc_lab.workloads.dataset import DataError, Dataset
 
 TRAIN_EXAMPLES, TEST_EXAMPLES = 15_000, 10_000
@@ -40,12 +40,12 @@ def mnist1d() -> Dataset:
 def read(file: Path) -> dict | None:
     """Return the arrays of an earlier call, or None if there is no such file or it is damaged."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in ARRAYS}
-    except Exception:  # any error of the readers of zip files and arrays: the data is generated again
+        arrays = load_arrays(file)
+    except LabError:
         return None
-    shapes = [arrays["x_train"].shape, arrays["x_test"].shape]
-    return arrays if shapes == [(TRAIN_EXAMPLES, 40, 1), (TEST_EXAMPLES, 40, 1)] else None
+    shapes = [getattr(arrays.get(name), "shape", None) for name in ARRAYS]
+    expected = [(TRAIN_EXAMPLES, 40, 1), (TRAIN_EXAMPLES,), (TEST_EXAMPLES, 40, 1), (TEST_EXAMPLES,)]
+    return arrays if shapes == expected else None
 
 
 def generate(file: Path) -> dict:

@@ -8,7 +8,7 @@ from dgc_lab.common import results_file
 from dgc_lab.comparison import STUDIES
 from dgc_lab.training import published_tables as published
 from dgc_lab.training.sweeps import read_rows
-from make_table import main
+from make_table import TABLES, main
 
 
 @pytest.mark.nightly
@@ -63,3 +63,7 @@ def test_option_errors_list_all_supported_tables(capsys):
 def test_invalid_values_are_reported_before_training(options, message, capsys):
     assert main(options) == 1
     assert message in capsys.readouterr().err
+
+
+def test_every_study_has_a_command():
+    assert {*TABLES} == {"single-node", "two-node", *(name.replace(" ", "-") for name in STUDIES)}
