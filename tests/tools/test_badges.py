@@ -1,12 +1,14 @@
 """Stamping writes a copy's address to all badges and setup cells, repeatably, and nowhere else."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dgc_lab
 from badges import main, repo_of, stamp, stamp_all
@@ -49,6 +51,37 @@ def test_stamping_updates_all_files_and_is_reversible(copy):
     assert stamp_all(copy, "ada/gradients", "term/2027") == []
     stamp_all(copy, "YOUR_NAME/YOUR_COPY")
     assert texts(copy) == before
+
+
+def test_first_push_to_a_copy_writes_its_address(copy, tmp_path_factory):
+    """The workflow's own commands, in a checkout of a bare repository, as after a push to a copy of the template."""
+
+    def git(*command, folder=copy):
+        own = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org", *command)
+        return subprocess.run(own, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+    package, tool, origin = copy / "dgc_lab", copy / "tools" / "badges.py", tmp_path_factory.mktemp("origin")
+    tool.parent.mkdir()
+    for source in (ROOT / "tools" / "badges.py", ROOT / "dgc_lab" / "__init__.py", ROOT / "dgc_lab" / "common.py"):
+        shutil.copy(source, copy / source.relative_to(ROOT))
+    git("init", "--quiet", "--bare", origin)
+    git("add", "."), git("commit", "--quiet", "--message", "Copy"), git("remote", "add", "origin", origin)
+    git("push", "--quiet", "origin", "HEAD:main")
+    git("--git-dir", origin, "symbolic-ref", "HEAD", "refs/heads/main")
+
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "copy.yml").read_text())["jobs"]["address"]["steps"]
+    for run in (1, 2):  # the second push changes nothing
+        checkout = tmp_path_factory.mktemp(f"checkout{run}")
+        git("clone", "--quiet", origin, checkout)
+        for step in steps:
+            if "run" in step:
+                environment = {**os.environ, "GITHUB_REPOSITORY": "ada/gradients", "HOME": str(checkout)}
+                subprocess.run(["bash", "-eo", "pipefail", "-c", step["run"]], cwd=checkout, env=environment, check=True)
+        assert git("--git-dir", origin, "rev-list", "--count", "main").strip() == "2"
+    readme = git("--git-dir", origin, "show", "main:README.md")
+    assert "colab.research.google.com/github/ada/gradients/blob/main" in readme
+    assert "/YOUR_NAME/" not in readme
+    assert git("--git-dir", origin, "rev-parse", f"v{dgc_lab.__version__}") == git("--git-dir", origin, "rev-parse", "main")
 
 
 def test_setup_cells_install_a_pinned_release(copy):
