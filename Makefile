@@ -53,12 +53,20 @@ PYTHON_COLAB ?= $(shell for python in python3.13 python3 $(wildcard $(HOME)/.pye
 	if $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null; then echo $$python; break; fi; done)
 ROOT_FLAG := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
+# Settings of pip, common on clusters, that would make it install into other folders than these environments.
+export PIP_USER := 0
+export PIP_TARGET :=
+export PIP_PREFIX :=
+export PIP_ROOT :=
+
 .PHONY: lab course hub wheelhouse test test-all test-colab coverage mutants lint notebooks exercises docs site bench \
 	bench-gpu release requirements clean
 
 # Kernel ports are encrypted with a key that only their owner can read, so other users of this machine see no output.
+# Without jupytext, which would not open a notebook that is newer than its text, for example after an edit in VS Code.
 lab: $(VENV)/.horovod $(VENV)/.native
-	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 --KernelManager.transport_encryption=auto notebooks
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.ip=127.0.0.1 --KernelManager.transport_encryption=auto \
+		--ServerApp.jpserver_extensions="{'jupyterlab_jupytext': False}" notebooks
 
 course: $(COURSE)/.installed
 

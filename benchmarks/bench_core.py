@@ -48,7 +48,7 @@ def measure(model, shapes, workers):
     row = {"model": model, "workers": workers, "tensors": len(shapes)}
     row["nodes"] = len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
     row |= {"trace, s": traced, "first result, s": time.perf_counter() - start}
-    return row | {"ms a step": 1e3 * side_by_side({"step": lambda: step(gradients)}, ROUNDS)["step"]}
+    return row | {"ms per step": 1e3 * side_by_side({"step": lambda: step(gradients)}, ROUNDS)["step"]}
 
 
 def main():

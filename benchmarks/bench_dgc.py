@@ -60,7 +60,7 @@ def main():
     settings = {"dataset": "mnist", "batch": 100, "learning_rate": 0.01, "steps": 10_000, "evaluations": 1}
     times = step_times(settings, load("mnist"))
     for name, seconds in times.items():
-        rows.append({"what": f"one worker, mnist_cnn, {name}", "value": 1000 * seconds, "unit": "ms a step"})
+        rows.append({"what": f"one worker, mnist_cnn, {name}", "value": 1000 * seconds, "unit": "ms per step"})
     goals["throughput with complete DGC on one worker divided by that of momentum SGD"] = (
         times["momentum SGD"] / times["complete DGC"],
         1 / 1.1,

@@ -40,7 +40,7 @@ def calling(settings, data, rounds):
 
     trainer, usual = Trainer(settings, data), steps_at_once.SECONDS
     list(trainer.run(0.001))
-    taken = {"one step a call": 0.0, "several": 0.0}
+    taken = {"one step per call": 0.0, "several": 0.0}
     for _ in range(rounds):
         for name, seconds in zip(taken, (0.0, usual), strict=True):
             steps_at_once.SECONDS = seconds
@@ -92,9 +92,9 @@ def main():
     speeds = calling(MaskingConfig(steps=1000, evaluations=1), digits, 5)
     for what, speed in speeds.items():
         row = {"what": f"training, masked at 0.1 %, sampled, {what}", "model": "digits_cnn", "steps/s": speed}
-        rows.append(row | {"ratio": speed / speeds["one step a call"]})
+        rows.append(row | {"ratio": speed / speeds["one step per call"]})
     goals["steps per second with several steps per call divided by one step per call"] = (
-        speeds["several"] / speeds["one step a call"],
+        speeds["several"] / speeds["one step per call"],
         1.35,
     )
     speeds = sweeping(MaskingConfig(steps=300, evaluations=1), digits, list(SINGLE_NODE))

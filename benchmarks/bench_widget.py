@@ -67,7 +67,7 @@ def main():
                 "steps/s without": found["steps"] / found["plain"],
                 "steps/s with the widget": found["steps"] / found["live"],
                 "ratio": ratio,
-                "pictures a second": found["pictures"] / found["live"],
+                "pictures per second": found["pictures"] / found["live"],
             }
         )
         goals[f"throughput with the live widget divided by that without ({model})"] = ratio, 0.97

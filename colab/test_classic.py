@@ -122,7 +122,7 @@ def test_distributed_sweep_trains_live_and_stops(page, show, tmp_path):
     lab = widget(page, "button:has-text('Run')")
     fill(lab, Ratios="0.01", Steps="4000")
     lab.get_by_label("Method", exact=True).select_option("masking alone")
-    expect(lab.get_by_label("Accumulate what is not sent", exact=True)).not_to_be_checked(timeout=30_000)
+    expect(lab.get_by_label("Accumulate unsent elements", exact=True)).not_to_be_checked(timeout=30_000)
     press(lab, "Run")
     expect_message(lab, r"step \d+ of 4000")
     expect_live(lab, LOSS)

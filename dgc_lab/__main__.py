@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 
 from dgc_lab import __version__
-from dgc_lab.common import LabError, check_folder, check_whole
+from dgc_lab.common import LabError, check_keras, check_whole
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def status_of(command: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Stopped. The same command goes on from what it has kept.", file=sys.stderr)
+        print("Stopped. The same command continues from the saved state.", file=sys.stderr)
         return 130
 
 
@@ -143,6 +144,7 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 
 def run_sweep(options: argparse.Namespace) -> int:
+    check_keras()
     from dgc_lab.terminal import run_rows
     from dgc_lab.training.masking_trainer import MaskingConfig
     from dgc_lab.training.sweeps import parse_ratios, table
@@ -152,11 +154,13 @@ def run_sweep(options: argparse.Namespace) -> int:
 
 
 def run_train(options: argparse.Namespace) -> int:
+    check_keras()
     import tensorflow as tf
     from tqdm import tqdm
 
     from dgc_lab.training.distributed_trainer import DistributedConfig, DistributedTrainer
     from dgc_lab.training.events import DistributedStep, TrainingDiverged
+    from dgc_lab.training.sweeps import check_writable
     from dgc_lab.workloads.data import load
 
     communicator = launched_communicator()
@@ -165,16 +169,16 @@ def run_train(options: argparse.Namespace) -> int:
     settings.check_ratios([options.ratio])
     check_whole("--save-every", options.save_every, 1)
     if options.checkpoint is not None:
-        check_folder("--checkpoint", options.checkpoint)
+        check_writable("--checkpoint", options.checkpoint, is_folder=True)
     trainer = DistributedTrainer(settings, communicator, load(settings.dataset, options.data))
-    go_on = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
+    resume = options.checkpoint is not None and trainer.restore(options.checkpoint, options.ratio)
     stop_requests = []  # not an Event: a second Ctrl-C in the handler of the first would wait forever for its lock
     signal.signal(signal.SIGINT, lambda *_: stop_requests.append(True))  # all ranks agree on the step to stop at
     first, sent, step = communicator.first == 0, 0, trainer.steps_done
-    kept = f"the same command goes on from {options.checkpoint}" if options.checkpoint else "nothing was kept"
+    outcome = f"the same command resumes from {options.checkpoint}" if options.checkpoint else "nothing was saved"
     try:
         with tqdm(total=settings.steps, initial=step, unit="step", disable=not first, mininterval=0.5) as bar:
-            for event in trainer.run(options.ratio, lambda: bool(stop_requests), go_on, options.save_every):
+            for event in trainer.run(options.ratio, lambda: bool(stop_requests), resume, options.save_every):
                 if isinstance(event, DistributedStep):
                     step, sent = event.step, event.bytes_sent
                     bar.update()
@@ -184,32 +188,34 @@ def run_train(options: argparse.Namespace) -> int:
                     scores = f"accuracy {event.accuracy:.4f}, loss {event.loss:.4f}"
                     bar.write(f"step {event.step}: {scores}" + (f", {sent} bytes sent" if sent else ""))
     except TrainingDiverged as error:
-        raise LabError(f"{error}; {kept}") from None
+        raise LabError(f"{error}; {outcome}") from None
     except LabError:  # for example, about a folder with Horovod in its name
         raise
     except (tf.errors.OpError, RuntimeError) as error:
         if "horovod" not in str(error).lower():
             raise
-        raise LabError(f"another rank has ended, and no step can be made without it; {kept}") from None
+        raise LabError(f"another rank has ended, and no step can be made without it; {outcome}") from None
     if options.checkpoint:
         trainer.save(options.checkpoint)
     if step < settings.steps and first:
-        print(f"Stopped at step {step} of {settings.steps}; {kept}.", file=sys.stderr)
+        print(f"Stopped at step {step} of {settings.steps}; {outcome}.", file=sys.stderr)
     return 0 if step >= settings.steps else 130
 
 
 def launched_communicator():
-    """Return Horovod's ranks if a launcher such as horovodrun started this process, otherwise one worker."""
-    from dgc_lab.distributed.communicators import HorovodWorkers, OneWorker, launched_ranks
+    """Initialize Horovod if a launcher started this process; return Horovod's ranks, otherwise one worker."""
+    from dgc_lab.cluster.stalls import stall_variables
+    from dgc_lab.distributed.communicators import default_communicator
+    from dgc_lab.distributed.launchers import launched
     from dgc_lab.install.build_horovod import require_horovod
 
-    if launched_ranks() == 1:
-        return OneWorker()
-    require_horovod()
-    import horovod.tensorflow as hvd
+    if launched()[1] > 1:
+        require_horovod()
+        import horovod.tensorflow as hvd
 
-    hvd.init()
-    return HorovodWorkers()
+        os.environ.update(stall_variables())
+        hvd.init()
+    return default_communicator()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Seed: TypeAlias = "tuple[int, int] | tf.Tensor"  # of stateless random operations: two integers
 DIGEST_PREFIX, TRAILER_SIZE = b"\nsha256 ", 8 + 64  # prefix of a file's digest, and bytes of prefix and digest
 COMPILERS = ("g++", "c++", "clang++")  # C++ compilers, in the order of the search
+# Keras's settings in which the lab's models are defined
+KERAS = {"backend": "tensorflow", "floatx": "float32", "image_data_format": "channels_last"}
 ZIP_END = struct.Struct("<4s4H2LH")  # a zip's end record, 22 bytes; items -3 and -2 are the directory's size and offset
 
 
@@ -201,7 +203,7 @@ def at_file(file: str | os.PathLike, done: str = "written"):
         yield
     except OSError as error:
         problem = f"{file} cannot be {done} ({error.strerror or error})"
-        raise LabError(f"{problem}. Fix that and run the same call again: it goes on from the saved state") from error
+        raise LabError(f"{problem}. Fix that and run the same call again: it resumes from the saved state") from error
 
 
 def save_arrays(file: str | os.PathLike, *arrays, **named) -> None:
@@ -253,13 +255,25 @@ def load_arrays(file: str | os.PathLike) -> dict:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # any error of the readers of zip files and arrays
         problem = f"{file} cannot be read, it is damaged ({str(error) or type(error).__name__})"
-        raise LabError(f"{problem}. Remove it, and the same call goes on from the other saved files") from None
+        raise LabError(f"{problem}. Remove it, and the same call resumes from the other saved files") from None
 
 
 def results_file(name: str) -> Path:
     """Return a file in ``results/``, which is next to the package in a clone, and inside it in an installed wheel."""
     package = Path(__file__).resolve().parent
     return next(folder / name for folder in (package.parent / "results", package / "results") if folder.exists())
+
+
+def check_keras(*names: str) -> None:
+    """Raise a LabError unless Keras's settings of these names, by default all, are those of `KERAS`."""
+    try:
+        from keras import config
+    except (ImportError, ValueError) as error:  # ValueError: there is no such backend
+        raise LabError(f"Keras cannot be imported ({error}). Set KERAS_BACKEND=tensorflow and start again") from None
+    for name in names or KERAS:
+        if (found := getattr(config, name)()) != KERAS[name]:
+            place = "KERAS_BACKEND or keras.json" if name == "backend" else "keras.json"
+            raise LabError(f"Keras's {name} must be {KERAS[name]!r}, got {found!r}: change {place} and start again")
 
 
 def cpp_compiler() -> str | None:

@@ -15,16 +15,18 @@ def run_rows(settings, ratios: list[float], options: argparse.Namespace, table, 
 
     data = trainer.data if trainer else load(settings.dataset, options.data)
     names = [f"ratio {ratio:g}" for ratio in ratios]
-    return show(sweep(settings, ratios, options.out, data, trainer), names, settings.steps, options.out, table)
+    return show(
+        sweep(settings, ratios, options.out, data, trainer), names, [settings.steps] * len(ratios), options.out, table
+    )
 
 
-def show(events, names: list[str], steps: int, out: str | None, table) -> int:
+def show(events, names: list[str], steps: list[int], out: str | None, table) -> int:
     """Show a sweep with a progress bar, and print its rows at the end, or after Ctrl-C.
 
     Args:
         events: the events of `dgc_lab.training.sweeps.train_each`.
         names: name of each row.
-        steps: updates in each row.
+        steps: number of updates of each row.
         out: the file in which rows are saved, for the last message.
         table: function that maps the rows to the DataFrame to print.
 
@@ -60,7 +62,7 @@ def show(events, names: list[str], steps: int, out: str | None, table) -> int:
             if progress.rows and len(shown := table(progress.rows)):
                 print(shown.to_string(index=False, na_rep="-"))
     if interrupted:
-        kept = f"kept in {out}, the same command goes on there" if out else "not kept (no --out given)"
-        print(f"Stopped: {len(progress.rows)} of {len(names)} rows finished, {kept}.", file=sys.stderr)
+        saved = f"saved in {out}; the same command trains the others" if out else "not saved (no --out given)"
+        print(f"Stopped: {len(progress.rows)} of {len(names)} rows finished, {saved}.", file=sys.stderr)
         return 130
     return 1 if progress.failures else 0

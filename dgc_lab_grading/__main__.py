@@ -41,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--roster", type=Path, help="file with the students' names, one per line, or a CSV")
 
     def graded(sub):
-        sub.add_argument("--folder", type=Path, default=Path("grading"), help="grading folder (default: ./%(default)s)")
+        text = "grading folder (default: ./%(default)s)"
+        sub.add_argument("--folder", type=grading_folder, default="grading", help=text)
 
     command("new", "create the text of a new exercise", sources).add_argument(
         "name", metavar="EXERCISE", help="for example 08_my_idea"
@@ -84,6 +85,21 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 100000, got {text[:20]!r}")
     return int(text)
+
+
+def grading_folder(text: str) -> Path:
+    """Parse the path of a grading folder.
+
+    Example:
+        >>> grading_folder("grading").name
+        'grading'
+    """
+    if found := set("[?*") & set(str(Path(text).resolve())):
+        name = str(Path(text).resolve())[:200]
+        raise argparse.ArgumentTypeError(
+            f"must not have {' '.join(sorted(found))} in its path, for nbgrader, got {name}"
+        )
+    return Path(text)
 
 
 def above_zero(text: str) -> float:

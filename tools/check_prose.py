@@ -1,7 +1,8 @@
-"""Find phrases that native speakers do not use, in Markdown, docstrings and comments; part of ``make lint``.
+"""Find phrases that native speakers do not use, in Markdown and in Python files; part of ``make lint``.
 
 python tools/check_prose.py [FILE...]        default: the files in git that FILES matches
 
+In Python files it checks docstrings, comments, and string literals of at least three words, such as messages.
 Vale has rules of this kind, but its packages on PyPI and npm download the program from GitHub.
 """
 
@@ -15,7 +16,8 @@ import sys
 import tokenize
 from pathlib import Path
 
-FILES = re.compile(r"(?!docs/archive/).*\.md|(dgc_lab|dgc_lab_grading|tools|benchmarks|colab|hub)/.*\.py")
+FOLDERS = "dgc_lab|dgc_lab_grading|tools|benchmarks|colab|hub"
+FILES = re.compile(rf"(?!docs/archive/).*\.md|(?!tools/check_prose)({FOLDERS})/.*\.py")
 # Phrases as regular expressions, in which a space matches any white space, and a suggestion for each.
 RULES = {
     r"what (is|are|was|were) (not \w+|to be \w+|sent|kept|left|asked|wanted)": "name it: the payload",
@@ -42,10 +44,14 @@ RULES = {
     r"what (it|the \w+) (is|was) made of": "its composition",
     r"left to the night|for the night": "runs only at night",
     r"(measured|made|built|written) anew": "again",
+    r"(bytes|kB|MB|ms|µs|seconds) a (step|hop|rank|worker)": "per step",
+    r"as asked": "as requested; the ratio",
+    r"nothing exempt": "all tensors compressed",
 }
 PATTERNS = [(re.compile(rf"\b(?:{rule})\b".replace(" ", r"\s+"), re.IGNORECASE), hint) for rule, hint in RULES.items()]
 # Inline code, links, HTML tags and formulas.
 NO_PROSE = re.compile(r"``.*?``|`[^`]*`|\]\([^)\s]*\)|<[^<>\n]*>|\$[^$\n]*\$", re.DOTALL)
+SENTENCE = re.compile(r"\S\s+\S+\s+\S")  # at least three words
 EXAMPLE = re.compile(r"(?ms)^ *>>>.*?(?=\n *\n|\Z)")
 BLOCK = re.compile(r"(?ms)\A---\n.*?^---$|^ *(`{3,}|~{3,}).*?^ *\1`*~*$")  # front matter and code fences
 
@@ -55,12 +61,18 @@ def prose(text: str, python: bool) -> list[tuple[int, str]]:
     if not python:
         return [(1, BLOCK.sub(blank, text))]
     parts: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(text)):
+    seen = set()  # ids of docstrings, and of the parts of f-strings
+    for node in ast.walk(ast.parse(text)):  # parents first
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and ast.get_docstring(node) is not None:
             line = node.body[0].lineno
             source = "\n".join(text.splitlines()[line - 1 : node.body[0].end_lineno])
             parts.append((line, EXAMPLE.sub(blank, source)))
+            seen.add(id(node.body[0].value))
+        elif isinstance(node, ast.JoinedStr):
+            seen.update(map(id, node.values))
+        if id(node) not in seen and SENTENCE.search(words := literal(node)):
+            parts.append((node.lineno, words))
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             line, words = token.start[0], f"{token.string.lstrip('#')}\n"
@@ -69,6 +81,13 @@ def prose(text: str, python: bool) -> list[tuple[int, str]]:
                 words = before + words
             parts.append((line, words))
     return parts
+
+
+def literal(node: ast.AST) -> str:
+    """Return the text of a string or f-string, with "_" for each formatted value; "" for other nodes."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(literal(part) or "_" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def blank(match: re.Match) -> str:

@@ -36,14 +36,14 @@ def picture() -> Picture:
     said = []
     for axes, (who, published, made) in zip(panels, accuracies(), strict=True):
         errors = {ratio: 100 * (1 - accuracy) for ratio, accuracy in published.items()}
-        label = "published, share as requested"
+        label = "published, requested share"
         axes.plot(*zip(*sorted(errors.items()), strict=True), color=GREY, marker="o", label=label)
         for number, (name, rows) in enumerate(made.items()):
             looks = {"color": PALETTE[number], "marker": MARKERS[number + 1]}
-            sent = {row["kept"]: 100 * (1 - row["accuracy"]) for row in rows}
+            sent = {row["share sent"]: 100 * (1 - row["accuracy"]) for row in rows}
             axes.plot(*zip(*sorted(sent.items()), strict=True), label=f"here: {name}", **looks)
             [last] = [row for row in rows if row["ratio"] == LEAST]
-            said.append(f"{who}, {name}: {100 * (1 - last['accuracy']):.1f} %, with {percent(last['kept'])} sent")
+            said.append(f"{who}, {name}: {100 * (1 - last['accuracy']):.1f} %, with {percent(last['share sent'])} sent")
         said.append(f"{who}, published: {errors[LEAST]:.1f} %")
         axes.set(xscale="log", yscale="log")
         axes.xaxis.set_major_formatter(lambda share, _: percent(share))

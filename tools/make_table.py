@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all options; each table refuses those that belong to another one."""
     table = argparse.ArgumentParser(prog="python tools/make_table.py", description="Reproduce a table of the lessons.")
-    which = "masking on one worker; masking and DGC on two ranks"
+    which = "masking on one worker; masking and DGC on two ranks; modes of lesson 3"
     table.add_argument("which", choices=TABLES, help=f"{which}; or one of the studies of lessons 4 to 8")
     steps = "updates per row, of all workers together (20 000, as published)"
     table.add_argument("--steps", type=int, help=steps)
@@ -45,7 +45,7 @@ def single_node(options: argparse.Namespace) -> int:
     steps = PUBLISHED_STEPS if options.steps is None else options.steps
     settings = single_node_settings(steps, scope, options.seed)
     ratios = list(SINGLE_NODE) if options.ratios is None else parse_ratios(options.ratios)
-    print(f"MNIST, {steps} steps a row (published: {PUBLISHED_STEPS}), threshold scope {scope!r}.")
+    print(f"MNIST, {steps} steps per row (published: {PUBLISHED_STEPS}), threshold scope {scope!r}.")
     return run_rows(settings, ratios, options, beside_published)
 
 
@@ -98,10 +98,29 @@ def study(options: argparse.Namespace, name: str) -> int:
         def table(rows):
             return study_table(made, rows).reset_index(names="method")
 
-        return show(events, made.row_names(), made.common["steps"], options.out, table)
+        return show(events, made.row_names(), made.row_steps(), options.out, table)
+
+
+def modes(options: argparse.Namespace) -> int:
+    """Run the studies of lesson 3: synchronous and asynchronous training on simulated schedules."""
+    from dgc_lab.parameter_server.mode_study import MODE_STUDIES, rows_in, study_rows
+    from dgc_lab.training.sweeps import append_row
+
+    others = "single-node or two-node"
+    refuse(options, scope="single-node", method="two-node", ratios=others, steps=others, data=others)
+    if options.seed:
+        raise ValueError(f"--seed must not be set here: each study has seeds of its own, got {options.seed}")
+    rows = [] if options.out is None else rows_in(options.out)
+    for name in MODE_STUDIES:
+        for row in study_rows(name, rows):
+            if row not in rows and options.out is not None:
+                append_row(options.out, row)
+            print(", ".join(f"{key} {value}" for key, value in row.items() if key != "settings"), flush=True)
+    return 0
 
 
 TABLES = {
+    "modes": modes,
     "single-node": single_node,
     "two-node": two_node,
     **{

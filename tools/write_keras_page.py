@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -19,9 +20,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dgc_lab.cluster import HorovodRanks
 from dgc_lab.common import LabError
 from dgc_lab.compression import DGCConfig
-from dgc_lab.distributed import DistributedOptimizer
+from dgc_lab.distributed import AverageMetrics, DistributedOptimizer, on_first_rank
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "keras.md"
 HEAD = """# Keras, feature by feature
@@ -29,8 +31,8 @@ HEAD = """# Keras, feature by feature
 Which features of Keras work in `model.fit` with `DistributedOptimizer(keras.optimizers.SGD(...), DGCConfig(...))`. For
 each row, the same small network was trained twice: with Keras's own momentum SGD, and with the same momentum in the
 config at ratio 1, where every element is sent. *Works* means that both runs give the same weights up to rounding,
-*differs* that they do not, and *refused* that an error is raised before the first step. `make docs` generates this page
-by [running the training](../tools/write_keras_page.py), and a test checks it.
+*differs* that they do not, and *refused* that an error is raised: before the first step, or as soon as ranks differ.
+`make docs` generates this page by [running the training](../tools/write_keras_page.py), and a test checks it.
 
 | feature of Keras | result | notes |
 |---|---|---|
@@ -170,6 +172,21 @@ def generator(sgd):
     return model.get_weights()
 
 
+@feature("`PyDataset` with workers")
+def loaded_by_workers(sgd):
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, number):
+            return X[16 * number : 16 * number + 16], Y[16 * number : 16 * number + 16]
+
+    model = network()
+    model.compile(sgd(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.fit(Batches(workers=2, max_queue_size=4), epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
 @feature("`tf.data`")
 def pipeline(sgd):
     model = network()
@@ -202,7 +219,25 @@ def rate_callbacks(sgd):
 
 @feature("`EarlyStopping`", "On several ranks, list it after `AverageMetrics`, so that all ranks stop together.")
 def early_stopping(sgd):
-    return trained(sgd(), epochs=9, callbacks=[keras.callbacks.EarlyStopping("loss", min_delta=9, patience=2)])
+    return trained(sgd(), epochs=9, callbacks=stopping())
+
+
+@feature("`EarlyStopping` on one of several ranks", "Use it on every rank, after `AverageMetrics`.")
+def early_stopping_on_one_rank(sgd):
+    if sgd is plain:
+        return trained(sgd(), epochs=9, callbacks=stopping())
+    with HorovodRanks(2, progress=None) as ranks:
+        return ranks.run(stop_on_first_rank)[0]
+
+
+def stopping():
+    """Return callbacks that stop training after the third epoch."""
+    return [keras.callbacks.EarlyStopping("loss", min_delta=9, patience=2)]
+
+
+def stop_on_first_rank():
+    """Train on this rank with callbacks that stop only rank 0."""
+    return trained(distributed(), epochs=9, callbacks=[AverageMetrics(), *on_first_rank(*stopping())])
 
 
 @feature("`gradient_accumulation_steps`", "Gradients are summed before compression: one exchange for all of them.")
@@ -254,6 +289,13 @@ def adam_whole(sgd):
     return trained(inner if sgd is plain else DistributedOptimizer(inner))
 
 
+@feature("`MultiOptimizer`, without a config")
+def multi_optimizer(sgd):
+    by_name = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.01), {".*bias": keras.optimizers.SGD(0.1)})
+    inner = keras.optimizers.MultiOptimizer(by_name)
+    return trained(inner if sgd is plain else DistributedOptimizer(inner))
+
+
 @feature("`clipnorm`", "`DGCConfig(clip_norm=...)` clips all gradients together, before they are accumulated.")
 def clipnorm(sgd):
     return trained(sgd(clipnorm=0.1))
@@ -284,11 +326,16 @@ def bfloat16(sgd):
     return trained(sgd(), network(dtype="mixed_bfloat16"))
 
 
-@feature("mixed precision, `mixed_float16`")
+@feature(
+    "mixed precision, `mixed_float16`",
+    "Set the policy before creating the optimizer, which scales the loss dynamically, as Keras does. All ranks halve "
+    "the scale and skip the update if the gradients of one overflow; with accumulation, that of all accumulated "
+    "batches.",
+)
 def float16(sgd):
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        return trained(sgd(), compiled={"auto_scale_loss": True})
+        return trained(sgd())
     finally:
         keras.config.set_dtype_policy("float32")
 
@@ -413,6 +460,20 @@ def trained_after_loading(sgd, name):
         model = keras.saving.load_model(file)
         model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
         return model.get_weights()
+
+
+@feature(
+    "`optimizer.set_weights`",
+    "Velocities and residuals are not among the optimizer's variables, and a warning says so. Save the model instead.",
+)
+def set_weights(sgd):
+    models, optimizers = [network(), network()], [sgd(), sgd()]
+    trained(optimizers[0], models[0], 1)
+    models[1].set_weights(models[0].get_weights())
+    optimizers[1].build(models[1].trainable_variables)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        optimizers[1].set_weights([np.array(variable) for variable in optimizers[0].variables])
+    return trained(optimizers[1], models[1], 1)
 
 
 @feature("`ModelCheckpoint`", "To resume on several ranks, use `dgc_lab.distributed.SaveRanks`.")

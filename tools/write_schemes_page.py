@@ -1,4 +1,4 @@
-"""Write docs/schemes.md: every compression scheme in its own words, and the tables of their results.
+"""Write docs/schemes.md: a description of every compression scheme, and the tables of their results.
 
 python tools/write_schemes_page.py
 """
@@ -49,8 +49,8 @@ A scheme can ask three questions:
 | `SparseMean(indices, values, size)` | the mean of vectors that are zero except at `indices` | an allgather |
 | `AllGather((tensor, ...))` | the tensors of every worker | an allgather |
 
-With its fourth argument, the expected `ratio`, a `SparseMean` travels by allreduce, with zeros between the entries,
-where that is cheaper.
+With its fourth argument, the expected `ratio`, a `SparseMean` is sent by allreduce, with zeros between the entries, if
+that is cheaper.
 
 Wherever a `DGCConfig` is accepted, a scheme is, too: `DistributedOptimizer(keras.optimizers.SGD(0.1), scheme)` for
 `model.fit`, `ModelTrainer(..., config=scheme)`, `SchemeLab(mine=scheme)`. The schemes below can be given by name, as in
@@ -66,7 +66,7 @@ g is a worker's gradient, e its residual; sums and means are over the workers.
 
 def gallery() -> str:
     """Return a table of all schemes: name and parameters, what it does, equation, source."""
-    lines = ["| scheme | what | equation, and what carries it | source |", "|---|---|---|---|"]
+    lines = ["| scheme | description | equation and collective | source |", "|---|---|---|---|"]
     for name, make in SCHEMES.items():
         what, equation, *rest = (re.sub(r"\s+", " ", part) for part in inspect.getdoc(make).split("\n\n"))
         what = re.sub("^Return (a scheme that )?", "", what)
@@ -89,15 +89,15 @@ def results(name: str) -> str:
         f"Each run has {common['steps']} steps of {common['batch']} examples per worker{falling}. Momentum of 0.9 is "
         f"applied after the exchange unless a scheme has its own. Each scheme ran at the learning rates {rates} with "
         f"seed {SEARCH_SEEDS[0]}, at the two best of them with two more, and then at the better one with three others. "
-        "*kB a step* is a worker's payload, "
-        "averaged over the run; *ms a step* is that of the fastest of the three runs. "
+        "*kB per step* is a worker's payload, "
+        "averaged over the run; *ms per step* is that of the fastest of the three runs. "
         f"`python tools/make_table.py {name.replace(' ', '-')} --out rows.jsonl` computes the table again.",
         f"![{bytes_and_accuracy(table).alt}]({picture(name)})",
     ]
-    head = ["scheme", "rate", "accuracy", "least", "greatest", "kB a step", "ms a step"]
+    head = ["scheme", "rate", "accuracy", "min", "max", "kB per step", "ms per step"]
     rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    for scheme, rate, mean, least, greatest, _, size, time in table.itertuples():
-        figures = f"{rate:g} | {mean:.3f} | {least:.3f} | {greatest:.3f} | {size:,.1f} | {time:.1f}"
+    for scheme, rate, mean, low, high, _, size, time in table.itertuples():
+        figures = f"{rate:g} | {mean:.3f} | {low:.3f} | {high:.3f} | {size:,.1f} | {time:.1f}"
         rows.append(f"| `{scheme}` | {figures} |")
     return "\n\n".join([*lines, "\n".join(rows)])
 

@@ -15,7 +15,7 @@ from dgc_lab.training import SINGLE_NODE, TWO_NODE, single_node_rows, two_node_r
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "published_tables.md"
 SEEDS = (0, 1, 2)
-ALIKE_FROM = 0.005  # least ratio at which the published rows of one worker and ours agree
+ALIKE_FROM = 0.005  # lowest ratio at which the published rows of one worker and ours agree
 SCOPES = {"first": "first tensor's threshold", "tensor": "one per tensor"}
 NAMES = {"masking": "masking", "masking_per_tensor": "masking like DGC", "dgc": "complete DGC"}
 ONE = """\
@@ -29,7 +29,7 @@ Masking: test accuracy for each requested ratio, the share of each gradient to s
 tensor's threshold for all tensors. Ours use the same configuration, once with that threshold and once with a threshold
 per tensor. *Sent* is the share of all elements that was actually sent."""
 ONE_SAID = """\
-With the first tensor's threshold, far fewer elements are sent than requested: {kept:.2f} % of all elements at a ratio
+With the first tensor's threshold, far fewer elements are sent than requested: {sent:.2f} % of all elements at a ratio
 of 1 %, because the gradients of the large dense layer are smaller than those of the first layer. At 0.1 %, a single one
 of the first tensor's 800 elements determines the threshold, and hardly any other elements exceed it: our run reached an
 accuracy of {first:.3f}, the published one {published:.3f}. With a threshold per tensor, ours reached {tensor:.3f}. Down
@@ -53,8 +53,8 @@ Two real Horovod ranks, trained with three methods:
   (accumulation, momentum correction, momentum factor masking)."""
 TWO_SAID = """\
 At 0.1 %, masking with DGC's thresholds, exemptions and warm-up is {lost:.1f} points less accurate than training with
-whole gradients. Complete DGC sends as many bytes and accumulates the other elements. At every ratio in the table, its
-accuracy is within {within:.1f} points of that with whole gradients.
+uncompressed gradients. Complete DGC sends as many bytes and accumulates the other elements. At every ratio in the
+table, its accuracy is within {within:.1f} points of that with uncompressed gradients.
 
 *kB per step* is the mean over all steps of the kilobytes that one rank sends. Most of DGC's kilobytes come from the
 warm-up, whose first steps send a quarter of the gradient, and from tensors that are sent uncompressed. *Masking like
@@ -95,20 +95,20 @@ def side_by_side(published: dict, heading: str, made: dict[str, list[dict]], bes
 def single_node_lines() -> str:
     """Return the table of all runs on one worker."""
     made = {name: single_node_rows(scope) for scope, name in SCOPES.items()}
-    return side_by_side(SINGLE_NODE, "published accuracy", made, "sent", lambda row: f"{row['kept']:.4%}")
+    return side_by_side(SINGLE_NODE, "published accuracy", made, "sent", lambda row: f"{row['share sent']:.4%}")
 
 
 def two_node_lines() -> str:
     """Return the table of all runs on two ranks with the first seed."""
     made = {name: two_node_rows(method) for method, name in NAMES.items()}
     heading = "published accuracy, masking"
-    return side_by_side(TWO_NODE, heading, made, "kB per step", lambda row: f"{row['bytes a step'] / 1000:,.1f}")
+    return side_by_side(TWO_NODE, heading, made, "kB per step", lambda row: f"{row['bytes per step'] / 1000:,.1f}")
 
 
 def seed_lines() -> str:
     """Return the mean, minimum and maximum accuracy of runs on two ranks with more than one seed."""
     rows = [
-        {"what": "whole gradients" if row["ratio"] == 1 else NAMES[method], **row}
+        {"what": "uncompressed gradients" if row["ratio"] == 1 else NAMES[method], **row}
         for method in ("masking", "dgc")
         for seed in SEEDS
         for row in two_node_rows(method, seed)
@@ -124,7 +124,7 @@ def seed_lines() -> str:
         for (what, ratio), group in pd.DataFrame(rows).groupby(["what", "ratio"])["accuracy"]
         if len(group) > 1
     ]
-    return lines(["what", "sent, as asked", "seeds", "mean", "least", "greatest"], table)
+    return lines(["method", "ratio", "seeds", "mean", "min", "max"], table)
 
 
 def summary() -> list[str]:
@@ -147,9 +147,9 @@ def one_said() -> str:
     """Return the text below the table of one worker, with its numbers."""
     first, tensor = (accuracies(single_node_rows(scope)) for scope in SCOPES)
     published = pd.Series({ratio: accuracy for ratio, (accuracy, _) in SINGLE_NODE.items()})
-    (kept,) = (row["kept"] for row in single_node_rows("first") if row["ratio"] == 0.01)
+    (share_sent,) = (row["share sent"] for row in single_node_rows("first") if row["ratio"] == 0.01)
     return ONE_SAID.format(
-        kept=100 * kept,
+        sent=100 * share_sent,
         first=first[0.001],
         tensor=tensor[0.001],
         published=published[0.001],

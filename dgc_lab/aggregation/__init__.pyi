@@ -21,6 +21,8 @@ from .profiling import profiler_trace as profiler_trace
 from .profiling import recurrent_gradient as recurrent_gradient
 from .profiling import session_trace as session_trace
 from .profiling import without_grappler as without_grappler
+from .ring_figure import ring_step as ring_step
+from .ring_figure import ring_table as ring_table
 from .rounding_error import apart_by_order as apart_by_order
 from .rounding_error import error_bound as error_bound
 from .rounding_error import errors as errors

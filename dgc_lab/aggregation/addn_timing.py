@@ -21,7 +21,7 @@ def time_sums(count: int, size: int, repeats: int = 15) -> dict[str, float]:
     Args:
         count: number of addends, from 2 to 4 096.
         size: number of float32 elements of each addend, from 1 to 2**28; all addends together have at most 2**28.
-        repeats: number of runs, the three arrangements in turn; the shortest counts.
+        repeats: number of runs of each arrangement, in alternation; the shortest time counts.
 
     Returns:
         Times by arrangement: ``"one AddN"`` (as with ADD_N), ``"chain"`` (as with EXPERIMENTAL_TREE), ``"pairs"``.

@@ -24,12 +24,16 @@ MAX_WORKERS = 64
 
 @dataclass(frozen=True)
 class Message:
-    """Array that one worker sends to another in a step; messages of the same step travel at the same time."""
+    """Array that one worker sends to another in a step; messages of the same step travel at the same time.
+
+    In a ring, ``part`` is the number of the part of the gradient that the array belongs to.
+    """
 
     step: int
     sender: int
     receiver: int
     bytes: int
+    part: int = 0
 
 
 def central(gradients):
@@ -72,19 +76,37 @@ def ring(gradients):
     Each array is split into k parts. In the first k - 1 steps workers add the parts that they receive; then every
     worker has one part of the sum. In the other k - 1 steps these parts travel around the ring.
     """
+    gradients, messages = check_gradients(gradients), []
+    for sent, held in ring_steps(gradients):
+        messages, parts = messages + sent, held
+    return [np.concatenate(own).reshape(gradients[0].shape) for own in parts], messages
+
+
+def ring_steps(gradients):
+    """Yield each step's messages in a ring, and the list of parts that each worker holds after it.
+
+    The first pair is the state before the first step, without messages.
+
+    Example:
+        >>> for messages, parts in ring_steps([np.array([1, 10]), np.array([2, 20])]):
+        ...     print([message.part for message in messages], [[int(part[0]) for part in held] for held in parts])
+        [] [[1, 10], [2, 20]]
+        [0, 1] [[1, 30], [3, 20]]
+        [1, 0] [[3, 30], [3, 30]]
+    """
     gradients = check_gradients(gradients)
-    shape, workers = gradients[0].shape, len(gradients)
+    workers = len(gradients)
     parts = [np.array_split(gradient.ravel(), workers) for gradient in gradients]
-    messages = []
+    yield [], [list(held) for held in parts]
     for step in range(2 * (workers - 1)):
-        adding = step < workers - 1
+        adding, messages = step < workers - 1, []
         indices = [(sender - step) % workers for sender in range(workers)]  # of the parts sent in this step
         sent = [parts[sender][index] for sender, index in enumerate(indices)]
         for sender, (index, part) in enumerate(zip(indices, sent, strict=True)):
             receiver = (sender + 1) % workers
             parts[receiver][index] = parts[receiver][index] + part if adding else part.copy()
-            messages.append(Message(step, sender, receiver, part.nbytes))
-    return [np.concatenate(part).reshape(shape) for part in parts], messages
+            messages.append(Message(step, sender, receiver, part.nbytes, index))
+        yield messages, [list(held) for held in parts]
 
 
 #: Topologies of the links, by name, as in the argument of `exchange`.

@@ -51,14 +51,14 @@ def training_step(step: pd.DataFrame) -> Picture:
         axes.text(column, 1.05, name, ha="center", fontsize=9)
     below = 0.6 - workers
     axes.annotate("", (0, below), (columns - 1, below), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
-    axes.text((columns - 1) / 2, below - 0.08, "the next step begins with the new weights", ha="center", va="top")
+    axes.text((columns - 1) / 2, below - 0.08, "the next step starts from the new weights", ha="center", va="top")
     axes.set(xlim=(-0.9, columns - 0.5), ylim=(below - 0.5, 1.4))
     axes.set_axis_off()
     said = (
         f"{worker}: " + ", ".join(f"{name} {value:g}" for name, value in zip(step, values, strict=True))
         for worker, *values in step.itertuples()
     )
-    last = "In the exchange each worker's gradient reaches all of them."
+    last = "In the exchange, each worker's gradient reaches all workers."
     return Picture(figure, f"One training step of {workers} workers. {'; '.join(said)}. {last}")
 
 
@@ -72,7 +72,7 @@ def sum_graphs(graphs: dict) -> Picture:
         >>> from dgc_lab.aggregation import gradient_graph, sum_nodes
         >>> methods = {"all at once": "ADD_N", "in pairs": "EXPERIMENTAL_TREE"}
         >>> sum_graphs({title: sum_nodes(gradient_graph(4, name)[1]) for title, name in methods.items()}).alt[25:]
-        'all at once: 1 AddN with 4 inputs, 1 in a row; in pairs: 3 AddN with 2 inputs, 3 in a row.'
+        'all at once: 1 AddN with 4 inputs, depth 1; in pairs: 3 AddN with 2 inputs, depth 3.'
     """
     check_some("graphs", graphs)
     figure, panels = charts.grid(len(graphs), len(graphs), 9 / len(graphs), 3.1)
@@ -95,8 +95,8 @@ def sum_graphs(graphs: dict) -> Picture:
         axes.margins(0.12)
         inputs = " or ".join(map(str, sorted({len(node.inputs) for node in nodes})))
         in_a_row = max((x for x, _ in positions.values()), default=0)
-        several = f"{len(nodes)} AddN with {inputs} inputs, {in_a_row:.0f} in a row"
-        said.append(f"{title}: {several if nodes else 'no AddN, the gradient is no sum'}")
+        several = f"{len(nodes)} AddN with {inputs} inputs, depth {in_a_row:.0f}"
+        said.append(f"{title}: {several if nodes else 'no AddN, because the gradient is not a sum'}")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, "Graphs of the additions. " + "; ".join(said) + ".")
 
@@ -110,12 +110,12 @@ def lines(tables: dict, xlabel: str, ylabel: str, guides: dict | None = None) ->
 
     Example:
         >>> lines({"pairwise": [(8, 0.0), (64, 1e-7)]}, "addends", "relative error").alt
-        'relative error by addends. pairwise: 8 gives 0, 64 gives 1e-07.'
+        'relative error by addends. pairwise: 0 at 8, 1e-07 at 64.'
     """
     check_text("xlabel", xlabel)
     check_text("ylabel", ylabel)
     curves = {label: _drawable(points) for label, points in tables.items()}
-    said = {label: ", ".join(f"{x:g} gives {y:.2g}" for x, y in points) for label, points in tables.items()}
+    said = {label: ", ".join(f"{y:.2g} at {x:g}" for x, y in points) for label, points in tables.items()}
     picture = charts.lines(f"{ylabel} by {xlabel}", curves, said, xlabel, ylabel, xscale="log", yscale="log")
     [axes] = picture.figure.axes
     colours = {label: style(number)["color"] for number, label in enumerate(tables)}
@@ -132,8 +132,8 @@ def time_dots(panels: dict[str, dict[str, list]], xlabel: str) -> Picture:
     ``xlabel`` names the unit of the times. Raises ValueError if there are no panels, or ``xlabel`` is not text.
 
     Example:
-        >>> time_dots({"10 elements": {"chain": [3.0, 4.0], "pairs": [1.0, 2.0]}}, "ms a sum").alt
-        'ms a sum. 10 elements: chain 3 to 4, pairs 1 to 2.'
+        >>> time_dots({"10 elements": {"chain": [3.0, 4.0], "pairs": [1.0, 2.0]}}, "ms per sum").alt
+        'ms per sum. 10 elements: chain 3 to 4, pairs 1 to 2.'
     """
     check_text("xlabel", xlabel)
     figure, every = charts.grid(len(check_some("panels", panels)), 3, 3, 1.7)
@@ -152,7 +152,7 @@ def time_dots(panels: dict[str, dict[str, list]], xlabel: str) -> Picture:
 def loss_differences(losses: dict[str, list]) -> Picture:
     """Draw the first run's training loss by step, and in further panels how far each other run's loss is from it.
 
-    ``losses`` are a float per step by label, at least one. Raises ValueError if there are none.
+    ``losses`` has a list of floats, one per step, for each label. Raises ValueError if it is empty.
 
     Example:
         >>> loss_differences({"ADD_N": [2.0, 1.0], "chain": [2.0, 1.25]}).alt
@@ -190,7 +190,7 @@ def timeline(traces: dict) -> Picture:
         >>> from dgc_lab.aggregation.profiling import make_trace
         >>> trace = make_trace([("MatMul", 0.0, 0.002), ("AddN", 0.002, 0.003)], [(0.0, 4e6), (0.003, -4e6)])
         >>> timeline({"a sum of two": trace}).alt
-        'Operations over time and memory held. a sum of two: 1 AddN, 3.00 ms, peak 4.00 MB.'
+        'Operations over time, and memory in use. a sum of two: 1 AddN, 3.00 ms, peak 4.00 MB.'
     """
     check_some("traces", traces)
     figure = Figure(figsize=(9, 2.1 * len(traces) + 0.4), dpi=90, layout="constrained")
@@ -211,7 +211,7 @@ def timeline(traces: dict) -> Picture:
         said.append(f"{title}: {trace.count('AddN')} AddN, {ms:.2f} ms, peak {peak:.2f} MB")
     handles = [Patch(color=colour, label=kind) for kind, colour in {**KIND_COLOURS, "other": GREY}.items()]
     figure.legend(handles=handles, fontsize=7, loc="outside lower center", ncols=len(handles))
-    return Picture(figure, "Operations over time and memory held. " + "; ".join(said) + ".")
+    return Picture(figure, "Operations over time, and memory in use. " + "; ".join(said) + ".")
 
 
 def _lanes(operations):
@@ -292,7 +292,7 @@ def error_and_time_bars(rows: list[dict], chosen: str) -> Picture:
         time_axes.annotate(f"{ms:.3g}", (ms, position), **label)
         said.append(f"{row['method']}: error {words}, {ms:.3g} ms")
     error_axes.set(xscale="log", xlim=(low, high), xlabel="relative error")
-    time_axes.set(xlabel="ms a call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))
+    time_axes.set(xlabel="ms per call", xlim=(0, 1.2e3 * max(row["seconds"] for row in rows)))
     for axes in (error_axes, time_axes):
         axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
         axes.invert_yaxis()

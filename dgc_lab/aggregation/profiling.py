@@ -1,4 +1,4 @@
-"""Lesson 1, section 4: the cost of a computation by operation: time, and memory allocated and released.
+"""Time and memory of a computation, operation by operation. Lesson 1, section 4.
 
 A `Trace` is read from the ``RunMetadata`` of a session run with ``FULL_TRACE``, or from ``tf.profiler`` around a
 ``tf.function``.
@@ -157,7 +157,7 @@ def profiler_trace(function: Callable, *arguments) -> Trace:
             with tf.profiler.experimental.Profile(folder):
                 wait_for(function(*arguments))
         except tf.errors.AlreadyExistsError as error:
-            raise TraceError(f"TensorFlow runs one profiler at a time, stop the other one: {error.message}") from None
+            raise TraceError(f"TensorFlow allows one profiler at a time; stop the other one: {error.message}") from None
         profile = xplane_pb2.XSpace()
         for file in Path(folder).rglob("*.xplane.pb"):
             profile.MergeFromString(file.read_bytes())

@@ -98,7 +98,7 @@ METHODS = {
 
 
 def check_addends(addends) -> list:
-    """Return the addends as a list of tensors; raise ValueError if it is empty, or dtypes or shapes do not fit."""
+    """Return the addends as a list of tensors; raise ValueError if it is empty, or if dtypes or shapes differ."""
     addends = [tf.convert_to_tensor(addend) for addend in check_list("addends", addends)]
     if not addends:
         raise ValueError("addends must hold at least one tensor, got none")

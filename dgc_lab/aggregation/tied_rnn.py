@@ -42,7 +42,7 @@ def row_logits(weights, images):
 
 
 def training_step(way: str, data):
-    """Return a ``tf.function`` of a step number that updates a new network, with one of the `WAYS` of aggregation.
+    """Return a ``tf.function`` of a step number that updates a new network, with the aggregation method ``way``.
 
     The function returns the loss of the step's batch before the update.
     """
@@ -68,11 +68,11 @@ def training_step(way: str, data):
 
 
 def train_each_way(data: Dataset, steps: int = 200) -> dict[str, dict]:
-    """Train the network with each way of aggregation, from the same initial weights on the same batches.
+    """Train the network with each aggregation method, from the same initial weights on the same batches.
 
-    The ways take turns at each step. ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel. Returns
-    by way ``losses`` and ``seconds``, each a float per step; the first two steps include tracing. Raises ValueError if
-    ``steps`` is not from 1 to 100 000.
+    The methods take turns at each step. ``data`` is a `dgc_lab.workloads.data.Dataset` of images with one channel.
+    Returns for each method its ``losses`` and ``seconds``, a float per step; the first two steps include tracing.
+    Raises ValueError if ``steps`` is not from 1 to 100 000.
 
     Example:
         >>> from dgc_lab.workloads.data import load

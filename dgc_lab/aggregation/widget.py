@@ -52,7 +52,7 @@ class AggregationExplorer(Explorer):
         errors = {row["method"]: row["error"] for row in rows}
         best = min(errors.values())
         said = f"{method}: relative error {errors[method]:.2g}"
-        said += f", {errors[method] / best:.3g} times the smallest here." if best > 0 else "."
+        said += f", {errors[method] / best:.3g} times the smallest error." if best > 0 else "."
         frame = pd.DataFrame(
             {
                 "method": list(errors),

@@ -17,6 +17,7 @@ import cloudpickle
 
 from dgc_lab.cluster.processes import defer_sigint
 from dgc_lab.cluster.rank import STOP_SIGNAL, CallResult, RemoteError
+from dgc_lab.cluster.stalls import Waits
 from dgc_lab.common import LabError
 
 TRACEBACK_LINES = 8
@@ -26,6 +27,7 @@ GRACES_FOR_A_SLOW_READER = 9
 MESSAGES_PER_POLL = 100
 MAX_WAITING = 1_000_000  # characters of a process that may wait to be printed
 TRUNCATED = "... earlier output is omitted ...\n"
+STEP_TOGETHER = "All ranks must take the same steps; in model.fit, AverageMetrics as the first callback checks that"
 DIED_OUTCOME = cloudpickle.dumps(CallResult(problem=RemoteError("ProcessDied", "its connection ended", "")))
 
 
@@ -94,14 +96,19 @@ class Call:
         return {number: outcome.problem for number, outcome in sorted(self.outcomes.items()) if outcome.problem}
 
     def follow(self, deadline: float | None = None) -> Iterator[Any]:
-        """Yield items until the function has ended on all processes; kill the processes if the deadline passes."""
+        """Yield items until the function has ended on all processes.
+
+        Kill the processes if the deadline passes, or without a deadline if they wait for each other forever.
+        """
         failed_since, stopped_since = None, None
         last_signal, patience = time.monotonic(), self.grace
+        waits = Waits(self.names, self.group.log_reader())
         while True:
             finished = self.finished()  # before `raise_if_dead`: a result may be the first sign of a death
             for item in self._items():
                 given = time.monotonic()
                 yield item
+                waits.skip()
                 if failed_since or stopped_since:
                     # The consumer's time does not count, up to a limit: some processes yield items endlessly.
                     patience += time.monotonic() - given
@@ -114,6 +121,11 @@ class Call:
             if deadline and now > deadline:
                 self.group.terminate(f"{what} were not ready in time and were killed")
                 raise LabError(f"{self.group.broken}. restart() tries again")
+            if not (deadline or self._stopped or self.problems()):
+                running = [name for number, name in enumerate(self.names) if number not in self.outcomes]
+                if wait := waits.look(running):
+                    self.group.terminate(f"{wait}; {what} were killed")
+                    raise self.group.failed(f"{self.group.broken}. {STEP_TOGETHER}. restart() starts {what} again")
             failed_since = failed_since or (now if self.problems() else None)
             if failed_since and now > failed_since + patience:
                 self.group.terminate(f"one of {what} failed; the others did not return and were killed")

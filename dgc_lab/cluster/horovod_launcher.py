@@ -11,6 +11,7 @@ import tempfile
 
 from dgc_lab.cluster import private_network
 from dgc_lab.cluster.processes import defer_sigint, kill, start_guarded
+from dgc_lab.cluster.stalls import stall_variables
 from dgc_lab.cluster.watchdog import remove_semaphores
 from dgc_lab.common import LabError, check_flag, check_number, check_text, check_whole
 from dgc_lab.install.build_horovod import require_horovod
@@ -66,7 +67,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                 # Without --gloo, it would load TensorFlow again only to find that Horovod was built without MPI.
                 *["--gloo", "-np", str(size), *command],
                 private=not reason,
-                variables={"PATH": paths},
+                variables={"PATH": paths, **stall_variables()},
                 stdout=subprocess.PIPE,
                 text=True,
             )

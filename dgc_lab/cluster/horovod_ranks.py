@@ -6,6 +6,8 @@ They are forked from one process on this machine. `dgc_lab.cluster.rank` runs in
 from __future__ import annotations
 
 import ast
+import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -15,11 +17,13 @@ from dgc_lab.cluster import rank as rank_side
 from dgc_lab.cluster.base import Cluster, show_line
 from dgc_lab.cluster.calls import RankDied, RankFailed
 from dgc_lab.cluster.process_group import ProcessGroup
-from dgc_lab.common import check_whole
+from dgc_lab.cluster.stalls import stall_variables
+from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
 from dgc_lab.install.launch_env import LOOPBACK, cores, rank_variables, rendezvous_variables, thread_variables
 
 MODULES = ("horovod.tensorflow", "horovod.runner.http.http_server", "keras")  # imported once, for all ranks
+MAX_GLOO_SECONDS = 10**6  # for a timeout of infinity
 
 
 class HorovodRanks(Cluster):
@@ -97,9 +101,20 @@ class HorovodRanks(Cluster):
         port, *_ = self._group.add(first, deadline, vital=self._callers)
         self._group.finish_adding()
         self._say("ranks join Horovod")
-        meeting = rendezvous_variables(port)
-        arguments = [(variables | meeting,) for variables in rank_variables([LOOPBACK] * self.size)]
-        gpus = max(self._results(rank_side.join, dict(zip(self._callers, arguments, strict=True)), {}, deadline))
+        # Gloo's own limit of 30 seconds would abort ranks that share few cores. The cluster's passes first.
+        gloo = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(min(self.timeout, MAX_GLOO_SECONDS)) + 30)}
+        common = rendezvous_variables(port) | stall_variables() | gloo
+        arguments = [(variables | common,) for variables in rank_variables([LOOPBACK] * self.size)]
+        try:
+            gpus = max(self._results(rank_side.join, dict(zip(self._callers, arguments, strict=True)), {}, deadline))
+        except LabError as error:
+            if self.size <= cores() or isinstance(error, RankFailed):
+                raise
+            what = re.split(r"[;.\n]", str(error))[0]
+            raise LabError(
+                f"{what}. {self.size} ranks share {cores()} cores: if they had too little time, memory or processes "
+                f"to join Horovod, start fewer, or pass a timeout above {self.timeout:g}.\n{self._group.output_tail()}"
+            ) from error
         shared = f"; they share {gpus} GPU{'s' * (gpus > 1)} and allocate its memory as needed" if gpus else ""
         if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
             magic.register(shell, self)  # %px, %%px and %%rank

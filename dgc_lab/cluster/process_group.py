@@ -28,6 +28,11 @@ from dgc_lab.common import LabError
 SECONDS_BETWEEN_POLLS = 0.05
 
 
+def remaining(deadline: float) -> float:
+    """Return the seconds before the deadline, at most ten minutes: select(2) does not take infinity."""
+    return min(max(0.0, deadline - time.monotonic()), 600)
+
+
 @dataclass
 class Member:
     """One process of a group."""
@@ -83,9 +88,11 @@ class ProcessGroup:
                 own = (variables or {}).get(name, {})
                 try:
                     self._host_connection.send_bytes(cloudpickle.dumps((name, own, first)))
+                    if not self._host_connection.poll(remaining(deadline)):
+                        raise LabError(f"the time limit passed before {name} had started.\n{self.output_tail()}")
                     forked[name] = psutil.Process(cloudpickle.loads(self._host_connection.recv_bytes()))
                 except (OSError, EOFError, psutil.NoSuchProcess):
-                    raise LabError(f"the host or {name} ended while it was starting.\n{self._output_tail()}") from None
+                    raise LabError(f"the host or {name} ended while it was starting.\n{self.output_tail()}") from None
             for _ in prepare:
                 name, connection = self._accept([self._host, *forked.values()], deadline)
                 if name in self.members:
@@ -170,11 +177,12 @@ class ProcessGroup:
                 caller, _ = self._listener.accept()
                 caller.setblocking(True)
                 connection = Connection(caller.detach())
-                return cloudpickle.loads(connection.recv_bytes()), connection
+                if connection.poll(remaining(deadline)):
+                    return cloudpickle.loads(connection.recv_bytes()), connection
             if not all(map(is_running, processes)):
                 what = "a process ended"
                 break
-        raise LabError(f"{what} before all processes had connected.\n{self._output_tail()}")
+        raise LabError(f"{what} before all processes had connected.\n{self.output_tail()}")
 
     def _crash_reason(self, names: list[str]) -> str:
         """Return why these processes crashed, or an empty text if that is not known."""
@@ -185,7 +193,22 @@ class ProcessGroup:
                 errors.add(first.removeprefix("Fatal Python error: "))
         return ", ".join(sorted(filter(None, errors)))
 
-    def _output_tail(self) -> str:
+    def log_reader(self) -> Callable[[], str]:
+        """Return a function that returns the processes' new output since its last call, at most 64 KiB."""
+        position = 0
+
+        def read() -> str:
+            nonlocal position
+            try:
+                size = os.fstat(self._log.fileno()).st_size
+                first, position = max(position, size - 2**16), size
+                return os.pread(self._log.fileno(), size - first, first).decode(errors="replace")
+            except ValueError:  # another thread has closed the cluster
+                return ""
+
+        return read
+
+    def output_tail(self) -> str:
         """Return the last lines of the processes' output."""
         last = max(0, os.fstat(self._log.fileno()).st_size - 1500)
         return os.pread(self._log.fileno(), 1500, last).decode(errors="replace")  # leaves the write position as it is

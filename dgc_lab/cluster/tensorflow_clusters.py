@@ -20,12 +20,13 @@ from dgc_lab.install.launch_env import LOOPBACK, cores
 
 FIRST_PORT = 20000
 MAX_PROCESSES = 64  # of one kind
+SECONDS_TO_END = 30  # for a killed process
 
 
 class TensorFlowCluster(Cluster):
     """Base class of `ParameterServers`, which documents the options, and `MultiWorkerMirrored`.
 
-    ``jobs`` maps the jobs ``"chief"``, ``"ps"`` and ``"worker"`` to their numbers of processes.
+    ``jobs`` maps each job, ``"chief"``, ``"ps"`` or ``"worker"``, to its number of processes.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ParameterServers(TensorFlowCluster):
     def kill(self, name: str) -> None:
         """Kill ``"worker 0"``, ``"parameter server 0"``, ``"coordinator"`` and so on, like ``kill -9``.
 
-        Raises ValueError if there is no process of that name.
+        Raises ValueError if there is no process of that name, and LabError if it does not end within 30 seconds.
         """
         members = self._group.members if self._group else {}
         if name not in members:
@@ -161,7 +162,10 @@ class ParameterServers(TensorFlowCluster):
         process = members[name].process
         if is_running(process):
             process.kill()
+        end = time.monotonic() + SECONDS_TO_END
         while not has_ended(process):
+            if time.monotonic() > end:
+                raise LabError(f"{name} has not ended {SECONDS_TO_END} s after it was killed")
             time.sleep(0.01)
 
     def _server(self):

@@ -8,6 +8,8 @@ from .figures import bytes_and_accuracy as bytes_and_accuracy
 from .lab_studies import STUDIES as STUDIES
 from .lab_studies import stored_search as stored_search
 from .lab_studies import stored_study as stored_study
+from .low_rank_figure import low_rank_products as low_rank_products
+from .low_rank_figure import low_rank_table as low_rank_table
 from .study import Study as Study
 from .study_tables import run_study as run_study
 from .widget import SchemeLab as SchemeLab

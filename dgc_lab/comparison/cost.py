@@ -1,4 +1,4 @@
-"""Communication cost of a scheme as workers join: nearly constant for an allreduce, growing for an allgather.
+"""Communication cost of a scheme by number of workers: almost constant for an allreduce, growing for an allgather.
 
 Times come from the network model of lesson 6 (`dgc_lab.scaling.network`). The bytes are counted in a real step.
 """

@@ -22,100 +22,98 @@ def bytes_and_accuracy(table: pd.DataFrame) -> Picture:
     is missing.
 
     Example:
-        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92, "kB a step": 153.0}
+        >>> row = {"accuracy": 0.9, "min": 0.85, "max": 0.92, "kB per step": 153.0}
         >>> bytes_and_accuracy(pd.DataFrame([row], index=["dense"])).alt[-75:]
         'front: uncompressed. uncompressed: 153 kB, error 10.0 % from 8.0 to 15.0 %.'
     """
-    check_columns(table, ["accuracy", "least", "greatest", "kB a step"])
+    check_columns(table, ["accuracy", "min", "max", "kB per step"])
     figure, [axes] = grid(1, 1, 9, 5)
-    errors = (100 * (1 - table[["accuracy", "greatest", "least"]])).clip(lower=0.01)  # a logarithmic axis has no 0
+    errors = (100 * (1 - table[["accuracy", "max", "min"]])).clip(lower=0.01)  # a logarithmic axis has no 0
     errors.columns = ["mean", "lowest", "highest"]
     front = pareto_front(table)
     families = [family(scheme) for scheme in table.index]
     for number, kind in enumerate(dict.fromkeys(families)):
         own = [scheme for scheme, other in zip(table.index, families, strict=True) if other == kind]
-        mean, sent = errors.loc[own, "mean"], table.loc[own, "kB a step"]
+        mean, sent = errors.loc[own, "mean"], table.loc[own, "kB per step"]
         spread = [mean - errors.loc[own, "lowest"], errors.loc[own, "highest"] - mean]
         look = {"color": PALETTE[number], "marker": MARKERS[number], "markersize": 6, "linestyle": "", "elinewidth": 1}
         axes.errorbar(sent, mean, yerr=spread, label=kind, **look)
-    axes.plot(table.loc[front, "kB a step"], errors.loc[front, "mean"], color=GREY, linewidth=1, zorder=0)
+    axes.plot(table.loc[front, "kB per step"], errors.loc[front, "mean"], color=GREY, linewidth=1, zorder=0)
     for number, scheme in enumerate(front, start=1):
-        place = (table.loc[scheme, "kB a step"], errors.loc[scheme, "mean"])
+        place = (table.loc[scheme, "kB per step"], errors.loc[scheme, "mean"])
         axes.annotate(str(number), place, (-6, 0), textcoords="offset points", ha="right", va="center", fontsize=8)
     names = "\n".join(f"{number}  {readable(scheme)}" for number, scheme in enumerate(front, start=1))
-    axes.text(1.02, 0, f"on the front:\n{names}", transform=axes.transAxes, fontsize=8, va="bottom")
+    axes.text(1.02, 0, f"Pareto front:\n{names}", transform=axes.transAxes, fontsize=8, va="bottom")
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=8)
     axes.margins(y=0.15)
-    label_panel(axes, "", "kB a step and worker")
+    label_panel(axes, "", "kB per step and worker")
     axes.set_ylabel("test error, %", fontsize=9)
     axes.legend(**BESIDE)
     texts = (
         f"{readable(row.Index)}: {row.kB:.3g} kB, error {100 - 100 * row.accuracy:.1f} % from "
-        f"{100 - 100 * row.greatest:.1f} to {100 - 100 * row.least:.1f} %"
-        for row in table.rename(columns={"kB a step": "kB"}).itertuples()
+        f"{100 - 100 * row.max:.1f} to {100 - 100 * row.min:.1f} %"
+        for row in table.rename(columns={"kB per step": "kB"}).itertuples()
     )
     on_it = ", ".join(map(readable, front))
-    return Picture(figure, f"Test error by bytes of each scheme. On the front: {on_it}. " + "; ".join(texts) + ".")
+    return Picture(figure, f"Test error and bytes of each scheme. Pareto front: {on_it}. " + "; ".join(texts) + ".")
 
 
 def pareto_front(table: pd.DataFrame) -> list[str]:
     """Return the schemes that no other one beats with at most as many bytes, fewest bytes first.
 
     Example:
-        >>> table = pd.DataFrame({"kB a step": [10, 2, 5], "accuracy": [0.9, 0.8, 0.7]}, index=["a", "b", "c"])
+        >>> table = pd.DataFrame({"kB per step": [10, 2, 5], "accuracy": [0.9, 0.8, 0.7]}, index=["a", "b", "c"])
         >>> pareto_front(table)
         ['b', 'a']
     """
-    ordered = table.sort_values(["kB a step", "accuracy"], ascending=[True, False])
+    ordered = table.sort_values(["kB per step", "accuracy"], ascending=[True, False])
     best_so_far = ordered["accuracy"].cummax()
     first = ordered["accuracy"].gt(best_so_far.shift(fill_value=-1))
     return list(ordered.index[first])
 
 
 def accuracy_spread(table: pd.DataFrame) -> Picture:
-    """Draw a row for each method: its mean test accuracy, and a line from the lowest to the highest of the seeds.
+    """Draw a row for each method: its mean test accuracy, and a line for the range over the seeds.
 
     ``table`` is a result of `dgc_lab.comparison.stored_study`. Raises ValueError if it lacks a column.
 
     Example:
-        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92}
+        >>> row = {"accuracy": 0.9, "min": 0.85, "max": 0.92}
         >>> accuracy_spread(pd.DataFrame([row], index=["dropping"])).alt
-        'Test accuracy, mean and range of the seeds. dropping: 0.900, from 0.850 to 0.920.'
+        'Test accuracy, mean and range over the seeds. dropping: 0.900, from 0.850 to 0.920.'
     """
-    check_columns(table, ["accuracy", "least", "greatest"])
+    check_columns(table, ["accuracy", "min", "max"])
     figure, [panel] = row_panels(table.index, 1)
     positions = range(len(table))
-    panel.hlines(positions, table["least"], table["greatest"], color=PALETTE[0], linewidth=2)
+    panel.hlines(positions, table["min"], table["max"], color=PALETTE[0], linewidth=2)
     panel.plot(table["accuracy"], positions, "o", color=PALETTE[0], markersize=6)
-    label_panel(panel, "", "test accuracy: mean, and from the lowest to the highest seed")
-    texts = (
-        f"{row.Index}: {row.accuracy:.3f}, from {row.least:.3f} to {row.greatest:.3f}" for row in table.itertuples()
-    )
-    return Picture(figure, "Test accuracy, mean and range of the seeds. " + "; ".join(texts) + ".")
+    label_panel(panel, "", "test accuracy: mean and range over the seeds")
+    texts = (f"{row.Index}: {row.accuracy:.3f}, from {row.min:.3f} to {row.max:.3f}" for row in table.itertuples())
+    return Picture(figure, "Test accuracy, mean and range over the seeds. " + "; ".join(texts) + ".")
 
 
 def accuracy_by(column: str, table: pd.DataFrame) -> Picture:
-    """Draw test accuracy by a column of a study's table, a line for each group of methods, with the range of the seeds.
+    """Draw test accuracy by a column of a study's table: a line for each group of methods, with the range of the seeds.
 
     ``table`` is a result of `dgc_lab.comparison.stored_study` with an additional column ``group``; ``column`` has
     numbers above 0. Raises ValueError if a column is missing.
 
     Example:
-        >>> row = {"accuracy": 0.9, "least": 0.85, "greatest": 0.92, "learning rate": 0.1, "group": "1 worker"}
+        >>> row = {"accuracy": 0.9, "min": 0.85, "max": 0.92, "learning rate": 0.1, "group": "1 worker"}
         >>> accuracy_by("learning rate", pd.DataFrame([row])).alt
         'Test accuracy by learning rate. 1 worker: 0.900 at 0.1.'
     """
-    check_columns(table, ["accuracy", "least", "greatest", "group"])
+    check_columns(table, ["accuracy", "min", "max", "group"])
     check_choice("column", column, list(table))
     figure, [axes] = grid(1, 1, 8, 3.6)
     said = []
     for number, (group, rows) in enumerate(table.groupby("group", sort=False)):
         rows = rows.sort_values(column)
-        spread = [rows["accuracy"] - rows["least"], rows["greatest"] - rows["accuracy"]]
+        spread = [rows["accuracy"] - rows["min"], rows["max"] - rows["accuracy"]]
         look = {**style(number), "marker": MARKERS[number % len(MARKERS)], "markersize": 5, "capsize": 2}
         axes.errorbar(rows[column], rows["accuracy"], yerr=spread, label=group, **look)
         points = zip(rows["accuracy"], rows[column], strict=True)
@@ -135,18 +133,18 @@ def bias_and_variance(table: pd.DataFrame) -> Picture:
     ``table`` is a result of `dgc_lab.comparison.errors.error_table`.
 
     Example:
-        >>> bias_and_variance(pd.DataFrame([{"scheme": "int8", "bias": 0.001, "variance": 0.0}])).alt[-36:]
-        'sends. int8: bias 0.001, variance 0.'
+        >>> bias_and_variance(pd.DataFrame([{"scheme": "int8", "bias": 0.001, "variance": 0.0}])).alt[-39:]
+        'messages. int8: bias 0.001, variance 0.'
     """
     figure, [panel] = row_panels(table["scheme"], 1)
     styles = {"bias": ("o", PALETTE[1]), "variance": ("s", PALETTE[0])}
     for column, (mark, colour) in styles.items():
         panel.plot(table[column], range(len(table)), mark, color=colour, markersize=6, label=column)
     panel.set_xscale("symlog", linthresh=1e-3)
-    label_panel(panel, "squared error of what is sent, over the squared norm of the gradient", "share of the square")
+    label_panel(panel, "bias and variance of one worker's message", "relative to the squared norm of the gradient")
     panel.legend(fontsize=8)
     texts = (f"{row.scheme}: bias {row.bias:.3g}, variance {row.variance:.3g}" for row in table.itertuples())
-    return Picture(figure, "Bias and variance of what each scheme sends. " + "; ".join(texts) + ".")
+    return Picture(figure, "Bias and variance of each scheme's messages. " + "; ".join(texts) + ".")
 
 
 def check_columns(table: pd.DataFrame, columns: list[str]) -> None:

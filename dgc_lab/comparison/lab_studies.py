@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MNIST1D = {"dataset": "mnist1d", "workers": 4, "batch": 32, "steps": 1500, "schedule": "cosine"}
 WARM_UP = {"schedule": "warm-up"}  # the learning rate rises, then falls
 #: Every tensor is compressed, small ones and vectors, too.
-NOTHING_EXEMPT = {"dense_below": 0, "dense_vectors": False}
+COMPRESS_ALL = {"dense_below": 0, "dense_vectors": False}
 DROPPING = {"accumulate": False, "momentum_correction": False, "factor_masking": False}
 MOMENTUM_AFTER = {"momentum_correction": False, "factor_masking": False}
 RATES = (1.6, 0.8, 0.4, 0.2, 0.1, 0.05, 0.02)
@@ -42,18 +42,18 @@ MASKS = {
 ACCUMULATION = {
     "uncompressed": {},
     **{
-        f"{name}, {percent} %{exempt}": {"ratio": ratio, **method, **options}
-        for percent, ratio, exempt, options in (
+        f"{name}, {percent} %{extent}": {"ratio": ratio, **method, **options}
+        for percent, ratio, extent, options in (
             ("1", 0.01, "", {}),
             ("0.1", 0.001, "", {}),
-            ("0.1", 0.001, ", nothing exempt", NOTHING_EXEMPT),
+            ("0.1", 0.001, ", all tensors compressed", COMPRESS_ALL),
         )
         for name, method in {"dropping": DROPPING, "accumulating": MOMENTUM_AFTER, "complete DGC": {}}.items()
     },
 }
 CORRECTIONS = {
-    f"{name}{exempt}": {"ratio": 0.01, **method, **options}
-    for exempt, options in {", nothing exempt": NOTHING_EXEMPT, "": {}}.items()
+    f"{name}{extent}": {"ratio": 0.01, **method, **options}
+    for extent, options in {", all tensors compressed": COMPRESS_ALL, "": {}}.items()
     for name, method in {
         "no momentum": {"momentum": 0.0, **MOMENTUM_AFTER},
         "momentum after the exchange": MOMENTUM_AFTER,
@@ -112,7 +112,7 @@ RATES_BY_WORKERS = {
 
 #: The studies by name.
 STUDIES = {
-    "masks": Study(MASKS, {**MNIST1D, "workers": 1, "batch": 64, **NOTHING_EXEMPT}, RATES),
+    "masks": Study(MASKS, {**MNIST1D, "workers": 1, "batch": 64, **COMPRESS_ALL}, RATES),
     "accumulation": Study(ACCUMULATION, MNIST1D, RATES),
     "corrections": Study(CORRECTIONS, MNIST1D, RATES),
     "early steps": Study(EARLY_STEPS, MNIST1D, RATES),
@@ -148,7 +148,7 @@ STUDIES = {
 
 
 def stored_rows() -> list[dict]:
-    """Return the rows of all studies from ``results/studies.jsonl``, those of the searches for rates included.
+    """Return the rows of all studies from ``results/studies.jsonl``, including those of the learning-rate searches.
 
     Example:
         >>> {row["dataset"] for row in stored_rows()} >= {"mnist1d", "mnist"}
@@ -196,9 +196,9 @@ def trainers(study: Study, data: Dataset, path=None) -> Iterator[Callable]:
 
 
 def rate_of(scheme: str, dataset: str) -> float:
-    """Return an initial learning rate: the scheme's in the lab's table, or that of the first of its kind, or 0.05.
+    """Return a scheme's tuned learning rate in the lab's study, or else that of a similar scheme, or else 0.05.
 
-    Images other than digits use MNIST's rates, and digits those of MNIST-1D: their networks are built alike.
+    Images other than digits use MNIST's rates, and digits those of MNIST-1D, because their networks are similar.
 
     Example:
         >>> float(rate_of("sign", "mnist1d")), float(rate_of("dense", "mnist1d"))

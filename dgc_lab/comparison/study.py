@@ -39,12 +39,12 @@ SEARCH_SEEDS = (100, 101, 102)  # of the search for a learning rate: the first a
 
 
 def check_rate(rate):
-    """Return a learning rate of a study, or raise ValueError."""
+    """Return the learning rate if a study can use it; raise ValueError otherwise."""
     return check_number("rates", rate, "above 0", finite=True)
 
 
 def check_seed(seed):
-    """Return a seed of a study, or raise ValueError; the search has its own seeds."""
+    """Return the seed if a study can use it; raise ValueError otherwise, also for a seed of the search."""
     if check_whole("seeds", seed, 0, 2**31 - 1) in SEARCH_SEEDS:
         raise ValueError(f"seeds must differ from those of the search, {SEARCH_SEEDS}, got {seed}")
     return int(seed)
@@ -52,10 +52,10 @@ def check_seed(seed):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Methods to compare, and what their runs have in common.
+    """Methods to compare, and the settings that their runs share.
 
     Attributes:
-        methods: for each method's name the settings in which it differs: fields of
+        methods: the settings of each method, by its name: fields of
             `dgc_lab.training.DistributedConfig`, and ``ratio``, which is 1 by default. A method with a
             ``learning_rate`` of its own needs no search.
         common: settings of all methods.
@@ -64,7 +64,7 @@ class Study:
         on_ranks: whether to train on Horovod ranks instead of simulated workers.
 
     Raises:
-        ValueError: a setting is not allowed; there are no methods, rates or seeds; or a seed is one of the search.
+        ValueError: a setting is not allowed; methods, rates or seeds are empty; or a seed is also used by the search.
 
     Example:
         >>> study = Study({"dense": {}, "DGC": {"ratio": 0.01}}, {"steps": 100}, rates=(0.1, 0.05), seeds=(0, 1))
@@ -110,6 +110,11 @@ class Study:
         """Return a description of each row, in the order of `study_events`."""
         return [name for method in self.methods for name in self.row_names_of(method)]
 
+    def row_steps(self) -> list[int]:
+        """Return the number of updates of each row, in the order of `study_events`."""
+        steps = {method: self.run(method, self.rates[0], self.seeds[0])[0].steps for method in self.methods}
+        return [steps[method] for method in self.methods for _ in self.row_names_of(method)]
+
     def row_names_of(self, method: str) -> list[str]:
         """Return a description of each row of a method, as if no run diverged."""
         rates = self.rates_to_try(method)
@@ -124,8 +129,8 @@ def study_events(study: Study, trainer_of: Callable, data: Dataset, out: str | o
     A method that diverges at every rate has no compared runs.
 
     Args:
-        study: what to run.
-        trainer_of: function of the settings that returns a trainer, such as `simulated` makes.
+        study: the study to run.
+        trainer_of: function of the settings that returns a trainer, such as a result of `simulated`.
         data: the data set.
         out: file for finished rows; runs with a row in it are not trained again.
 
@@ -173,14 +178,14 @@ def compared_runs(study: Study, method: str, rows: list[dict]) -> list[tuple[flo
 
 
 def with_offset(event, first: int):
-    """Return the event with ``first`` added to its row number; events within a row have none and stay the same."""
+    """Return the event with ``first`` added to its row number; return events without a row number unchanged."""
     return dataclasses.replace(event, number=event.number + first) if hasattr(event, "number") else event
 
 
 def finalists(rows: list[dict]) -> list[float]:
     """Return the two learning rates with the best accuracy for the first search seed, the better one first.
 
-    Of equally good ones, the smaller rate comes first.
+    If two are equally good, the smaller rate comes first.
     """
     tried = [row for row in rows if row["seed"] == SEARCH_SEEDS[0]]
     tried.sort(key=lambda row: (-row["accuracy"], row["learning_rate"]))

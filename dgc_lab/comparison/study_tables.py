@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dgc_lab.workloads.dataset import Dataset
 
-COLUMNS = ["learning rate", "accuracy", "least", "greatest", "seeds", "kB a step", "ms a step"]
+COLUMNS = ["learning rate", "accuracy", "min", "max", "seeds", "kB per step", "ms per step"]
 VARIED = ("learning_rate", "seed")  # the settings in which runs of a method differ
 
 
@@ -39,7 +39,7 @@ def run_study(study: Study, data: Dataset | None = None, out: str | os.PathLike 
     from dgc_lab.workloads.dataset import Dataset
 
     if check_instance("study", study, Study).on_ranks:
-        raise ValueError("study must be one on simulated workers, got one on ranks: use python tools/make_table.py")
+        raise ValueError("study must run on simulated workers, got one on ranks: use python tools/make_table.py")
     if out is not None:
         check_file("out", out)
     if data is None:
@@ -52,7 +52,7 @@ def run_study(study: Study, data: Dataset | None = None, out: str | os.PathLike 
 def rows_by_method(study: Study, rows: list[dict]) -> dict[str, list[dict]]:
     """Return the rows of the compared runs of each method: those at its best rate, with the study's seeds.
 
-    ``rows`` may have rows of other studies, too. Methods without rows are left out.
+    ``rows`` may include rows of other studies. Methods without rows are omitted.
     """
     found = {}
     for method in study.methods:
@@ -66,7 +66,7 @@ def rows_by_method(study: Study, rows: list[dict]) -> dict[str, list[dict]]:
 def rows_of(study: Study, method: str, rows: list[dict]) -> list[dict]:
     """Return the rows of a method, with any learning rate and seed."""
     settings, ratio = study.run(method, study.rates[0], study.seeds[0])
-    same = {**settings.facts(), "ratio": ratio}
+    same = {**settings.to_dict(), "ratio": ratio}
     return [row for row in rows if row_matches(row, {k: v for k, v in same.items() if k not in VARIED})]
 
 
@@ -91,13 +91,13 @@ def search_table(study: Study, rows: list[dict]) -> pd.DataFrame:
 
 
 def study_table(study: Study, rows: list[dict]) -> pd.DataFrame:
-    """Return a row for each method, most bytes first: its rate, accuracy over the seeds, kB and ms a step.
+    """Return a row for each method, most bytes first: its rate, accuracy over the seeds, kB and ms per step.
 
-    ``rows`` are those of ``study``, and may be of other studies, too.
+    ``rows`` may include rows of other studies.
 
-    Columns: ``learning rate``; ``accuracy``, the mean of the seeds, with the ``least`` and the ``greatest``; ``seeds``;
-    ``kB a step``, a worker's payload averaged over the whole run, warm-up included; and ``ms a step`` of the fastest
-    run, which other load on the machine slowed down least.
+    Columns: ``learning rate``; ``accuracy``, the mean over the seeds, with their ``min`` and ``max``; ``seeds``, their
+    number; ``kB per step``, a worker's payload averaged over the whole run, including the warm-up; and ``ms per step``
+    of the fastest run, which other load on the machine slowed down least.
 
     Example:
         >>> study = Study({"dense": {}}, {"steps": 100}, rates=(0.1,), seeds=(0, 1))
@@ -112,11 +112,11 @@ def study_table(study: Study, rows: list[dict]) -> pd.DataFrame:
         table[method] = {
             "learning rate": own[0]["learning_rate"],
             "accuracy": sum(accuracies) / len(own),
-            "least": min(accuracies),
-            "greatest": max(accuracies),
+            "min": min(accuracies),
+            "max": max(accuracies),
             "seeds": len(own),
-            "kB a step": sum(row["bytes a step"] for row in own) / len(own) / 1000,
-            "ms a step": min(1000 * row["seconds"] / row["steps"] for row in own),
+            "kB per step": sum(row["bytes per step"] for row in own) / len(own) / 1000,
+            "ms per step": min(1000 * row["seconds"] / row["steps"] for row in own),
         }
     frame = pd.DataFrame.from_dict(table, orient="index", columns=COLUMNS)
-    return frame.sort_values("kB a step", ascending=False, kind="stable")
+    return frame.sort_values("kB per step", ascending=False, kind="stable")

@@ -2,10 +2,10 @@
 
 Per worker, of N, with n elements of 4 bytes in the gradient and the share ``ratio`` of them selected:
 
-- a ring allreduce sends 2 (N - 1) / N times 4 n bytes, however many workers there are nearly the same;
-- an allgather passes on (N - 1) messages of ``ratio`` x n x (bytes of an entry), so it grows with the workers.
+- a ring allreduce sends 2 (N - 1) / N times 4 n bytes, nearly the same for any number of workers;
+- an allgather sends (N - 1) messages of ``ratio`` x n x (bytes of an entry), so it grows with the number of workers.
 
-They are equal where ratio x N x (bytes of an entry) = 8: with a value and an int32 index where ratio x N = 1.
+They are equal if ratio x N x (bytes of an entry) = 8, so for a value and an int32 index if ratio x N = 1.
 
 Sources: Patarasuk and Yuan 2009 (ring allreduce); arXiv:1901.04359 (an allgather of sparse gradients grows with N).
 """
@@ -16,7 +16,7 @@ from dgc_lab.common import check_number, check_whole
 
 DENSE_ELEMENT = 4  # bytes of an element that is sent uncompressed
 BOTH_WAYS = 2 * DENSE_ELEMENT  # a ring allreduce passes on every element twice: to add it up, and to spread the sum
-# The latency of a hop equals the time that this many bytes take: 50 microseconds at 1 Gbit/s.
+# A hop's latency equals the time that this many bytes take: the lessons' 20 microseconds at 2.5 Gbit/s.
 BYTES_OF_A_HOP = 6250
 
 
@@ -29,7 +29,7 @@ def dense_is_shorter(ratio: float, workers: int, entry_bytes: int = 8):
         entry_bytes: bytes of a value and its position (`dgc_lab.compression.wire_format.Layout.entry_bytes`).
 
     Returns:
-        bool, or a boolean scalar tensor where ratio is one. True where both are equal, and at ratio 1 always.
+        bool, or a boolean scalar tensor if ratio is a tensor. True if both are equal, and always at ratio 1.
 
     Raises:
         ValueError: an argument is out of range.
@@ -61,8 +61,8 @@ def break_even_ratio(workers: int, entry_bytes: int = 8) -> float:
 def one_message_is_shorter(whole_bytes: int, workers: int) -> bool:
     """Return whether uncompressed tensors should join the allgather's message, which saves the allreduce.
 
-    The allreduce would move 2 (N - 1) / N bytes for each of their bytes and take 2 (N - 1) hops; in the message it is
-    N - 1 bytes and no additional hop. For two workers the bytes are the same.
+    For each of their bytes, the allreduce would send 2 (N - 1) / N bytes, in 2 (N - 1) additional hops; the message
+    sends N - 1 bytes and needs no additional hop. For two workers the bytes are the same.
     """
     # Both sides divided by N - 1.
     return whole_bytes * (1 - 2 / workers) <= 2 * BYTES_OF_A_HOP

@@ -1,8 +1,9 @@
-"""Checks of a scheme's step: its author gets a clear error for a wrong question or result, and no worker hangs."""
+"""Checks of a scheme's step: a wrong question or result raises a clear error, and no worker hangs."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -14,12 +15,12 @@ QUESTIONS = "AllReduceMean(tensor), SparseMean(indices, values, size) or AllGath
 def checked_step(scheme: Scheme, gradient, state, context, name: str):
     """Run the scheme's step for the tensor called ``name``; raise ValueError for a wrong question or result."""
     who = f"{scheme.label}, for {name},"
-    step, answer, asked = scheme.step(gradient, state, context), None, False
+    step, answer, asked = explained(who, scheme.step, gradient, state, context), None, False
     if not inspect.isgenerator(step):
         raise ValueError(f"{who} must have a step with a yield in it, it returned {step!r}")
     while True:
         try:
-            question = step.send(answer)
+            question = explained(who, step.send, answer)
         except StopIteration as end:
             if not asked:
                 raise ValueError(
@@ -29,8 +30,21 @@ def checked_step(scheme: Scheme, gradient, state, context, name: str):
         answer, asked = (yield checked_question(question, who)), True
 
 
+def explained(who: str, call: Callable, *arguments):
+    """Call a scheme's function; raise ValueError if TensorFlow got a generator, as from a yield in a branch."""
+    try:
+        return call(*arguments)
+    except (TypeError, ValueError) as error:
+        if "generator" not in str(error):
+            raise
+        raise ValueError(
+            f"{who} must not yield in a function that tf.cond or tf.while_loop calls: yield in the step itself, in "
+            "every step and on all workers, and choose between results with tf.where"
+        ) from error
+
+
 def checked_question(question, who: str):
-    """Return the question, made of tensors; raise ValueError unless an exchange can answer it."""
+    """Return the question with its parts as tensors; raise ValueError unless an exchange can answer it."""
     if isinstance(question, SparseMean):
         return checked_sparse(question, who)
     if not isinstance(question, (AllReduceMean, AllGather)):
@@ -61,7 +75,7 @@ def checked_question(question, who: str):
 
 
 def checked_sparse(question: SparseMean, who: str) -> SparseMean:
-    """Return the question, made of tensors; raise ValueError unless its entries are of a float32 vector."""
+    """Return the question with its parts as tensors; raise ValueError unless it describes a float32 vector."""
     indices, values = as_tensors(question[:2], question, who)
     if indices.dtype != tf.int32 or values.dtype != tf.float32 or {indices.shape.rank, values.shape.rank} - {1, None}:
         raise ValueError(
@@ -81,7 +95,7 @@ def as_tensors(given, question, who: str) -> tuple:
 
 
 def checked_result(result, gradient, state, who: str):
-    """Return ``(update, own, state)``; raise ValueError unless they are what a step must return."""
+    """Return ``(update, own, state)``; raise ValueError if a step must not return them."""
     if not isinstance(result, tuple) or len(result) != 3:
         raise ValueError(f"{who} must return (update, own, state), got {result!r}")
     update, own, new = result
@@ -95,11 +109,16 @@ def checked_result(result, gradient, state, who: str):
         tf.nest.assert_same_structure(state, new)
     except (TypeError, ValueError):
         raise ValueError(f"{who} must return a state with the structure that init makes, got {new!r}") from None
+    for old, tensor in zip(tf.nest.flatten(state), tf.nest.flatten(new), strict=True):
+        old, shape = tf.convert_to_tensor(old), tf.TensorShape(getattr(tensor, "shape", ()))
+        if not old.shape.is_compatible_with(shape) or (tf.is_tensor(tensor) and tensor.dtype != old.dtype):
+            kind = f"{old.dtype.name} of shape {old.shape}"
+            raise ValueError(f"{who} must return a state with the tensors that init makes, {kind}, got {tensor!r}")
     return result
 
 
 def described(question) -> str:
-    """Return what must be the same on all workers; lengths may differ in an allgather."""
+    """Return the properties of a question that must agree on all workers; lengths may differ in an allgather."""
     if isinstance(question, AllReduceMean):
         return f"AllReduceMean of {question.tensor.dtype.name} {question.tensor.shape}"
     if isinstance(question, SparseMean):

@@ -1,7 +1,7 @@
-"""The compressor: from the workers' gradients to one update, with the state that schemes keep between steps.
+"""Compressor that turns the workers' gradients into one update and stores the schemes' state between steps.
 
-A step flattens the gradients, starts the scheme on each worker here, has `dgc_lab.compression.driver` exchange what the
-schemes ask for, checks that everything is finite, and commits state and update.
+A step flattens the gradients, starts the scheme on each worker of this process, lets `dgc_lab.compression.driver`
+answer the schemes' questions, checks that everything is finite, and stores the new state.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ class Compressor(tf.Module):
         scheme: a `DGCConfig`, or a `Scheme` of `dgc_lab.compression`.
         variables: the trained variables (``tf.Variable``), for names, shapes and weight decay.
         communicator: the participants (`dgc_lab.distributed.communicators`).
-        names: of the variables, for messages; their own if None.
-        options: with a scheme, the config that has clipping, weight decay, wire format, seed and which tensors are sent
-            uncompressed.
+        names: names of the variables, for messages; if None, the variables' own names.
+        options: with a scheme, the config that sets clipping, weight decay, wire format and seed, and selects the
+            tensors sent uncompressed.
 
     Attributes:
-        states: the scheme's state for each worker here: a list of one nested structure of ``tf.Variable`` for the flat
-            vector, or of one for each compressed tensor if the scheme works per tensor.
-        velocity: of the uncompressed tensors, one flat ``tf.Variable``; None without momentum.
+        states: the scheme's state for each worker in this process: a list of one nested structure of ``tf.Variable``
+            for the flat vector, or of one for each compressed tensor if the scheme works per tensor.
+        velocity: velocity of the uncompressed tensors, one flat ``tf.Variable``; None without momentum.
         step: int64 ``tf.Variable``, the number of updates so far.
-        seed: int32 ``tf.Variable`` for random numbers; first the config's.
+        seed: int32 ``tf.Variable`` for random numbers; its initial value is the config's seed.
         bytes_sent: int64 ``tf.Variable`` (2,), bytes sent by allreduce and by allgather so far; ``num_sent``: float64
-            (variables,), elements sent so far; ``counted``: int64, updates that these two count. The first two are
-            means over the workers here. Loading a state does not change them.
+            (variables,), elements sent so far; ``counted``: int64, number of updates that these two cover. The first
+            two are means over the workers in this process. Loading a state does not change them.
 
     Raises:
         ValueError: options are given with a `DGCConfig`; the options' reduction is not "average"; communicator
-            lacks the methods of `Collectives`. At the first step: the scheme yields or returns something invalid.
+            lacks the methods of `Collectives`; variables are not of floating-point numbers. At the first
+            step: the scheme yields or returns something invalid.
 
     Example:
         >>> from dgc_lab.distributed import OneWorker
@@ -109,7 +110,7 @@ class Compressor(tf.Module):
             tf.nest.map_structure(lambda variable, first: variable.assign(first), state, self._first_state())
 
     def residuals(self, worker: int = 0) -> list:
-        """Return a worker's residual of each variable under DGC; None for variables without one."""
+        """Return a worker's DGC residual of each variable; None for variables without one."""
         found = self._state_vector(worker, int(self.scheme.momentum > 0)) if self.config.accumulate else {}
         return [found.get(i) for i in range(len(self.trained))]
 
@@ -130,18 +131,18 @@ class Compressor(tf.Module):
         Args:
             gradients: for each worker in this process, one gradient per variable: a tensor, ``tf.IndexedSlices`` (with
                 a `DGCConfig` exchanged row by row, duplicates merged) or None (on all workers).
-            ratio: share to send in place of the config's ratio and warm-up, number or scalar tensor; the same on all
+            ratio: share to send, instead of the config's ratio and warm-up; number or scalar tensor, the same on all
                 workers.
-            metadata: for each worker in this process, a float32 vector, of one length for all, that goes to all workers
-                with the gradients.
+            metadata: for each worker in this process, a float32 vector that is sent to all workers with the gradients;
+                all vectors have the same length.
 
         Returns:
             ``(updates, report)``: one update per variable (None where the gradient is None), to be multiplied by the
             learning rate and subtracted, and a `Report`.
 
         Raises:
-            RanksDisagree: at the first step, on all ranks: they differ in config, variables, their order, or in which
-                of them have gradients.
+            RanksDisagree: at the first step, on all ranks, if they differ in config, variables, the order of these, or
+                in which of them have gradients.
             tf.errors.InvalidArgumentError: a gradient of some worker holds NaN or infinity; on all workers, with the
                 number of the worker and the name of the variable. No state has been changed.
         """
@@ -165,7 +166,7 @@ class Compressor(tf.Module):
         return self.commit(workers[0], outcome, learning_rate, changes)
 
     def prepared(self, gradients, metadata=None) -> list[GradientVectors]:
-        """Return the gradients of each worker here as it sends them, pooled over its host's ranks."""
+        """Return the gradients of each worker in this process, combined over the ranks of its host."""
         metadata = metadata or [tf.zeros([0])] * len(gradients)
         kinds = ["none" if g is None else type(g).__name__.replace("Symbolic", "Eager") for g in gradients[0]]
         variables = list(zip(self.names, [tuple(v.shape) for v in self.trained], kinds, strict=True))
@@ -183,12 +184,12 @@ class Compressor(tf.Module):
 
     def agree(self, what: str) -> None:
         """Raise RanksDisagree unless ``what`` is the same on all ranks, which would otherwise wait for each other."""
-        if what not in self._agreed:
+        if what not in self._agreed or tf.executing_eagerly():  # an eager step may differ on one rank only
             self.communicator.assert_same_on_all_ranks(what)
             self._agreed.add(what)
 
     def started(self, worker: int, own: GradientVectors, ratio) -> list:
-        """Return the started steps of a worker here for the compressed tensors."""
+        """Return a worker's started steps for the compressed tensors."""
         if not own.compressed:
             return []
         per_tensor, steps = self.scheme.per_tensor, []
@@ -209,7 +210,7 @@ class Compressor(tf.Module):
         return steps
 
     def exchanged(self, workers: list[GradientVectors], ratio, dense: bool = False) -> Outcome:
-        """Run the scheme on all workers here; ``dense`` makes tensors of sparse updates."""
+        """Run the scheme on all workers in this process; ``dense`` converts sparse updates to tensors."""
         steps = [self.started(worker, own, ratio) for worker, own in enumerate(workers)]
         kinds, count, first_asked = workers[0], len(steps[0]), []
         others = [[*map(whole_mean, own.whole), *(row_mean(rows, self.wire) for rows in own.slices)] for own in workers]
@@ -232,7 +233,7 @@ class Compressor(tf.Module):
         return Outcome(updates, mean, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
 
     def waited(self, workers: list[GradientVectors]) -> Outcome:
-        """Return the outcome of a step of local SGD without an exchange: only metadata travel."""
+        """Return the outcome of a step of local SGD without an exchange: only metadata are sent."""
         told = self.metadata(workers, [[] for _ in workers])
         _, table, bytes_sent = exchange([{} for _ in workers], told, self.communicator, self.wire, 0)
         updates = workers[0].tensors if self.scheme.per_tensor else [flatten(workers[0].tensors)]
@@ -242,20 +243,20 @@ class Compressor(tf.Module):
         return Outcome(updates, tf.zeros_like(workers[0].vector), [], states, table, bytes_sent, nothing)
 
     def metadata(self, workers: list[GradientVectors], asked: list) -> list[tf.Tensor]:
-        """Return each worker's metadata, after the number of a variable with a non-finite gradient, or -1."""
+        """Return each worker's metadata, preceded by the number of a variable with a non-finite gradient, or by -1."""
         shown = asked if self.scheme.selects_non_finite else [[] for _ in workers]
         bad = self.parts.non_finite(workers, shown)
         return [tf.concat([bad[i : i + 1], own.metadata], 0) for i, own in enumerate(workers)]
 
     def agree_on(self, asked: list[dict]) -> None:
-        """Raise an error unless all workers ask the same."""
+        """Raise an error unless all workers ask the same questions."""
         told = [{i: described(question) for i, question in questions.items()} for questions in asked]
         if any(one != told[0] for one in told):
             raise ValueError(f"{self.scheme.label} must ask the same of all workers, got {told}")
         self.agree(str(told[0]))
 
     def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
-        """Check that all is finite, then store the new state and apply or return the update: ``(updates, report)``."""
+        """Check that all is finite, store the new state, and apply or return the update: ``(updates, report)``."""
         parts, momentum, nesterov = self.parts, self.scheme.momentum, self.scheme.nesterov
         for own, new in zip(self.states, outcome.states, strict=True):
             changes = changes + parts.put_state(own, new, kinds)
@@ -283,7 +284,7 @@ class Compressor(tf.Module):
         return after(updates, [] if tf.executing_eagerly() else [*checks, *done]), report
 
     def ratio_of_step(self, given=None):
-        """Return the ratio of the coming step: the given one, or by the warm-up a number or a float64 scalar tensor."""
+        """Return the ratio of the next step, given or by the warm-up: a number or a float64 scalar tensor."""
         config = self.config
         if given is not None:
             return tf.cast(given, tf.float64) if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")

@@ -1,4 +1,4 @@
-"""The options of Deep Gradient Compression in one place, and how many bytes they lead to.
+"""Options of Deep Gradient Compression, and the number of bytes that they lead to.
 
 `dgc_lab.compression.dgc_scheme` has the algorithm.
 """
@@ -48,7 +48,7 @@ class DGCConfig:
 
     Attributes:
         ratio: share of each tensor's elements that a worker sends, in [0, 1].
-        momentum: in [0, 1). Apply the update with plain SGD: this momentum is in it already.
+        momentum: in [0, 1). Apply the update with plain SGD, because it already includes this momentum.
         nesterov: use Nesterov's momentum.
         accumulate: keep elements that were not sent and add the next gradients to them. If False they are dropped
             (masking alone), and momentum is applied after the exchange: a local velocity would keep them.
@@ -56,26 +56,26 @@ class DGCConfig:
             applied to the averaged sparse update after the exchange (eq. 5), which the paper warns against.
         factor_masking: clear the velocity, too, where an element is sent (section 3.3). At ratio 1 the velocity stays:
             sending everything is momentum SGD.
-        clip_norm: L2 norm of a step's whole gradient above which it is scaled down; None for no clipping. It applies
-            to the gradient over all workers; each worker clips to its share of it (`clip_locally`).
-        weight_decay: factor of the weights that is added to the local gradient, before everything else; not to
+        clip_norm: largest L2 norm of a step's whole gradient; a larger one is scaled down. None for no clipping. It
+            applies to the gradient over all workers; each worker clips to its share of it (`clip_locally`).
+        weight_decay: this factor times the weights is added to the local gradient, before everything else, but not to
             gradients of rows (embeddings), which it would make dense.
         warm_up: ratios of the stages before ``ratio`` applies, falling, such as `PAPER_WARM_UP`; ``(1.0,)`` trains
             dense first. See `geometric_warm_up`.
         warm_up_steps: steps in each stage of the warm-up.
-        rule: how thresholds are found: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
-        scope: whose threshold applies: ``"tensor"``, ``"global"`` or ``"first"`` (`dgc_lab.compression.thresholding`).
-        sample: share of the elements that the sampled rules look at, in (0, 1].
+        rule: rule for finding thresholds: ``"exact"``, ``"sampled"`` or ``"hierarchical"``.
+        scope: scope of a threshold: ``"tensor"``, ``"global"`` or ``"first"`` (`dgc_lab.compression.thresholding`).
+        sample: share of the elements that the sampled rules use, in (0, 1].
         dense_vectors: send tensors of one dimension (biases, batch norm) uncompressed.
         dense_below: send tensors with fewer elements than this uncompressed.
         values: type of sparse values on the wire; the rounding error of ``"float16"`` stays in the residual.
-            Uncompressed tensors travel as float32.
+            Uncompressed tensors are sent as float32.
         indices: encoding of their positions: ``"int32"``, 4 bytes each, or ``"run_lengths"``, 2 bytes for the number
             of elements between one and the next, the paper's encoding (`dgc_lab.compression.wire_format`).
         switch_to_dense: send the same elements by allreduce, with zeros between them, in steps whose ratio and number
-            of workers make that cheaper (`dgc_lab.compression.break_even`), warm-up included.
-        reduction: ``"average"`` if each worker's gradient is the mean over its own batch; ``"sum"`` if it holds
-            1 / workers already, as in the paper. The division by the number of workers happens once.
+            of workers make that cheaper (`dgc_lab.compression.break_even`), also during the warm-up.
+        reduction: ``"average"`` if each worker's gradient is the mean over its own batch; ``"sum"`` if it is
+            already divided by the number of workers, as in the paper. The division happens only once.
         seed: integer from which samples are drawn, the same on all workers.
 
     Raises:
@@ -147,22 +147,22 @@ class DGCConfig:
 
     @functools.cached_property
     def corrects_momentum(self) -> bool:
-        """Whether momentum is applied before the accumulation, on each worker."""
+        """Whether each worker applies momentum before accumulation."""
         return self.momentum_correction and self.momentum > 0 and self.accumulate
 
     def ratio_at(self, step: int) -> float:
-        """Return the ratio of a step, counted from 0: that of its warm-up stage, and then ``ratio``."""
+        """Return the ratio of a step, counted from 0: that of its warm-up stage, or ``ratio`` after the warm-up."""
         stage = step // self.warm_up_steps
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio
 
     def is_dense(self, shape) -> bool:
-        """Return whether a tensor of this shape is sent uncompressed: one dimension or none, or few elements."""
+        """Return whether a tensor of this shape is sent uncompressed: it has at most one dimension, or few elements."""
         shape = tf.TensorShape(shape)
         return (self.dense_vectors and shape.rank <= 1) or shape.num_elements() < self.dense_below
 
 
 def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
-    """Return ratios that fall by the same factor from stage to stage, and once more to ``ratio``.
+    """Return warm-up ratios that fall by the same factor from stage to stage, and from the last stage to ``ratio``.
 
     Args:
         ratio: the ratio after the warm-up, in (0, 1).
@@ -184,15 +184,15 @@ def geometric_warm_up(ratio: float, stages: int = 4) -> tuple[float, ...]:
 
 
 def payload_bytes(shapes: Sequence[Sequence[int]], config: DGCConfig, workers: int = 1) -> tuple[int, int]:
-    """Return the bytes that one worker hands to the collectives in a step, and the bytes of the whole gradient.
+    """Return a worker's payload in a step, and the size of the uncompressed gradient, in bytes.
 
-    The estimate is ceil(ratio * n) elements of each compressed tensor, with no gap too long for a run length. A real
-    step counts its own bytes: a sampled threshold lets a few more or fewer elements pass.
+    The estimate assumes ceil(ratio * n) elements of each compressed tensor, and no gap too long for a run length. In a
+    real step, a sampled threshold selects a few more or fewer elements; the step counts its own bytes.
 
     Args:
         shapes: shape of each gradient tensor.
         config: ratio, exemptions, value and index type.
-        workers: number of workers, which decides what travels by allreduce (`dgc_lab.compression.break_even`).
+        workers: number of workers, on which the choice of the collective depends (`dgc_lab.compression.break_even`).
 
     Returns:
         ``(compressed, dense)`` in bytes; the former include the header of the message.

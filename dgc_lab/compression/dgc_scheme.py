@@ -15,9 +15,11 @@ section 3, and appendix B has all of them together. With gradient g, velocity u 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_instance
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.scheme import Scheme, SparseMean, SparseVector
 from dgc_lab.compression.selection import Rule, accumulate_and_select
@@ -25,14 +27,14 @@ from dgc_lab.compression.wrappers import with_momentum
 
 
 def scheme_and_config(scheme: DGCConfig | Scheme, options: DGCConfig | None) -> tuple[Scheme, DGCConfig]:
-    """Return the scheme, and the config that has clipping, weight decay, wire format and exemptions for it."""
+    """Return the scheme, and its config for clipping, weight decay, wire format and exemptions."""
     if isinstance(scheme, DGCConfig):
         if options is not None:
             raise ValueError(f"options must be None with a DGCConfig, which has its own, got {options}")
         return scheme_of(scheme), scheme
     if not isinstance(scheme, Scheme):
         raise ValueError(f"scheme must be a DGCConfig or a Scheme, got {scheme!r}")
-    options = options or DGCConfig()
+    options = DGCConfig() if options is None else check_instance("options", options, DGCConfig)
     check_choice("reduction", options.reduction, ("average",))  # a scheme's update is a mean
     return scheme, options
 
@@ -42,7 +44,7 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
 
     Args:
         config: momentum, accumulation, masking and thresholds; its other fields concern the compressor.
-        ratio: share to send in place of the run's, a number or a scalar tensor.
+        ratio: share to send, instead of the run's; a number or a scalar tensor.
 
     Example:
         >>> scheme_of(DGCConfig(momentum=0.5)).momentum
@@ -73,5 +75,5 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
 
     scheme = Scheme(step, init, "dgc", selects_non_finite=True)
     if corrects:
-        return scheme._replace(momentum=config.momentum, nesterov=config.nesterov)
+        return replace(scheme, momentum=config.momentum, nesterov=config.nesterov)
     return with_momentum(scheme, config.momentum, config.nesterov) if config.momentum else scheme

@@ -1,6 +1,6 @@
-"""The driver: runs the steps of all workers side by side and answers their questions, one exchange for all at a time.
+"""Driver that runs the steps of all workers in parallel and answers their questions, with one exchange per round.
 
-It decides how a `SparseMean` travels, and joins short dense tensors and metadata to a message that is sent anyway.
+It chooses the collective of a `SparseMean`, and adds short dense tensors and metadata to a message that is sent anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dgc_lab.compression.wire_format import Layout, Message, add_in_order, nbyte
 
 
 class Wire(NamedTuple):
-    """How sparse entries travel; fields as in `dgc_lab.compression.DGCConfig`."""
+    """Encoding of sparse entries; fields as in `dgc_lab.compression.DGCConfig`."""
 
     values: str = "float32"
     indices: str = "int32"
@@ -27,7 +27,7 @@ class Wire(NamedTuple):
     reduction: str = "average"
 
     def mean(self, total: tf.Tensor, workers: int) -> tf.Tensor:
-        """Return what a sum over all workers comes to; this is the only place where it is divided."""
+        """Return the mean for a sum over all workers; nothing else divides by their number."""
         return total if workers == 1 or self.reduction == "sum" else total / workers
 
 
@@ -38,19 +38,19 @@ def run_schemes(
     wire: Wire = Wire(),  # noqa: B008, a tuple
     watch: Callable = lambda questions: [],
 ):
-    """Run started steps of every worker in this process side by side, with one exchange for all they ask at a time.
+    """Run the started steps of all workers in this process in parallel, with one exchange for all questions of a round.
 
     Args:
         workers: for each worker here, a list of started steps (generators).
         communicator: the participants (`dgc_lab.distributed.communicators`).
-        wire: how sparse entries travel.
+        wire: encoding of sparse entries.
         watch: function of the questions of a round, a dict by step for each worker here. It is called before the
             exchange and returns each worker's metadata for all others in this round, flat float32; or nothing.
 
     Returns:
-        ``(results, bytes_sent)``: the return values of the steps, in such lists, with each worker's table of metadata
-        (workers, numbers) at its end; and int64 (2,), the bytes that the workers here sent by allreduce and by
-        allgather.
+        ``(results, bytes_sent)``: lists of the steps' return values, each with the worker's table of metadata
+        (workers, numbers) at its end; and int64 (2,), the bytes that the workers in this process sent by allreduce and
+        by allgather.
 
     Raises:
         ValueError: communicator is not one.
@@ -112,12 +112,12 @@ def prefers_allreduce(questions, workers: int, wire: Wire):
 
 @functools.cache
 def wire_break_even(wire: Wire, workers: int) -> float:
-    """Return the ratio from which on an allreduce is cheaper than entries on this wire."""
+    """Return the ratio from which on an allreduce is cheaper than entries in this encoding."""
     return break_even_ratio(workers, Layout(wire.values, wire.indices).entry_bytes)
 
 
 def _exchange(asked, metadata, communicator, wire, number, by_allreduce: bool):
-    """One group of tensors for allreduce, and one message for allgather if anything has to be gathered."""
+    """Exchange one group of tensors by allreduce, and one message by allgather if anything must be gathered."""
     first, workers = asked[0], communicator.size
     means = [i for i, question in first.items() if isinstance(question, AllReduceMean)]
     sparse = [i for i, question in first.items() if isinstance(question, SparseMean)]
@@ -188,7 +188,7 @@ def message_layout(questions: dict, metadata: list, joined: list, sparse: list, 
 
 
 def with_zeros(question: SparseMean) -> tf.Tensor:
-    """Return the vector that a worker's entries stand for."""
+    """Return a worker's entries as a dense vector."""
 
     def scattered():
         return tf.scatter_nd(question.indices[:, None], question.values, [question.size])
@@ -198,12 +198,12 @@ def with_zeros(question: SparseMean) -> tf.Tensor:
 
 
 def row_in_table(metadata, worker: int, workers: int):
-    """Return a worker's metadata as its row of a table with zeros elsewhere: the sum of these is all workers' table."""
+    """Return a table with a worker's metadata in its row, else zeros; the sum over workers is the full table."""
     return tf.pad(metadata[None], [[worker, workers - worker - 1], [0, 0]])
 
 
 def reduce_by_dtype(groups: list[list], communicator, number: int):
-    """Return the sums of the workers' tensors, in their order, and the bytes that the workers here sent.
+    """Return the sums of the workers' tensors, in their order, and the bytes that the workers in this process sent.
 
     Horovod adds tensors of one dtype in one exchange.
     """

@@ -1,4 +1,4 @@
-"""What schemes are made of: numbers in few bits, stochastic rounding, and a scheme's message of one worker alone."""
+"""Building blocks of schemes: numbers in few bits, stochastic rounding, and the decoded message of a single worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dgc_lab.compression.wire_format import add_in_order
 
 
 def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: int = 0):
-    """Return what one worker's message stands for: float32, of the gradient's shape, for the scheme's first state.
+    """Return one worker's decoded message in the scheme's initial state: float32, of the gradient's shape.
 
-    Without other workers, the answer to each question is the tensor in it. Lesson 8 looks at schemes in this way.
+    Without other workers, the answer to each question is its own tensor. Lesson 8 examines schemes in this way.
 
     Args:
         scheme: any scheme.
         gradient: numbers of any shape.
-        seed, worker_seed: whole numbers or integer scalar tensors: what all workers, and what this one, draw from.
+        seed, worker_seed: seeds of all workers and of this one: whole numbers or integer scalar tensors.
 
     Raises:
         ValueError: a seed is not a whole number.
@@ -62,7 +62,7 @@ def mean_of(tensors: list[tf.Tensor]):
 
 
 def stochastic_round(x: tf.Tensor, seed: Sequence[int]):
-    """Return each number of ``x`` rounded up or down to a whole one, the nearer one more likely: unbiased.
+    """Round each number of ``x`` up or down to a whole number at random; the result is unbiased.
 
     ``seed`` is int32 (2,), else a ValueError.
 

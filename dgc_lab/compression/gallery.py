@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 from dgc_lab.common import check_choice, check_text
@@ -39,10 +40,11 @@ def parse_scheme(text: str, **defaults):
     Args:
         text: such as ``"sign"`` or ``"qsgd:levels=4"``, with the parameters of the function of that name,
             separated by commas. All schemes take those of `local_sgd` too, as in ``"dense:every=8"``.
-        defaults: values for parameters that the text leaves out; those that the scheme does not have are ignored.
+        defaults: values for parameters that the text leaves out; parameters that the scheme does not have are ignored.
 
     Raises:
-        ValueError: there is no scheme of that name, it has no such parameter, or a value is not a number.
+        ValueError: there is no scheme of that name, it has no such parameter, or a value is not a number or is given
+            twice.
 
     Example:
         >>> parse_scheme("qsgd:levels=1").name
@@ -52,8 +54,10 @@ def parse_scheme(text: str, **defaults):
     make = SCHEMES[check_choice("scheme", name, SCHEMES)]
     own, less_often, values = inspect.signature(make).parameters, ("every", "since"), {}
     for parameter in filter(None, rest.split(",")):
-        key, _, value = parameter.partition("=")
+        key, value = (part.strip() for part in parameter.partition("=")[::2])
         check_choice(f"parameters of {name}", key, (*own, *less_often))
+        if key in values:
+            raise ValueError(f"{key} of {name} must be given once, got {rest!r}")
         try:
             values[key] = int(value) if value.isdecimal() else float(value)
         except ValueError:
@@ -68,11 +72,11 @@ def is_published(scheme: Scheme) -> bool:
     """Return whether a scheme is the one that `parse_scheme` makes from its name.
 
     Example:
-        >>> is_published(powersgd(rank=2)), is_published(powersgd(rank=2)._replace(name="sign"))
+        >>> is_published(powersgd(rank=2)), is_published(dataclasses.replace(powersgd(rank=2), name="sign"))
         (True, False)
     """
     made = published(scheme.name)
-    if made is None or made._replace(step=scheme.step, init=scheme.init) != scheme:
+    if made is None or dataclasses.replace(made, step=scheme.step, init=scheme.init) != scheme:
         return False
     return made.step.__code__ == getattr(scheme.step, "__code__", None)
 

@@ -35,13 +35,13 @@ def clip_locally(
 
     The gradients of N workers are nearly independent, so the norm of their sum is about sqrt(N) times that of one.
     A worker's own mean may therefore reach sqrt(N) times the norm that is allowed for the average; a gradient that
-    holds 1/N already, 1/sqrt(N) of it.
+    is already divided by N may reach 1/sqrt(N) of it.
 
     Args:
-        gradients: tensors, ``tf.IndexedSlices`` with every row once, or None; the norm is that of all together.
+        gradients: tensors, ``tf.IndexedSlices`` with every row once, or None; the norm is that of all of them together.
         clip_norm: largest L2 norm of the gradient over all workers, above 0.
         workers: N, at least 1.
-        reduction: ``"average"``, each gradient is the worker's own mean, or ``"sum"``, it holds 1/N already.
+        reduction: ``"average"`` if each gradient is the worker's own mean, or ``"sum"`` if it is already divided by N.
 
     Raises:
         ValueError: clip_norm, workers or reduction is not allowed.
@@ -83,7 +83,7 @@ def flatten(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def unflatten(vector: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list:
-    """Return the tensors of these shapes that a flat vector holds."""
+    """Split a flat vector into tensors of these shapes."""
     if not shapes:
         return []
     parts = tf.split(vector, [shape.num_elements() for shape in shapes])
@@ -118,7 +118,7 @@ def first_non_finite(workers: list[list], numbers: Sequence[int], ends: Sequence
 
 
 def check_numbers(bad: tf.Tensor, names: Sequence[str]) -> list:
-    """Return operations that fail on all workers if one has found a non-finite gradient.
+    """Return operations that fail on all workers if any of them has found a non-finite gradient.
 
     ``bad`` has, for each worker, what `first_non_finite` returned.
     """

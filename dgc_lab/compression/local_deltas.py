@@ -1,4 +1,4 @@
-"""Local SGD: workers train alone between exchanges, and then exchange how far their weights have moved."""
+"""Local SGD: workers train alone between exchanges, and then exchange their weight changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dgc_lab.compression.scheme import Scheme
 
 
 class LocalDeltas:
-    """How far each worker here has moved alone from the weights that all have in common.
+    """Difference between the weights of each worker in this process and the common weights.
 
     Attributes:
         variables: a ``tf.Variable`` for each worker and weight, float32, worker by worker.
@@ -32,14 +32,14 @@ class LocalDeltas:
         return [tf.cast(weight, tf.float32) + delta for weight, delta in zip(common, deltas, strict=True)]
 
     def step(self, workers: list[GradientVectors], step: tf.Tensor, learning_rate, exchange, wait):
-        """Move each worker by its gradients; exchange the moves if they are due.
+        """Update each worker with its gradients; exchange the weight changes if an exchange is due.
 
         Args:
-            workers: the gradients of each worker here.
+            workers: the gradients of each worker in this process.
             step: number of updates so far.
-            learning_rate: of this step, float32 scalar.
-            exchange: function of gradients like ``workers``, which stand for the moves, to a structure of tensors.
-            wait: function without arguments to a structure of the same form, for a step without an exchange.
+            learning_rate: learning rate of this step, float32 scalar.
+            exchange: function of weight changes, in the form of ``workers``, that returns a structure of tensors.
+            wait: function without arguments that returns a structure of the same form, for a step without an exchange.
 
         Returns:
             ``(outcome, changes)``: what exchange or wait returned, and pairs of a delta and its new value.

@@ -1,4 +1,4 @@
-"""Schemes that send a gradient's matrix as the product of thin ones."""
+"""Schemes that send a gradient's matrix as the product of two thin matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def powersgd(rank: int = 2):
     """Return a scheme that sends two thin matrices whose product approximates the gradient, with error feedback.
 
     P = orthonormal(mean of M Q); Q' = mean of M^T P; update = P Q'^T, of M = g + e as a matrix; e' = M - update. One
-    step of the power method, from the Q of the step before. An allreduce of 4 (rows + columns) bytes for each rank.
+    step of the power method, starting from the previous Q. An allreduce of 4 (rows + columns) bytes for each rank.
 
     Args:
         rank: columns of the thin matrices, at least 1.
@@ -40,13 +40,19 @@ def powersgd(rank: int = 2):
     def step(gradient, state, context):
         right, error = state
         corrected = gradient + error
-        left = yield AllReduceMean(matrix(corrected) @ right)
-        left, _ = tf.linalg.qr(left)
-        right = yield AllReduceMean(tf.matmul(matrix(corrected), left, transpose_a=True))
+        left, right = yield from thin_factors(matrix(corrected), right)
         update = tf.reshape(tf.matmul(left, right, transpose_b=True), gradient.shape)
         return update, update, (right, corrected - update)
 
     return Scheme(step, init, per_tensor=True)
+
+
+def thin_factors(m, right):
+    """Yield the questions of one step of the power method on ``m``, and return P and Q; P Q^T approximates m."""
+    left = yield AllReduceMean(m @ right)
+    left, _ = tf.linalg.qr(left)
+    right = yield AllReduceMean(tf.matmul(m, left, transpose_a=True))
+    return left, right
 
 
 def matrix(gradient):

@@ -1,7 +1,8 @@
-"""Names of published schemes: the function that makes one, and its parameters."""
+"""Names of published schemes: the name of the scheme's function, and its parameters."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import numbers
@@ -28,6 +29,6 @@ def named(make):
             if key in LIMITS and not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
                 check_number(key, value, LIMITS[key])
         told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in bound.arguments.items()]
-        return make(*args, **kwargs)._replace(name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
+        return dataclasses.replace(make(*args, **kwargs), name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
 
     return with_name

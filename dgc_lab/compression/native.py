@@ -1,7 +1,7 @@
 """Compile and load ``native.cc``, the step of Deep Gradient Compression on a CPU.
 
 It is compiled for the installed TensorFlow when it is first needed, or by ``python -m dgc_lab build-native``. Without
-it, TensorFlow's own operations find the same elements and the same bits.
+it, TensorFlow's own operations give bit-identical results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ enabled = True  # False runs TensorFlow's own operations, as on a machine withou
 
 
 def operations():
-    """Return the operations of ``native.cc``, or None where TensorFlow's own run: on GPUs, or without a compiler.
+    """Return the operations of ``native.cc``, or None on GPUs or without a compiler, where TensorFlow's own run.
 
     Example:
         >>> found = operations()
@@ -50,7 +50,7 @@ def _library():
 def build() -> Path:
     """Return the path of the compiled library, from the cache or compiled now, which takes about ten seconds.
 
-    The cache is in ``DGC_LAB_CACHE``, or else in ``~/.cache/dgc_lab``. Its key is made of TensorFlow's version, the
+    The cache is in ``DGC_LAB_CACHE``, or else in ``~/.cache/dgc_lab``. Its key consists of TensorFlow's version, the
     compiler, the flags and the source.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which tensors of a model are compressed, and how their gradients and states lie in flat vectors."""
+"""Selection of the tensors to compress, and the layout of their gradients and states in flat vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dgc_lab.compression.scheme import AllGather, AllReduceMean, SparseMean
 
 
 class GradientVectors(NamedTuple):
-    """One worker's gradients in a step, by the way they are exchanged.
+    """One worker's gradients in a step, grouped by the way they are exchanged.
 
     Attributes:
         compressed, uncompressed, rows: numbers of the variables whose gradients are compressed, sent uncompressed, and
@@ -24,7 +24,7 @@ class GradientVectors(NamedTuple):
         slices: gradients of rows, float32 (r, width) and int32 (r,) each.
         sizes: elements of each compressed tensor.
         metadata: float32 vector for all workers.
-        unclipped: the same gradients before clipping; None where nothing is clipped.
+        unclipped: the same gradients before clipping; None if nothing is clipped.
     """
 
     compressed: list[int]
@@ -47,7 +47,7 @@ class GradientVectors(NamedTuple):
         return [*self.tensors, *unflatten(self.vector, [shapes[i] for i in self.uncompressed])]
 
     def with_each(self, gradients: list[tf.Tensor]) -> GradientVectors:
-        """Return the same with other gradients, in the order of `each`."""
+        """Return a copy with other gradients, in the order of `each`."""
         count = len(self.compressed)
         return self._replace(tensors=gradients[:count], vector=flatten(gradients[count:]))
 
@@ -59,6 +59,12 @@ class Parts:
     """
 
     def __init__(self, variables: Sequence, config: DGCConfig, per_tensor: bool):
+        for variable in variables:
+            if not variable.dtype.is_floating:
+                raise ValueError(
+                    f"variables must hold floating-point numbers, got {variable.dtype.name} in {variable.name}: train "
+                    "real and imaginary parts of complex numbers as two variables"
+                )
         self.per_tensor = per_tensor
         self.shapes = [tf.TensorShape(variable.shape) for variable in variables]
         self.sizes = [shape.num_elements() for shape in self.shapes]
@@ -71,17 +77,17 @@ class Parts:
             )
 
     def zeros(self, numbers: list[int]) -> tf.Tensor:
-        """Return zeros as long as the flat vector of these variables."""
+        """Return zeros of the length of the flat vector of these variables."""
         return tf.zeros([sum(self.sizes[i] for i in numbers)])
 
     def like(self) -> list[tf.Tensor]:
-        """Return zeros in the form in which a scheme gets the gradients of all compressed variables."""
+        """Return zeros in the form in which a scheme receives the gradients of all compressed variables."""
         if self.per_tensor:
             return [tf.zeros(self.shapes[i]) for i in self.compressed]
         return [self.zeros(self.compressed)] if self.compressed else []
 
     def vectors(self, unclipped: Sequence, gradients: Sequence, metadata: tf.Tensor) -> GradientVectors:
-        """Return a worker's gradients, float32, by the way they are exchanged."""
+        """Return a worker's gradients, float32, grouped by the way they are exchanged."""
         there = [i for i, gradient in enumerate(gradients) if gradient is not None]
         rows = [i for i in there if isinstance(gradients[i], tf.IndexedSlices)]
         compressed = [i for i in self.compressed if i in there and i not in rows]
@@ -103,7 +109,7 @@ class Parts:
         return tf.concat([parts[i] for i in chosen], 0) if chosen else tf.zeros([0])
 
     def put(self, vector, part, chosen: list[int], among: list[int]) -> tf.Tensor:
-        """Return a flat vector of the variables ``among`` with another part for those ``chosen``."""
+        """Return a flat vector of the variables ``among`` in which the part of those ``chosen`` is replaced."""
         if chosen == among:
             return part
         parts = dict(zip(among, tf.split(vector, [self.sizes[i] for i in among]), strict=True))
@@ -153,7 +159,7 @@ class Parts:
         return counts
 
     def by_variable(self, vector, numbers: list[int]) -> dict:
-        """Return the tensors, in their shapes, that a flat vector of these variables holds, by number."""
+        """Split a flat vector of these variables into tensors of their shapes, by number."""
         return dict(zip(numbers, unflatten(vector, [self.shapes[i] for i in numbers]), strict=True))
 
     def positions(self, i: int, rows: tf.Tensor, among: list[int]) -> tf.Tensor:
@@ -166,7 +172,7 @@ class Parts:
 
         Args:
             workers: each worker's gradients.
-            asked: each worker's first questions if they show such elements; otherwise empty lists.
+            asked: each worker's first questions if they include all such elements; otherwise empty lists.
         """
         kinds = workers[0]
         numbers = [*kinds.compressed, *kinds.uncompressed, *kinds.rows]
@@ -194,7 +200,7 @@ class Parts:
 
 
 def whole_mean(vector: tf.Tensor):
-    """Ask for the mean of a vector that is sent uncompressed: a step that runs next to the scheme's."""
+    """Ask for the mean of a vector that is sent uncompressed: a step that runs alongside the scheme's."""
     return (yield AllReduceMean(vector))
 
 

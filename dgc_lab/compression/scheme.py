@@ -1,6 +1,6 @@
-"""What a compression scheme is: a first state, and a step that asks the other workers questions.
+"""Definition of a compression scheme: an initial state, and a step that asks the other workers questions.
 
-A step is a generator. It yields a question (`AllReduceMean`, `SparseMean` or `AllGather`) where it needs the other
+A step is a generator. It yields a question (`AllReduceMean`, `SparseMean` or `AllGather`) when it needs the other
 workers, and continues with the answer. So the same few lines run on one worker, on simulated workers and on Horovod
 ranks, and `dgc_lab.compression.driver` counts the bytes of every scheme in one place.
 """
@@ -8,11 +8,12 @@ ranks, and `dgc_lab.compression.driver` counts the bytes of every scheme in one 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_flag, check_number, check_text, check_whole
 
 
 class AllReduceMean(NamedTuple):
@@ -32,14 +33,14 @@ class SparseMean(NamedTuple):
     """Ask for the mean over all workers of vectors that are zero except at ``indices``.
 
     The driver carries it by allgather, as entries in the configured wire format, or by allreduce, with zeros between
-    them, where that is shorter. The answer is a `SparseVector`.
+    them, if that is cheaper. The answer is a `SparseVector`.
 
     Attributes:
         indices: int32 (k,), ascending and distinct; k may differ from worker to worker.
         values: float32 (k,).
         size: length of the vector.
         ratio: share of the elements that workers are expected to send, the same on all; a number or a scalar tensor.
-            If None, the vector always travels by allgather.
+            If None, the vector is always sent by allgather.
 
     Example:
         >>> SparseMean(tf.constant([3]), tf.constant([0.5]), size=10).ratio is None
@@ -66,14 +67,14 @@ class AllGather(NamedTuple):
 
 
 class SparseVector:
-    """A vector given by entries that are added up, which becomes a tensor where one is needed.
+    """Vector given as the sum of entries; it becomes a tensor if one is needed.
 
-    Adding it to a tensor, or passing it to a TensorFlow function, makes the tensor; so does ``tf.convert_to_tensor``.
-    Weights can be updated by the entries alone.
+    It is converted by ``tf.convert_to_tensor``, by adding it to a tensor, or by passing it to a TensorFlow function.
+    The entries alone suffice to update weights.
 
     Attributes:
         entries: list of (int32 indices, ascending, and float32 values), both (k,): one pair for each worker.
-        dense: float32 (size,) in place of the entries where it is not empty.
+        dense: float32 (size,), used instead of the entries if it is not empty.
         size: length of the vector.
 
     Raises:
@@ -100,7 +101,7 @@ class SparseVector:
         return tf.ensure_shape(tf.cond(tf.size(self.dense) > 0, lambda: self.dense, self._sum), [self.size])
 
     def _sum(self):
-        """One worker after another: a GPU adds the values of one scatter in any order."""
+        """Add one worker after another, because a GPU adds the values of one scatter in any order."""
         total = tf.zeros([self.size])
         for indices, values in self.entries:
             total = tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=indices[:, None], updates=values)
@@ -115,10 +116,10 @@ class StepContext(NamedTuple):
         seed: int32 (2,), for random numbers that are the same on all workers; different in each step.
         worker_seed: int32 (2,), for random numbers of this worker alone.
         workers: number of workers.
-        ratio: the run's ratio in this step, by its warm-up; a number or a float64 scalar tensor.
+        ratio: the run's ratio in this step, according to its warm-up; a number or a float64 scalar tensor.
         value_type: type of sparse values on the wire, "float32" or "float16".
         parts: the tensors that make up ``gradient``, or None.
-        gradient: the flat vector that ``parts`` make up, or None.
+        gradient: the flat vector that consists of ``parts``, or None.
 
     Example:
         >>> StepContext((3,), tf.constant([0, 1]), tf.constant([0, 2]), workers=4).workers
@@ -135,15 +136,16 @@ class StepContext(NamedTuple):
     gradient: tf.Tensor | None = None
 
 
-class Scheme(NamedTuple):
-    """How workers compress gradients: a pure function for the first state, and one for a step.
+@dataclass(frozen=True)
+class Scheme:
+    """Compression scheme: a pure function for the initial state, and one for a step.
 
     Attributes:
         step: generator function of (gradient, state, context): a float32 vector of all compressed tensors, this
             worker's state, and a `StepContext`. It yields `AllReduceMean`, `SparseMean` or `AllGather` at least once
-            and returns ``(update, own, state)``: the update, as long as the gradient and the same on all workers; what
-            this worker contributed to it, or None; and the worker's next state.
-        init: function of a vector of zeros to the first state: a tensor, or tensors in tuples and lists.
+            and returns ``(update, own, state)``: the update, as long as the gradient and the same on all workers; this
+            worker's contribution to it, or None; and the worker's next state.
+        init: function of a vector of zeros that returns the initial state: a tensor, or tensors in tuples and lists.
         name: name in rows and legends; rows of a scheme without a name cannot be saved.
             A changed scheme needs a new name.
         momentum: momentum that ``step`` includes; uncompressed tensors then get the same after the exchange. The
@@ -153,6 +155,9 @@ class Scheme(NamedTuple):
             compressor then checks only the selected elements.
         every, since: number of steps between exchanges, and the step from which this holds (`local_sgd`).
         nesterov: whether the momentum is Nesterov's.
+
+    Raises:
+        ValueError: an attribute is not as described above.
 
     Example:
         >>> def whole(gradient, state, context):
@@ -175,6 +180,17 @@ class Scheme(NamedTuple):
     every: int = 1
     since: int = 0
     nesterov: bool = False
+
+    def __post_init__(self):
+        for name in ("step", "init"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name} must be a function, got {getattr(self, name)!r}")
+        check_text("name", self.name)
+        check_number("momentum", self.momentum, "at least 0 and below 1")
+        for name in ("per_tensor", "selects_non_finite", "nesterov"):
+            check_flag(name, getattr(self, name))
+        check_whole("every", self.every, 1)
+        check_whole("since", self.since, 0)
 
     @property
     def label(self) -> str:

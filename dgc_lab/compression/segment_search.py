@@ -1,4 +1,4 @@
-"""Search thresholds for all segments of a flat vector with a few TensorFlow kernels: on GPUs, and without a compiler.
+"""Search for the thresholds of all segments of a vector with a few TensorFlow kernels, on GPUs or without a compiler.
 
 ``native.cc`` has the same search in C++ and finds the same numbers.
 """
@@ -96,7 +96,7 @@ def ranking(magnitudes, numbers, counts):
 def segment_numbers(sizes: tuple[int, ...]) -> tf.Tensor:
     """Return the number of the tensor that each element of a flat vector belongs to, int32 (elements,).
 
-    Kept in 8 or 16 bits: ``tf.repeat`` takes half a second for 25 million elements on a CPU.
+    The numbers have 8 or 16 bits, because ``tf.repeat`` takes half a second for 25 million elements on a CPU.
     """
     with tf.init_scope():
         kept = tf.constant(np.repeat(np.arange(len(sizes)), sizes).astype(np.uint8 if len(sizes) < 256 else np.uint16))

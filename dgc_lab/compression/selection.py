@@ -23,7 +23,7 @@ SMALLEST_HALF = 2.0**-24  # the smallest float16 above zero
 
 
 class Rule(NamedTuple):
-    """How the elements to send are chosen; ratio, rule, scope and sample are as in `dgc_lab.compression.DGCConfig`.
+    """Rule for choosing the elements to send; ratio, rule, scope and sample are as in `dgc_lab.compression.DGCConfig`.
 
     Example:
         >>> Rule(0.01).rule
@@ -43,7 +43,7 @@ def select(x: tf.Tensor, rule: Rule, context: StepContext):
 
     Args:
         x: float32 (n,), tensors of ``context.sizes`` one after another.
-        rule: which elements pass.
+        rule: rule for the elements that pass.
         context: sizes, seed and the wire's value type.
 
     Example:
@@ -64,14 +64,14 @@ def accumulate_and_select(
     nesterov: bool = False,
     clear_velocity: bool = True,
 ):
-    """Add a gradient to the state, then take the elements out that pass their tensor's threshold.
+    """Add a gradient to the state, then extract the elements that pass their tensor's threshold.
 
     Args:
         gradient: float32 (n,), the tensors of ``context.sizes`` one after another.
         state: ``(residual, velocity)``, ``(residual,)`` or, to select from the gradient itself, ``()``: float32 (n,).
-        rule: which elements are sent.
+        rule: rule for the elements to send.
         context: sizes, seed and the wire's value type.
-        momentum, nesterov: how the velocity enters the residual.
+        momentum, nesterov: momentum of the velocity that is added to the residual.
         clear_velocity: clear the velocity, too, where an element is sent (momentum factor masking).
 
     Returns:
@@ -147,7 +147,7 @@ def accumulate(gradient: tf.Tensor, state: tuple, momentum: float, nesterov: boo
 def elements_above(x: tf.Tensor, limits: tf.Tensor, sizes: tuple[int, ...]) -> tf.Tensor:
     """Return the indices of elements that are not below their tensor's threshold, int32 (k,), ascending.
 
-    NaN is below nothing, so elements that are not finite are always found.
+    Elements that are not finite are always among them.
 
     Args:
         x: float32 (n,), tensors of ``sizes`` one after another.
@@ -193,7 +193,7 @@ def not_below(magnitudes: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
 def as_sent(values: tf.Tensor, value_type: str) -> tf.Tensor:
     """Return float32 values as the wire delivers them: rounded to ``value_type`` and limited to its range.
 
-    NaN and infinity stay, so that they are noticed.
+    NaN and infinity are kept, so that later checks find them.
 
     Example:
         >>> as_sent(tf.constant([1e6, 0.1]), "float16").numpy().tolist()
@@ -207,7 +207,7 @@ def as_sent(values: tf.Tensor, value_type: str) -> tf.Tensor:
 
 
 def replaced(x: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return x with other ``values`` at ``indices``, none of which appears twice.
+    """Return x with the elements at distinct ``indices`` replaced by ``values``.
 
     Example:
         >>> replaced(tf.constant([1.0, 2.0, 3.0]), tf.constant([1]), tf.constant([0.0])).numpy().tolist()

@@ -58,9 +58,9 @@ def exact_threshold(x: tf.Tensor, ratio: float):
 
 
 def sampled_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Sequence[int] = (0, 0)):
-    """Return a threshold read off a strided sample with a random start: float32 scalar tensor.
+    """Return a threshold estimated from a strided sample with a random start: float32 scalar tensor.
 
-    A tensor of up to 10 000 elements gets its exact threshold. Of a larger one the sample holds about ``sample * n``
+    A tensor of up to 10 000 elements gets its exact threshold. From a larger one, the sample takes about ``sample * n``
     elements, and never fewer than 32 / ratio (all of x if that is more than n), so at least 32 sampled values pass the
     threshold. On gradients without a period in their order, the share kept scatters around ``ratio`` with a relative
     standard deviation of 1 / sqrt(ratio * elements sampled), at most 18 %; the tests allow five of those. The stride is
@@ -68,7 +68,7 @@ def sampled_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Se
 
     Args:
         x, ratio: as in `exact_threshold`.
-        sample: share of x to look at, in (0, 1]; the paper uses 0.001 to 0.01.
+        sample: share of x to sample, in (0, 1]; the paper uses 0.001 to 0.01.
         seed: two integers or an integer tensor of shape (2,); the same seed draws the same start.
 
     Raises:
@@ -86,11 +86,11 @@ def sampled_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Se
 
 
 def hierarchical_threshold(x: tf.Tensor, ratio: float, sample: float = 0.01, seed: Sequence[int] = (0, 0)):
-    """Return a sampled threshold, repaired so that it keeps between 0.8 k and 1.3 k elements: float32 scalar tensor.
+    """Return a sampled threshold, corrected so that it keeps between 0.8 k and 1.3 k elements: float32 scalar tensor.
 
     If more elements pass the sampled threshold, the exact k-th largest among them replaces it. If fewer pass, the share
-    read off the sample is doubled until enough do. Ties can still exceed the band, and a tensor with fewer than 0.8 k
-    non-zero elements stays below it.
+    taken from the sample is doubled until enough do. Ties can still exceed this range, and a tensor with fewer than
+    0.8 k non-zero elements stays below it.
 
     Args:
         x, ratio, sample, seed: as in `sampled_threshold`.
@@ -239,12 +239,12 @@ def checked_ratio(ratio) -> tf.Tensor:
 
 
 def segments_of(sizes: Sequence[int], scope: str) -> tuple[int, ...]:
-    """Return the sizes of the stretches of the flat vector that get a threshold each."""
+    """Return the sizes of the segments of the flat vector that have their own threshold."""
     return {"tensor": tuple(sizes), "global": (sum(sizes),), "first": tuple(sizes[:1])}[scope]
 
 
 def sampling(segments: Sequence[int], ratio: tf.Tensor, rule: str, sample: float, seed):
-    """Return stride and first element of each segment's sample, int32 (segments,); stride 1 looks at all of it."""
+    """Return stride and first element of each segment's sample, int32 (segments,); stride 1 takes all of it."""
     sizes = np.array(segments, np.float64)
     enough = tf.maximum(sample * sizes, MINIMUM_KEPT_IN_SAMPLE / tf.maximum(ratio, 1e-12))
     strides = tf.cast(tf.maximum(sizes / enough, 1.0), tf.int32)

@@ -1,4 +1,4 @@
-"""From what all workers have in common after an exchange to the update of each variable."""
+"""Update of each variable, computed from the common result of an exchange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dgc_lab.compression.wrappers import momentum_step
 
 
 class Report(NamedTuple):
-    """What one step sent; means over the workers in this process, so per rank under Horovod.
+    """Amounts that one step sent: means over the workers in this process, so per rank under Horovod.
 
     Attributes:
         allreduce_bytes, allgather_bytes: int64 scalars, bytes sent by these collectives.
@@ -29,16 +29,16 @@ class Report(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What all workers have in common after an exchange, and each worker's new state.
+    """Result of an exchange, the same on all workers, and each worker's new state.
 
     Attributes:
-        updates: of the compressed tensors: one vector, or one tensor each if the scheme works per tensor.
+        updates: updates of the compressed tensors: one vector, or one tensor each if the scheme works per tensor.
         mean: float32 vector of the uncompressed variables.
         rows: (values, row numbers) of each gradient of rows.
-        states: for each worker here, a list like ``Compressor.states``.
+        states: for each worker in this process, a list like ``Compressor.states``.
         table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
-        bytes_sent: int64 (2,), bytes that the workers here sent by allreduce and by allgather.
-        num_sent: float64 (variables,), elements sent, mean over the workers here.
+        bytes_sent: int64 (2,), bytes that the workers in this process sent by allreduce and by allgather.
+        num_sent: float64 (variables,), elements sent, mean over the workers in this process.
     """
 
     updates: list
@@ -55,7 +55,7 @@ class Update(NamedTuple):
 
     Attributes:
         parts, trained: the model's variables.
-        kinds: the way in which each of them is exchanged.
+        kinds: the kind of exchange of each of them.
         compressed: the update of the compressed ones: one vector, or one tensor each if the scheme works per tensor.
         uncompressed: float32 vector, the update of the uncompressed ones.
         rows: values and row numbers of each gradient of rows.
@@ -69,7 +69,7 @@ class Update(NamedTuple):
     rows: list
 
     def by_variable(self) -> list:
-        """Return one update per variable, in its type; None where it has no gradient."""
+        """Return one update per variable, in its dtype; None if it has no gradient."""
         found = self.parts.by_variable(self.uncompressed, self.kinds.uncompressed)
         if self.parts.per_tensor:
             found |= dict(zip(self.kinds.compressed, self.compressed, strict=True))

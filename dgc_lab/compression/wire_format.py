@@ -1,4 +1,4 @@
-"""How a worker's step looks on the wire: run lengths of zeros in 16 bits, and one message for everything it gathers.
+"""Wire format of a worker's step: 16-bit run lengths of zeros, and one message for everything that is gathered.
 
 Pure functions on tensors, of any length and inside ``tf.function``.
 
@@ -36,8 +36,8 @@ LONGEST_RUN = 2**16 - 1  # zeros that one entry can skip
 def run_lengths(indices: tf.Tensor, values: tf.Tensor):
     """Return positions as the number of elements between each and the one before it.
 
-    A gap of more than 65 535 elements does not fit: an entry of value 0 is inserted, which stands for 65 535 skipped
-    elements and for itself. There is one for every 65 536 elements skipped.
+    A gap of more than 65 535 elements does not fit: an entry of value 0 is inserted, which represents 65 535 skipped
+    elements and itself. There is one for every 65 536 elements skipped.
 
     Args:
         indices: int32 tensor (k,), ascending and distinct.
@@ -80,8 +80,8 @@ def positions(runs: tf.Tensor):
 def add_in_order(tensors):
     """Return the sum of a list of tensors, added in their order: the same bits each time.
 
-    TensorFlow's ``AddN``, and the chains of additions that a graph makes one of, begin with whichever tensor's memory
-    is free first; a reduction of many, or on a GPU, adds parts of them. ``Snapshot`` copies nothing and ends a chain.
+    TensorFlow's ``AddN``, to which a graph also converts chains of additions, begins with the tensor whose memory is
+    free first; reductions of many tensors, or on a GPU, add in parts. ``Snapshot`` copies nothing and ends a chain.
 
     Example:
         >>> add_in_order([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]).numpy().item()
@@ -105,13 +105,13 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What the messages of a round hold, known before it runs and the same for all workers.
+    """Layout of a round's messages, known before it runs and the same for all workers.
 
     Attributes:
         values, indices: types of sparse entries, from `VALUE_TYPES` and `INDEX_TYPES`.
-        fixed: how many numbers of fixed length there are.
-        sparse: how many sparse vectors.
-        tensors: dtype and inner shape of each other tensor; None in place of a shape for a scalar.
+        fixed: number of elements of fixed length.
+        sparse: number of sparse vectors.
+        tensors: dtype and inner shape of each other tensor; the shape of a scalar is None.
 
     Raises:
         ValueError: values or indices is not one of those types.
@@ -133,7 +133,7 @@ class Layout:
 
     @property
     def index_type(self) -> tf.DType:
-        """Type of the numbers that say where entries are."""
+        """Type of the numbers that encode positions."""
         return INDEX_TYPES[self.indices]
 
     @property
@@ -148,7 +148,7 @@ class Layout:
 
 
 def pack(message: Message, layout: Layout):
-    """Return one worker's message as a uint8 tensor (bytes,); the values of entries are float32, or rounded already."""
+    """Return one worker's message as a uint8 tensor (bytes,); the values of entries are float32, or already rounded."""
     counts, parts = [], []
     for indices, values in message.entries:
         values = tf.cast(values, layout.values)
@@ -162,14 +162,14 @@ def pack(message: Message, layout: Layout):
 
 
 def unpack(messages, layout: Layout, workers: int) -> list[Message]:
-    """Return the content of all workers' messages, uint8 (bytes,), which follow each other as after an allgather.
+    """Return the contents of all workers' messages, uint8 (bytes,), concatenated as by an allgather.
 
     Returns:
         A `Message` for each worker, with float32 values. With run lengths, entries of value 0 may be among the others
         (`run_lengths`); adding them changes nothing.
 
     Raises:
-        tf.errors.InvalidArgumentError: the bytes are not messages of this layout: too few, or too many.
+        tf.errors.InvalidArgumentError: the bytes are not messages of this layout, because they are too few or too many.
 
     Example:
         >>> layout, values = Layout("float16", "run_lengths", fixed=1, sparse=1), tf.constant([0.5, 2.0])

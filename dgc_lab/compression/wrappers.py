@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
-from dgc_lab.common import check_flag, check_number, check_whole
+from dgc_lab.common import check_flag, check_instance, check_number, check_whole
+from dgc_lab.compression.checks import checked_result
 from dgc_lab.compression.scheme import Scheme
 
 
@@ -14,7 +17,10 @@ def with_error_feedback(scheme: Scheme) -> Scheme:
     Invariant: own + error = gradient + the error before.
 
     Args:
-        scheme: any scheme without error feedback.
+        scheme: any scheme without error feedback, whose step returns the worker's own contribution.
+
+    Raises:
+        ValueError: scheme is not a `Scheme`.
 
     Example:
         >>> from dgc_lab.compression import masking
@@ -24,6 +30,7 @@ def with_error_feedback(scheme: Scheme) -> Scheme:
     References:
         Seide et al. 2014 (1-bit SGD); arXiv:1809.07599 (Mem-SGD), Algorithm 1; arXiv:1901.09847.
     """
+    check_instance("scheme", scheme, Scheme)
 
     def init(gradient):
         return tf.zeros_like(gradient), scheme.init(gradient)
@@ -31,10 +38,12 @@ def with_error_feedback(scheme: Scheme) -> Scheme:
     def step(gradient, state, context):
         error, inner = state
         corrected = gradient + error
-        update, own, inner = yield from scheme.step(corrected, inner, context)
+        update, own, inner = yield from checked(scheme, corrected, inner, context)
+        if own is None:
+            raise ValueError(f"{scheme.label} must return its own contribution: error feedback needs it, got None")
         return update, own, (corrected - own, inner)
 
-    return scheme._replace(step=step, init=init, name=scheme.name and f"{scheme.name}, with error feedback")
+    return replace(scheme, step=step, init=init, name=scheme.name and f"{scheme.name}, with error feedback")
 
 
 def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False) -> Scheme:
@@ -46,7 +55,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
         nesterov: use Nesterov's momentum.
 
     Raises:
-        ValueError: momentum is out of range, or the scheme has momentum already.
+        ValueError: momentum is out of range, scheme is not a `Scheme`, or it already has momentum.
 
     Example:
         >>> from dgc_lab.compression import qsgd
@@ -56,6 +65,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
     References:
         Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     """
+    check_instance("scheme", scheme, Scheme)
     check_number("momentum", momentum, "at least 0 and below 1")
     check_flag("nesterov", nesterov)
     if scheme.momentum:
@@ -66,17 +76,23 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
 
     def step(gradient, state, context):
         velocity, inner = state
-        update, own, inner = yield from scheme.step(gradient, inner, context)
+        update, own, inner = yield from checked(scheme, gradient, inner, context)
         velocity, update = momentum_step(velocity, update, momentum, nesterov)
         return update, own, (velocity, inner)
 
     kind = "Nesterov momentum" if nesterov else "momentum"
     name = scheme.name and f"{scheme.name}, {kind} {momentum}"
-    return scheme._replace(step=step, init=init, momentum=momentum, nesterov=nesterov, name=name)
+    return replace(scheme, step=step, init=init, momentum=momentum, nesterov=nesterov, name=name)
+
+
+def checked(scheme: Scheme, gradient: tf.Tensor, state, context):
+    """Run the step of a wrapped scheme; raise a clear error if its result cannot be used."""
+    result = yield from scheme.step(gradient, state, context)
+    return checked_result(result, gradient, state, scheme.label)
 
 
 def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nesterov: bool = False):
-    """Return the new velocity, and the update that takes the gradient's place.
+    """Return the new velocity, and the update that replaces the gradient.
 
     Raises ValueError if momentum is not at least 0 and below 1, or nesterov is not True or False.
 
@@ -111,7 +127,7 @@ def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
         since: first step of the local phase, at least 0.
 
     Raises:
-        ValueError: every or since is out of range.
+        ValueError: every or since is out of range, or scheme is not a `Scheme`.
 
     Example:
         >>> from dgc_lab.compression import dense
@@ -121,7 +137,8 @@ def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
     References:
         arXiv:1805.09767, Algorithm 1; arXiv:1808.07217 (post-local).
     """
+    check_instance("scheme", scheme, Scheme)
     check_whole("every", every, 2)
     check_whole("since", since, 0)
     name = scheme.name and f"{scheme.name}, every {every} steps" + (f" from step {since} on" if since else "")
-    return scheme._replace(name=name, every=every, since=since)
+    return replace(scheme, name=name, every=every, since=since)

@@ -34,6 +34,8 @@ class AverageMetrics(keras.callbacks.Callback):
     100 and 10 give the mean over all 110. After each epoch, it also checks that all ranks have the same learning rate
     and, with `dgc_lab.distributed.DistributedOptimizer`, the same trained weights.
 
+    Ranks agree only between epochs and before validation. A rank that stops inside an epoch leaves the others waiting.
+
     When training starts, rank 0 broadcasts the non-trainable weights (batch norm's moving statistics). Later they drift
     apart; `dgc_lab.distributed.AverageStatistics` averages them.
 

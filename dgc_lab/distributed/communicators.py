@@ -16,7 +16,6 @@ workers in this process.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 
 import numpy as np
@@ -24,6 +23,7 @@ import tensorflow as tf
 
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.compression.wire_format import add_in_order
+from dgc_lab.distributed.launchers import check_launched
 from dgc_lab.install.build_horovod import require_horovod
 
 
@@ -96,7 +96,7 @@ class HorovodWorkers(Communicator):
     """Ranks of a running Horovod job, one worker each. Call ``hvd.init()`` first.
 
     Raises:
-        LabError: Horovod is not initialized in this process.
+        LabError: Horovod is not initialized in this process, or does not know of the tasks that a launcher started.
 
     Example:
         On each of two ranks:
@@ -117,6 +117,7 @@ class HorovodWorkers(Communicator):
 
         if not hvd.is_initialized():
             raise LabError("Horovod is not initialized in this process: call horovod.tensorflow.init() first")
+        check_launched(hvd.size())
         self.hvd = hvd
         self.size, self.first = hvd.size(), hvd.rank()
 
@@ -191,28 +192,21 @@ def check_equal(what: str, values: list, advice: str) -> None:
         raise RanksDisagree(f"{what} must be the same on all ranks, got {' and '.join(found)}: {advice}")
 
 
-def launched_ranks() -> int:
-    """Return the number of ranks that a launcher such as horovodrun started; 1 without a launcher."""
-    return int(os.environ.get("HOROVOD_SIZE", os.environ.get("OMPI_COMM_WORLD_SIZE", 1)))
-
-
 def default_communicator():
     """Return Horovod's ranks if Horovod is initialized with more than one, otherwise one worker.
 
     Raises:
-        LabError: a launcher started several ranks, but Horovod is not initialized, so each rank would train alone.
+        LabError: a launcher started several tasks, but Horovod is not initialized or does not know of them, so each
+            would train alone.
 
     Example:
         >>> default_communicator().size
         1
     """
     horovod = sys.modules.get("horovod.tensorflow")
-    if horovod and horovod.is_initialized():
-        return HorovodWorkers() if horovod.size() > 1 else OneWorker()
-    if launched_ranks() > 1:
-        ranks = f"this process is one of {launched_ranks()} ranks"
-        raise LabError(f"{ranks}, but Horovod is not initialized: call horovod.tensorflow.init() first")
-    return OneWorker()
+    ranks = horovod.size() if horovod and horovod.is_initialized() else None
+    check_launched(ranks)
+    return HorovodWorkers() if (ranks or 1) > 1 else OneWorker()
 
 
 def communicator_here(communicator: Communicator | None) -> Communicator:

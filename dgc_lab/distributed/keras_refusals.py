@@ -5,20 +5,15 @@ They run before the first training step, so that every rank raises the same erro
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import NoReturn
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 # TensorFlow has no public function that tells whether XLA will compile the graph under construction.
 from tensorflow.python.ops import control_flow_util
 
-from dgc_lab.compression.config import DGCConfig
-from dgc_lab.compression.gallery import is_published, parse_scheme
-from dgc_lab.compression.scheme import Scheme
+from dgc_lab.common import check_keras
 
 
 def check_optimizer(optimizer, distributed: type) -> None:
@@ -32,23 +27,24 @@ def check_optimizer(optimizer, distributed: type) -> None:
         ValueError: `optimizer` is not a Keras optimizer; is or holds a ``LossScaleOptimizer``, a `DistributedOptimizer`
             or Horovod's; or combines use_ema with gradient_accumulation_steps.
     """
+    check_keras("backend")
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ValueError(f"optimizer must be a Keras 3 optimizer, got {optimizer!r}")
     for one in held_optimizers(optimizer):
-        if isinstance(one, keras.optimizers.LossScaleOptimizer):
+        if isinstance(one, distributed):
             reason = (
-                "LossScaleOptimizer: DistributedOptimizer would not scale the loss with it. Set loss_scale_factor on "
-                "the optimizer inside, or use mixed_bfloat16"
+                "DistributedOptimizer: gradients would be exchanged twice. Pass the optimizer inside it, and its "
+                "config as config"
+            )
+        elif isinstance(one, keras.optimizers.LossScaleOptimizer):
+            reason = (
+                "LossScaleOptimizer: DistributedOptimizer would not scale the loss with it. Pass the optimizer inside "
+                "it: under the policy mixed_float16, DistributedOptimizer scales the loss by itself"
             )
         elif any(each.__module__.startswith("horovod.") for each in type(one).__mro__):
             reason = (
                 "hvd.DistributedOptimizer: it does not exchange gradients under Keras 3. Pass the optimizer that it "
                 "wraps"
-            )
-        elif isinstance(one, distributed):
-            reason = (
-                "DistributedOptimizer: gradients would be exchanged twice. Pass the optimizer inside it, and its "
-                "config as config"
             )
         else:
             continue
@@ -62,27 +58,16 @@ def check_optimizer(optimizer, distributed: type) -> None:
 
 
 def held_optimizers(optimizer: keras.optimizers.Optimizer) -> list:
-    """Return the optimizer and all optimizers that it holds, directly or in lists and dictionaries.
+    """Return the optimizer and all optimizers in its attributes, also in lists, dictionaries and other optimizers.
 
     Example:
         >>> scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
         >>> [type(one).__name__ for one in held_optimizers(scaled)]
         ['LossScaleOptimizer', 'Adam']
     """
-    found, seen, remaining = [], set(), [optimizer]
-    while remaining:
-        value = remaining.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, keras.optimizers.Optimizer):
-            found.append(value)
-            remaining.extend(vars(value).values())
-        elif isinstance(value, Mapping):
-            remaining.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            remaining.extend(value)  # += would fail for TensorFlow's tuples
-    return found
+    values = keras.tree.flatten(vars(optimizer))  # TensorFlow's own lists of attributes repeat some of them
+    inside = {id(value): value for value in values if isinstance(value, keras.optimizers.Optimizer)}
+    return [optimizer, *(one for each in inside.values() for one in held_optimizers(each))]
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[float]:
@@ -145,12 +130,22 @@ def check_surroundings() -> None:
         )
 
 
-def refuse_loss_scaling() -> None:
+def refuse_loss_scaling() -> NoReturn:
     """Raise the ValueError for a ``LossScaleOptimizer`` (or ``MultiOptimizer``) around `DistributedOptimizer`."""
     raise ValueError(
-        "the policy must not be mixed_float16, and LossScaleOptimizer must not wrap DistributedOptimizer: it skips the "
-        "step on a rank whose gradients overflow, while the other ranks wait for it. Use mixed_bfloat16 or float32. "
+        "LossScaleOptimizer must not wrap DistributedOptimizer, as compile does if the model has the policy "
+        "mixed_float16 and the optimizer does not scale the loss: it would skip updates on one rank, while the others "
+        "wait for it. Create DistributedOptimizer after keras.config.set_dtype_policy('mixed_float16') and without "
+        "loss_scale_factor; to keep a constant loss_scale_factor, pass auto_scale_loss=False to compile. "
         "MultiOptimizer must not wrap it either: pass it to DistributedOptimizer"
+    )
+
+
+def refuse_unscaled_loss() -> NoReturn:
+    """Raise the ValueError for gradients of a loss that was not scaled, as in a custom loop."""
+    raise ValueError(
+        "the loss must be scaled under the policy mixed_float16, got gradients without a call of scale_loss: in a "
+        "custom loop, compute the gradients of optimizer.scale_loss(loss)"
     )
 
 
@@ -165,7 +160,7 @@ def check_variables(variables: list) -> None:
     if assigned:
         raise ValueError(
             f"the model must not be quantized to float8, got {assigned[0]} and {len(assigned) - 1} other variables "
-            "that take new values instead of gradients: DistributedOptimizer would average and accumulate these. Use "
+            "that take new values instead of gradients: these would be averaged and accumulated like gradients. Use "
             "mixed_bfloat16 or float32"
         )
 
@@ -189,9 +184,9 @@ def check_synchronized(layers: list) -> None:
     found = [layer.name for layer in layers if is_synchronized(layer)]
     if found:
         raise ValueError(
-            f"synchronized must be False in batch normalization on several ranks, got True in {found}: Keras shares "
-            "moments only under tf.distribute. Use dgc_lab.distributed.AverageStatistics, which averages the moving "
-            "statistics"
+            f"synchronized must be False in batch normalization on several workers, got True in {found}: Keras shares "
+            "moments only under tf.distribute. Use dgc_lab.distributed.AverageStatistics in fit, which averages the "
+            "moving statistics, as ModelTrainer does by itself"
         )
 
 
@@ -209,66 +204,3 @@ def refuse_unknown(paths: list[str], knows_some: bool) -> NoReturn:
         f"trainable_variables must be among those of the first call, got also {paths}. After unfreezing layers, "
         "compile the model with a new optimizer"
     )
-
-
-def check_weights(built: bool, variables: list, weights: list) -> None:
-    """Check that a list of arrays can be assigned to an optimizer's variables.
-
-    Raises:
-        ValueError: the optimizer is not built, or the number or the shapes of the arrays differ from the variables'.
-    """
-    if not built:
-        raise ValueError("optimizer must be built before set_weights: call optimizer.build(model.trainable_variables)")
-    if len(weights) != len(variables):
-        raise ValueError(f"weights must hold {len(variables)} arrays, like optimizer.variables, got {len(weights)}")
-    for variable, weight in zip(variables, weights, strict=True):
-        if tuple(variable.shape) != np.shape(weight):
-            shapes = f"must have shape {tuple(variable.shape)}, got {np.shape(weight)}"
-            raise ValueError(f"the array for {variable.path} in weights {shapes}")
-
-
-def check_saved_state(store, state: list, communicator) -> None:
-    """Check that this rank saved the state in `store`, with as many variables as `state` has.
-
-    Raises:
-        ValueError: another rank saved it, or the model had another config.
-    """
-    saved = "rank {} of {}".format(*(int(np.asarray(store[which])) for which in ("rank", "workers")))
-    own, saved_variables = f"rank {communicator.first} of {communicator.size}", len(store.keys()) - 2
-    # Without compression, the only state is the step, which is the same on every rank.
-    if len(state) > 1 and saved != own:
-        raise ValueError(f"the file holds residuals of {saved}, and this is {own}: each rank must load its own")
-    if saved_variables != len(state):
-        raise ValueError(
-            f"the file must hold the optimizer's {len(state)} state variables, got {saved_variables}: load it with "
-            "the config and gradient_accumulation_steps that the model was saved with"
-        )
-
-
-def save_compression(config: DGCConfig | Scheme | None) -> str | dict | None:
-    """Return the form in which a model is saved with a config or scheme; `load_compression` reads it.
-
-    Example:
-        >>> load_compression(save_compression(DGCConfig(ratio=0.01))).ratio
-        0.01
-    """
-    if isinstance(config, Scheme):
-        return config.name if is_published(config) else f"custom scheme {config.name}".strip()
-    return config and dataclasses.asdict(config)
-
-
-def load_compression(saved: str | dict | None) -> DGCConfig | Scheme | None:
-    """Return the config or the published scheme in a saved model; None if there is none.
-
-    Raises:
-        ValueError: `saved` names a custom scheme, which a file cannot store.
-    """
-    if not isinstance(saved, str):
-        return saved and DGCConfig(**saved)
-    try:
-        return parse_scheme(saved)
-    except ValueError:
-        raise ValueError(
-            f"the model was saved with the scheme {saved!r}, which a file cannot store. Load it with compile=False, "
-            "and compile it with that scheme again"
-        ) from None

@@ -65,7 +65,20 @@ def dgc_step(answer, variant: Variant) -> str:
     )
     expect(new[0] == 0, "momentum factor masking: the velocity of a sent element is cleared, too.")
     expect(np.isclose(new[1], 0.75), f"the velocity of an unsent element stays 0.5 * 1 + 0.25; got {new[1]:g}.")
-    return "right: sent elements are cleared from both residual and velocity."
+    about = "for gradient [1, 0.25], velocity [2, 1], residual [0, 0], momentum 0.5 and threshold 0"
+    result = asked(answer, gradient, velocity, np.zeros(2, np.float32), 0.5, 0.0, about=about)
+    sent, new, left = (
+        array_like(part, gradient, about) for part in parts(result, ("sent", "velocity", "residual"), about)
+    )
+    expect(
+        np.allclose(sent, [2.0, 0.75]) and not np.any(left),
+        f"{about}, all elements are sent: [2, 0.75], and no residual is left; got {sent.tolist()} and {left.tolist()}.",
+    )
+    expect(
+        np.allclose(new, [2.0, 0.75]),
+        f"{about}, no element is delayed, so the velocity stays [2, 0.75], as in momentum SGD; got {new.tolist()}.",
+    )
+    return "right: sent elements leave the residual and the velocity; at threshold 0, the velocity stays."
 
 
 def mended_clipping(answer, variant: Variant) -> str:

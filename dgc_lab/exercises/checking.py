@@ -94,7 +94,13 @@ TASKS = {
     "contest_good": "other_compressors",
     "contest_very_good": "other_compressors",
 }
+MOST_WRONG = 3  # wrong values of a `my_` task that are checked; a loop over candidates finds nothing then
+wrong_values: dict[tuple[str, str], set[str]] = {}  # by task and variant, of this process
 CELL = re.compile(r"ipykernel_|ipython-input")  # in the file names that IPython and Colab give to cells
+TOO_MANY = (
+    f"{MOST_WRONG} other values were wrong, so this one is not checked. Compute the value with your functions. It "
+    "still counts when you submit; to check it, restart the kernel and run all cells."
+)
 MARK = {True: "✓", False: "✗"}
 
 
@@ -108,6 +114,8 @@ class NotAttempted(NotYet):
 
 def check(task: str, answer, variant: int = 0) -> bool:
     """Check an answer, print feedback, and return whether the answer is right.
+
+    Of a task whose answer is a value of the student's own, ``my_...``, only the first three wrong values are checked.
 
     Args:
         task: the task's name, as given in the exercise.
@@ -128,9 +136,12 @@ def check(task: str, answer, variant: int = 0) -> bool:
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     run_check = getattr(importlib.import_module(f"dgc_lab.exercises.{TASKS[task]}"), task)
+    wrong = wrong_values.setdefault((task, str(variant)), set()) if task.startswith("my_") else set()
     try:
         if answer is None or answer is ...:
             raise NotAttempted("not attempted yet.")
+        if len(wrong) >= MOST_WRONG and repr(answer) not in wrong:
+            raise NotYet(TOO_MANY)
         message, right = run_check(answer, Variant(variant)), True
     except NotAttempted as reason:
         print(f"{task}: {reason}")
@@ -140,6 +151,8 @@ def check(task: str, answer, variant: int = 0) -> bool:
     except Exception as error:  # the check itself failed on an answer of an unexpected type
         details = f"{type(error).__name__}: {str(error)[:100]}"
         message, right = f"the answer does not have the expected type; checking it raised {details}", False
+    if not right and len(wrong) < MOST_WRONG:
+        wrong.add(repr(answer))
     print(f"{MARK[right]} {task}: {message}")
     return right
 
@@ -211,6 +224,17 @@ def array_like(result, pattern, about: str) -> np.ndarray:
     if result.dtype != bool and not np.issubdtype(result.dtype, np.number):
         raise NotYet(f"{about}, expected an array of numbers, got {result.dtype}.")
     return result
+
+
+def alike(found, right, rtol: float = 1e-5) -> bool:
+    """Whether an answer has the shape of ``right`` and nearly its values; unlike numpy's functions, never broadcasts.
+
+    Example:
+        >>> alike([1, 2], np.array([1.0, 2.0])), alike(np.zeros((0, 1)), [1, 2]), alike(1, [1, 1])
+        (True, False, False)
+    """
+    found, right = np.asarray(found), np.asarray(right)
+    return found.shape == right.shape and bool(np.allclose(found, right, rtol))
 
 
 def parts(result, names: tuple[str, ...], about: str) -> tuple:

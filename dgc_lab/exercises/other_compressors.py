@@ -165,8 +165,11 @@ def powersgd_step(answer, variant: Variant) -> str:
         factor = array_like(factor, kept, f"for the right factor of {words}")
         expect(np.allclose(np.abs(factor), np.abs(kept)), f"{about}, the right factor for the next step is different.")
     mean = np.outer(np.arange(1.0, 8), np.arange(5.0))
-    update, _ = asked(answer, [mean, mean], rng.normal(size=(5, 1)), about="for a matrix of rank 1")
-    expect(np.allclose(update, mean), "for a matrix of rank 1, the update is the matrix itself.")
+    about = "for a matrix of rank 1"
+    result = asked(answer, [mean, mean], rng.normal(size=(5, 1)), about=about)
+    update, factor = parts(result, ("update", "right factor"), about)
+    array_like(factor, np.zeros((5, 1)), f"{about}, in the right factor")
+    expect(np.allclose(array_like(update, mean, about), mean), f"{about}, the update is the matrix itself.")
     return "right: an allreduce can compute both means."
 
 

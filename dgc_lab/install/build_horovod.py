@@ -24,12 +24,14 @@ from dgc_lab.install.horovod_source import (
     fetch,
     keep_trying,
     receive_first,
+    report_stalls,
     unpack_without_xla,
 )
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
-from dgc_lab.install.launch_env import rank_variables, rendezvous, rendezvous_variables
+from dgc_lab.install.launch_env import cores, rank_variables, rendezvous, rendezvous_variables
 
 BUILD_PACKAGES = ("setuptools", "wheel", "cffi", "cloudpickle", "psutil", "pyyaml", "packaging")
+PIP_FOLDERS = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")  # variables that make pip install elsewhere
 BUILD_OPTIONS = {
     "HOROVOD_WITH_TENSORFLOW": "1",
     "HOROVOD_WITHOUT_PYTORCH": "1",
@@ -126,6 +128,8 @@ def check_tools() -> None:
         ("make",): "make (Debian, Ubuntu: apt-get install make)",
         ("cmake",): f"cmake ({sys.executable} -m pip install 'cmake<4')",
     }
+    if sys.platform == "darwin":
+        remedies["pkg-config",] = "pkg-config, and the library libuv, which Gloo needs (brew install pkg-config libuv)"
     path = tool_path()
     missing = [what for names, what in remedies.items() if not any(shutil.which(name, path=path) for name in names)]
     if packages := [package for package in BUILD_PACKAGES if installed(package) is None]:
@@ -141,7 +145,7 @@ def compile_wheel(tree: Path, folder: Path, log: Path) -> Path:
     environment = {**os.environ, **BUILD_OPTIONS, "PATH": tool_path()}
     # Under make, MAKEFLAGS is set but empty. Horovod then starts 8 compilers, each of which can use a gigabyte.
     if not environment.get("MAKEFLAGS"):
-        environment["MAKEFLAGS"] = f"-j{min(os.cpu_count() or 1, 4)}"
+        environment["MAKEFLAGS"] = f"-j{min(cores(), 4)}"
     shown = -10
     with log.open("w") as out:
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
@@ -251,6 +255,7 @@ def build_here(tensorflow: str, scratch: Path) -> Path:
     tree = unpack_without_xla(fetch(scratch), scratch)
     receive_first(tree)
     keep_trying(tree)
+    report_stalls(tree)
     wheel = compile_wheel(tree, scratch / "wheel", wheel_folder() / "build.log")
     install_and_verify(wheel)
     return wheel
@@ -261,7 +266,11 @@ def install_and_verify(wheel: Path) -> None:
     say(f"[2/3] install {wheel.name}")
     pip = [sys.executable, "-m", "pip"]
     command = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # Settings such as PIP_USER=1, common on clusters, would install into a folder that this Python does not search.
+    environment = {name: value for name, value in os.environ.items() if name not in PIP_FOLDERS}
+    if sys.prefix != sys.base_prefix:  # in a virtual environment
+        environment["PIP_USER"] = "0"
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         rebuild = "To rebuild it: python -m dgc_lab build-horovod --force"
         raise BuildError(f"pip could not install {wheel}:\n{done.stderr.strip()}\n{rebuild}")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab import __version__
-from dgc_lab.common import cpp_compiler, folder_from_env
+from dgc_lab.common import KERAS, LabError, check_keras, cpp_compiler, folder_from_env
 from dgc_lab.install.build_horovod import VERSION as HOROVOD_VERSION
 from dgc_lab.install.build_horovod import horovod_state, installed
+from dgc_lab.install.launch_env import cores
 
 # by name on PyPI: oldest supported version, and whether every lesson needs the package
 PACKAGES = {
@@ -51,16 +52,18 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Check Python, packages, Horovod, compiler, GPUs, cores, memory and data. Starts TensorFlow to find GPUs.
+    """Check Python, packages, Keras, Horovod, compiler, GPUs, cores, memory and data. Starts TensorFlow.
 
     Example:
         >>> examine()[0].name
         'dgc_lab'
     """
-    cores = Finding("processor cores", str(os.cpu_count()), needed=False)
+    allowed, every = cores(), os.cpu_count()
+    processor = Finding("processor cores", f"{allowed} of {every}" if allowed != every else f"{every}", needed=False)
     packages = [package_finding(name, *wanted) for name, wanted in PACKAGES.items()]
     findings = [Finding("dgc_lab", __version__), python_finding(), tensorflow_finding(), *packages]
-    return [*findings, horovod_finding(), compiler_finding(), gpu_finding(), cores, memory_finding(), mnist_finding()]
+    findings += [keras_finding(), horovod_finding(), compiler_finding(), gpu_finding()]
+    return [*findings, processor, memory_finding(), mnist_finding()]
 
 
 def report(findings: list[Finding]) -> str:
@@ -107,6 +110,15 @@ def tensorflow_finding() -> Finding:
     """Report TensorFlow, installed under either of its names."""
     name = next(filter(installed, ("tensorflow", "tensorflow-cpu")), "tensorflow")
     return package_finding(name, OLDEST_TENSORFLOW, True)
+
+
+def keras_finding() -> Finding:
+    """Report Keras's backend, float type and data format, from keras.json and KERAS_BACKEND."""
+    try:
+        check_keras()
+    except LabError as error:
+        return Finding("Keras's settings", "not those of the lab", str(error))
+    return Finding("Keras's settings", ", ".join(KERAS.values()))
 
 
 def horovod_finding() -> Finding:

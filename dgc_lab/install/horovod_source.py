@@ -4,6 +4,7 @@ Horovod 0.28.1, the last release, does not compile unchanged against TensorFlow 
 operations, which are off by default, includes headers that TensorFlow no longer ships. This file is omitted.
 The allgather of its Gloo can use the two directions of a link one after the other. Two lines are swapped to avoid this.
 Ranks give up after 1.5 s if they cannot reach the rendezvous server. With the patch, they try for half a minute.
+Horovod never reports ranks that wait for others, because it looks for the missing ones in an empty list. It is filled.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE = "xla_mpi_ops.cc"
 ALLGATHER_SOURCE = "third_party/gloo/gloo/allgatherv.cc"
 RENDEZVOUS_SOURCE = "horovod/common/gloo/http_store.h"
+CONTROLLER_SOURCE = "horovod/common/gloo/gloo_controller.cc"
 TRIES = 60  # a rank's attempts to reach the rendezvous server, half a second apart
-CHANGES = 3  # number of patches, part of the cache key: wheels built with fewer are not used
+CHANGES = 4  # number of patches, part of the cache key: wheels built with fewer are not used
 
 
 class BuildError(LabError):
@@ -83,4 +85,17 @@ def keep_trying(tree: Path) -> None:
     text, found = re.subn(r"(#define MAX_RETRY_TIMES) 3\n", rf"\1 {TRIES}\n", source.read_text())
     if found != 1:
         raise BuildError(f"{source} must define MAX_RETRY_TIMES as 3 once, found {found} times")
+    source.write_text(text)
+
+
+def report_stalls(tree: Path) -> None:
+    """Patch the Gloo controller to know its ranks, so that ``HOROVOD_STALL_CHECK_TIME_SECONDS`` has an effect.
+
+    It reserves memory for their numbers and writes there, but the vector keeps its size of 0. The search for stalled
+    collectives therefore finds no missing rank.
+    """
+    source = tree / CONTROLLER_SOURCE
+    text, found = re.subn(r"global_ranks_\.reserve\(size_\);", "global_ranks_.resize(size_);", source.read_text())
+    if found != 1:
+        raise BuildError(f"{source} must reserve memory for global_ranks_ once, found {found} times")
     source.write_text(text)

@@ -6,10 +6,12 @@ Uses only the standard library until the server starts, so that `dgc_lab.install
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
@@ -51,8 +53,38 @@ def rendezvous_variables(port: int, address: str = LOOPBACK, interface: str = LO
 
 
 def cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPU cores that this process may use, by its affinity and its containers' quotas."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(allowed, *cpu_quotas(Path("/")))))
+
+
+def cpu_quotas(root: Path) -> list[float]:
+    """Return the quotas, in cores, of this process's control groups and their parents; infinity for those without.
+
+    Docker's ``--cpus``, Kubernetes and hubs set them. The affinity, which `os.process_cpu_count` looks at, does not
+    show them. ``root`` is the root of the file system.
+
+    References:
+        The kernel's documentation of ``cpu.max`` (cgroup v2) and ``cpu.cfs_quota_us`` (v1).
+    """
+    quotas = [math.inf]
+    with contextlib.suppress(OSError):  # only Linux has control groups
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if "cpu" in controllers.split(",") or not controllers:  # v2 names no controllers
+                parts = [part for part in group.split("/") if part]
+                folders = [root.joinpath("sys/fs/cgroup", controllers, *parts[:end]) for end in range(len(parts) + 1)]
+                quotas += map(_quota, folders)
+    return quotas
+
+
+def _quota(folder: Path) -> float:
+    """Return the quota of a control group of version 2 or 1; infinity if it has none or is not visible."""
+    for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        with contextlib.suppress(OSError):
+            quota, period = " ".join((folder / file).read_text() for file in files).split()
+            return int(quota) / int(period) if quota.isdecimal() else math.inf  # "max" in v2, -1 in v1
+    return math.inf
 
 
 def thread_variables(size: int) -> dict[str, str]:

@@ -7,8 +7,11 @@ from .events import WorkerDied as WorkerDied
 from .metrics import by_worker as by_worker
 from .metrics import count_staleness as count_staleness
 from .metrics import events_in_order as events_in_order
-from .metrics import speed_in_parts as speed_in_parts
+from .metrics import seconds_to as seconds_to
 from .metrics import summary as summary
+from .mode_study import stored_mode_search as stored_mode_search
+from .mode_study import stored_modes as stored_modes
+from .mode_study import train_in_study as train_in_study
 from .replaying import replay as replay
 from .schedule import DROPPED as DROPPED
 from .schedule import MODES as MODES
@@ -21,6 +24,7 @@ from .simulation import simulate as simulate
 from .simulation import sweep_workers as sweep_workers
 from .stability import guaranteed_rate as guaranteed_rate
 from .stability import largest_stable_rate as largest_stable_rate
+from .stability import stability_table as stability_table
 from .stability import stable_rate as stable_rate
 from .tasks import Classifier as Classifier
 from .training_loop import train as train

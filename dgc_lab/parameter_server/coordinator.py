@@ -99,8 +99,8 @@ class Dispatcher:
             names = " and ".join(f"worker {number}" for number in dead)
             them = "it" if len(dead) == 1 else "them"
             raise LabError(
-                f"{names} died, and {schedule.mode} training cannot go on without {them}: the others are waiting. "
-                f"restart_worker() brings {them} back, a checkpoint keeps what was learnt"
+                f"{names} died, and {schedule.mode} training cannot continue without {them}: the others are waiting. "
+                f"restart_worker() restarts {them}; a checkpoint saves the weights"
             )
         return [number for number in dead if before[number]]
 

@@ -1,4 +1,4 @@
-"""The figures of lesson 3: timelines of workers, staleness, loss, scaling to many workers, and samples of a GAN."""
+"""The figures of lesson 3 about schedules: timelines of workers, staleness, stable rates, scaling to many workers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ import math
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator
 
-from dgc_lab.common import check_choice, check_some
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses, table_of, update_times
 from dgc_lab.parameter_server.schedule import DROPPED
 from dgc_lab.parameter_server.stability import guaranteed_rate, stable_rate
 from dgc_lab.ui import charts
-from dgc_lab.ui.charts import GREY, LARGEST_LOSS_SHOWN, MARKERS, PALETTE, Picture, short, thinning
-from dgc_lab.workloads.ring import COMPARED_WITH, GOOD_WITHIN, RADIUS, centres, quality, ring_points
-from dgc_lab.workloads.ring import MODES as MODES_OF_RING
+from dgc_lab.ui.charts import GREY, MARKERS, PALETTE, Picture, short
 
-SMOOTH = 20  # gradients in the loss's moving average
 MAX_ROWS = 16  # workers drawn per run; the rows of more would be too thin
-EDGE = 1.7 * RADIUS  # limit of a panel of points; the title counts points outside of it
-COLUMNS = 4  # of such panels
+STROKES = ("-", "--", "-.", (0, (1, 1)))  # lines that coincide stay distinguishable
 LOOKS = {
     "computing": {"facecolor": PALETTE[0]},
     "computing, then dropped": {"facecolor": "white", "edgecolor": PALETTE[1], "hatch": "//////", "linewidth": 0.6},
     "waiting, then reading": {"facecolor": GREY},
-    "handing in": {"facecolor": PALETTE[5]},
+    "submitting": {"facecolor": PALETTE[5]},
 }
 
 
@@ -67,7 +61,7 @@ def spans(records, workers, start: float, end: float) -> dict[tuple, list[tuple[
         if record.worker in workers and record.began < end and record.done > start:
             computing = "computing, then dropped" if record.update == DROPPED else "computing"
             moments = [min(max(m, start), end) for m in (record.began, record.read, record.computed, record.done)]
-            looks = ("waiting, then reading", computing, "handing in")
+            looks = ("waiting, then reading", computing, "submitting")
             for look, (begin, stop) in zip(looks, itertools.pairwise(moments), strict=True):
                 if stop > begin:
                     found[record.worker, look].append((begin, stop - begin))
@@ -95,68 +89,49 @@ def _seconds_to_draw(runs) -> float:
 
 
 def staleness_histograms(runs: dict) -> Picture:
-    """Draw a histogram per run of the staleness of the gradients in its updates; ``runs`` are as in `timelines`."""
+    """Draw a histogram per run of the staleness of the gradients in its updates; ``runs`` are as in `timelines`.
+
+    The shares have a logarithmic axis, on which rare gradients are visible. A dashed line marks the mean.
+    """
     check_runs(runs)
     stale = {name: np.array(stalenesses(records), int) for name, records in runs.items()}
     most = max(values.max(initial=0) for values in stale.values())
     width = math.ceil((most + 1) / 30)  # one staleness per bar, or several if the range is wide
     edges = np.arange(0, most + 1 + width, width) - 0.5
-    columns = min(len(runs), 2)
-    figure, panels = charts.grid(len(runs), columns, 9 / columns, 1.9, sharex=True, sharey=True)
+    columns = min(len(runs), 3)
+    figure, panels = charts.grid(len(runs), columns, 9 / columns, 2.4, sharex=True, sharey=True)
     said = []
     for axes, (name, values) in zip(panels, stale.items(), strict=True):
         shares = np.histogram(values, edges)[0] / max(len(values), 1)
+        axes.set(yscale="log", ylim=(0.002, 1.3))
         axes.bar(edges[:-1] + width / 2, shares, width * 0.9, color=PALETTE[0])
-        words = f"mean {values.mean():.2f}, at most {values.max()}" if len(values) else "no update"
-        axes.set_title(f"{name}: {words}", fontsize=9)
-        axes.grid(alpha=0.3, axis="y")
-        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        words = f"mean {values.mean():.2f}, largest {values.max()}" if len(values) else "no update"
+        if len(values):
+            axes.axvline(values.mean(), color=PALETTE[1], linestyle="--")
+        charts.label_panel(axes, f"{name}\n{words}", "")
         said.append(f"{name}: {words}, {shares[0]:.0%} {'are 0' if width == 1 else f'below {width}'}")
-    for axes in panels[-columns:]:
+    for axes in panels:
+        axes.set(yticks=[0.01, 0.1, 1])
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.minorticks_off()
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelbottom=True)
-    figure.supxlabel("staleness: updates between reading and own update", fontsize=9)
+    panels[0].set_ylabel("share of the gradients", fontsize=9)
+    figure.supxlabel(
+        "staleness: updates by others between reading the weights and the gradient's own update", fontsize=9
+    )
     return Picture(figure, "Staleness of the gradients. " + "; ".join(said) + ".")
-
-
-def loss_curves(runs: dict, by: str = "seconds") -> Picture:
-    """Draw each run's training loss by time or by number of gradients, averaged over the last 20 gradients.
-
-    Args:
-        runs: lists of measured `dgc_lab.parameter_server.GradientEvent` by name; simulated ones have no loss.
-        by: ``"seconds"`` or ``"gradients"``.
-
-    Raises:
-        ValueError: there are no runs, a run has no loss, or ``by`` has another value.
-    """
-    check_runs(runs)
-    check_choice("by", by, ("seconds", "gradients"))
-    curves, said, highest = {}, {}, 0.0
-    for name, records in runs.items():
-        records = sorted(records, key=lambda record: record.done)
-        losses = np.array([record.loss for record in records], float)
-        if np.isnan(losses).all():
-            raise ValueError(f"runs must have losses, got none for {name!r}: a simulation computes no gradients")
-        # An infinite or NaN loss affects only the means that include it.
-        means = np.array([losses[max(0, last - SMOOTH) : last].mean() for last in range(1, len(losses) + 1)])
-        positions = [record.done for record in records] if by == "seconds" else range(1, len(records) + 1)
-        curves[name] = positions, means
-        highest = max(highest, np.max(means, initial=0.0, where=np.isfinite(means)))
-        said[name] = f"{means[0]:.3f} at first, {means[-1]:.3f} after {positions[-1]:.3g} {by}"
-    limits = {"xlim": (0, None), "ylim": (0, min(1.05 * highest, LARGEST_LOSS_SHOWN) or 1)}
-    ylabel = f"training loss, mean of {SMOOTH}"
-    return charts.lines(f"Training loss by {by}", curves, said, by, ylabel, looks=thinning(curves), **limits)
 
 
 def stable_rates(frame) -> Picture:
     """Draw the largest stable learning rate by staleness on logarithmic axes: results as marks, theory as lines.
 
     ``frame`` has a row per run with its ``mean staleness`` and its ``largest stable rate``, such as the result of
-    `dgc_lab.parameter_server.largest_stable_rate`.
+    `dgc_lab.parameter_server.stability_table`.
     """
     stale, found = frame["mean staleness"], frame["largest stable rate"]
     whole = sorted({round(staleness) for staleness in stale})
-    theory = {"always as stale: the limit": stable_rate, "any loss: guaranteed (Lian et al.)": guaranteed_rate}
+    theory = {"limit if all are equally stale": stable_rate, "guaranteed for any loss (Lian et al.)": guaranteed_rate}
     points = {"found on simulated schedules": list(zip(stale, found, strict=True))}
     points |= {label: [(staleness, rate(staleness)) for staleness in whole] for label, rate in theory.items()}
     curves = {label: zip(*((1 + x, y) for x, y in pairs), strict=True) for label, pairs in points.items()}
@@ -164,78 +139,76 @@ def stable_rates(frame) -> Picture:
     looks = {label: charts.style(number) for number, label in enumerate(points)}
     looks["found on simulated schedules"] |= {"linestyle": "", "marker": MARKERS[0]}
     title, options = "Largest stable learning rate by staleness", {"xscale": "log", "yscale": "log"}
-    return charts.lines(title, curves, said, "staleness + 1", "rate times curvature", looks=looks, **options)
+    picture = charts.lines(title, curves, said, "staleness + 1", "largest rate times curvature", looks=looks, **options)
+    [axes] = picture.figure.axes
+    axes.set_xticks(places := [1 + staleness for staleness in whole], [str(place) for place in places])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    return picture
 
 
-def by_workers(frame) -> Picture:
+def by_workers(frame, lock_seconds: float) -> Picture:
     """Draw gradients per second, mean staleness and idle share by number of workers.
 
-    Simulated runs are lines, measured ones large marks. ``frame`` has rows of `dgc_lab.parameter_server.scale_row`.
-    Raises ValueError if it is empty.
+    Simulated runs are lines, measured ones large marks. A dotted line marks the largest speed that the servers' lock
+    allows. Schedules whose gradients are never stale have no line in the middle panel, which names them.
+
+    Args:
+        frame: rows of `dgc_lab.parameter_server.scale_row`.
+        lock_seconds: mean time for which a gradient holds the lock, above 0.
+
+    Raises:
+        ValueError: ``frame`` is empty.
     """
     if not frame.size:
         raise ValueError("frame must have at least one row, got none")
     figure, (speed, staleness, idle) = charts.grid(3, 3, 3, 3.3)
     panels = {"gradients/s": speed, "mean staleness": staleness, "idle share": idle}
     schedules = dict(list(frame.sort_values("workers", kind="stable").groupby("schedule", sort=False)))
-    looks, handles, said = thinning(schedules), [], []
+    fresh = [name for name, rows in schedules.items() if not rows["mean staleness"].any()]
+    handles, said = [], []
     for number, (name, rows) in enumerate(schedules.items()):
-        look = {"color": looks[name]["color"], "marker": MARKERS[number % len(MARKERS)]}
-        handles.append(Line2D([], [], label=name, **look))
+        look = {"color": PALETTE[number], "marker": MARKERS[number], "fillstyle": "none"}
+        handles.append(Line2D([], [], label=name, linestyle=STROKES[number], **look))
         for source, points in rows.groupby("source"):
-            shape = {"linewidth": looks[name]["linewidth"], "markersize": 4}
+            shape = {"linewidth": 1.5, "markersize": 5, "linestyle": STROKES[number]}
             if source == "measured":
-                shape = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "zorder": 3}
+                shape = {"linestyle": "", "markersize": 9, "fillstyle": "full", "markeredgecolor": "black", "zorder": 3}
             for column, axes in panels.items():
-                axes.plot(points["workers"], points[column], **look, **shape)
+                if column != "mean staleness" or name not in fresh:
+                    axes.plot(points["workers"], points[column], **{**look, **shape})
             for _, row in points.iloc[[0, -1]].iterrows():
                 rate, stale = short(row["gradients/s"]), short(row["mean staleness"])
                 words = f"{row['workers']} workers {rate} gradients/s, mean staleness {stale}, idle"
                 said.append(f"{name}, {source}: {words} {row['idle share']:.0%}")
+    speed.axhline(1 / lock_seconds, color="black", linestyle=":", linewidth=1)
+    handles.append(Line2D([], [], color="black", linestyle=":", label="limit of the servers' lock"))
     workers = sorted(set(frame["workers"]))
-    for column, axes in panels.items():
+    titles = "gradients per second", "mean staleness", "share of time without computing"
+    for axes, title in zip(panels.values(), titles, strict=True):
         axes.set_xscale("log")
         axes.set_xticks(*[workers[:: math.ceil(len(workers) / 5)]] * 2)
-        charts.label_panel(axes, column, "workers")
+        charts.label_panel(axes, title, "workers")
     speed.set_yscale("log")
     speed.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    staleness.set_yscale("symlog", linthresh=1)
-    staleness.set_ylim(-0.2, None)
-    idle.set_ylim(0, 1)
+    staleness.set_yscale("log")
+    staleness.text(
+        0.04,
+        0.9,
+        "\n".join(f"{name}: always 0" for name in fresh),
+        transform=staleness.transAxes,
+        fontsize=8,
+        verticalalignment="top",
+    )
+    idle.set_ylim(0, 1.05)
     for axes in panels.values():
         axes.minorticks_off()
         axes.yaxis.set_major_formatter("{x:,.5g}")
     grey = {"color": GREY, "marker": "o", "markeredgecolor": "black", "markersize": 9}
-    handles.append(Line2D([], [], linestyle="", label="measured", **grey))
-    handles.append(Line2D([], [], color=GREY, label="simulated"))
+    if "measured" in set(frame["source"]):
+        handles.append(Line2D([], [], linestyle="", label="measured", **grey))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=3)
+    limit = f"The servers' lock allows {short(1 / lock_seconds)} gradients/s"
     said = "; ".join(dict.fromkeys(said))
-    return Picture(figure, f"Speed, staleness and idle share by number of workers. {said}.")
-
-
-def samples_beside_real(samples: dict) -> Picture:
-    """Draw a panel of real points, and a panel of generated points per run, with circles around the centres.
-
-    ``samples`` are float arrays (count, 2) by label, such as the results of `dgc_lab.workloads.gan.RingGAN.sample`.
-    Raises ValueError if there are no samples, or an array has another shape.
-
-    Example:
-        >>> samples_beside_real({"every point at 0": np.zeros((100, 2))}).alt.split("; ")[1]
-        'every point at 0: 0 of 8 modes covered, 0% good samples, energy distance 1.455.'
-    """
-    shown = {"real points": ring_points(COMPARED_WITH), **check_some("samples", samples)}
-    figure, panels = charts.grid(len(shown), min(COLUMNS, len(shown)), 2.4, 2.8)
-    said = []
-    for axes, (label, points) in zip(panels, shown.items(), strict=True):
-        colour = PALETTE[0 if said else 2]
-        axes.scatter(points[:, 0], points[:, 1], s=3, alpha=0.5, color=colour, linewidths=0)
-        for centre in centres():  # points inside a circle are good
-            axes.add_artist(Circle(centre, GOOD_WITHIN, fill=False, color="0.4", linewidth=0.6))
-        outside = int((~(abs(points) <= EDGE).all(axis=1)).sum())
-        modes, good, apart = quality(points).values()
-        words = f"{modes:.0f} of {MODES_OF_RING} modes covered, {good:.0%} good samples, energy distance {apart:.3f}"
-        words += f", {outside} points outside the panel" if outside else ""
-        axes.set_title(f"{label}\n" + words.replace(" covered, ", "\n").replace(", ", "\n"), fontsize=8)
-        axes.set(xlim=(-EDGE, EDGE), ylim=(-EDGE, EDGE), xticks=[], yticks=[], aspect="equal")
-        said.append(f"{label}: {words}")
-    return Picture(figure, "Points on the plane. " + "; ".join(said) + ".")
+    return Picture(figure, f"Speed, staleness and idle share by number of workers. {limit}. {said}.")

@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from dgc_lab.parameter_server.figures import LOOKS, SMOOTH, spans
+from dgc_lab.parameter_server.figures import LOOKS, spans
 from dgc_lab.parameter_server.metrics import update_times
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 from dgc_lab.ui.charts import PALETTE, legend_of_rows, name_rows
 from dgc_lab.ui.live_figure import LiveFigure
 
+SMOOTH = 20  # gradients in the loss's moving average
 MIN_WINDOW = 1.5  # seconds of the timeline; doubled for slow workers
 GRADIENTS_IN_WINDOW = 4  # of the slowest worker, at least
 MIN_STALENESS = 8  # last bar of the empty histogram; doubled until it counts few gradients

@@ -1,15 +1,15 @@
-"""Metrics of a training from its records: staleness, throughput, and how each worker spent its time. Lesson 3."""
+"""Metrics of a training run from its records: staleness, throughput, and how each worker spent its time. Lesson 3."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_whole
+from dgc_lab.common import check_choice, check_number, check_text, check_whole
+from dgc_lab.parameter_server.events import Score
 from dgc_lab.parameter_server.schedule import DROPPED, GradientEvent
 
 
@@ -114,21 +114,23 @@ def figures(records: list[GradientEvent], batch_size: int) -> dict[str, float]:
     }
 
 
-def speed_in_parts(records: list[GradientEvent], parts: int = 3) -> list[float]:
-    """Return the gradients per second in each of several equal ``parts`` of the ``records``.
+def seconds_to(scores: list[Score], name: str, least: float) -> float:
+    """Return the seconds until a score by that ``name`` was ``least`` or more for the first time; infinite if never.
 
-    The values show how steady the speed was. Gradients left over at the end belong to no part. The speed is infinite if
-    all gradients of a part were done at once. Raises ValueError if there are fewer gradients than parts.
+    ``scores`` are those of a `Training`, in chronological order. Raises ValueError if ``least`` is not finite, or a
+    score has no value of that name.
 
     Example:
-        >>> run = [GradientEvent(0, n, n, n, n, n + (n > 1), version=n, update=n, loss=2.3) for n in range(1, 5)]
-        >>> speed_in_parts(run, parts=2)
-        [0.6666666666666666, 1.0]
+        >>> run = [Score(10 * n, seconds=float(n), values={"accuracy": n / 10}) for n in range(10)]
+        >>> seconds_to(run, "accuracy", 0.75)
+        8.0
     """
-    check_runs({"records": records})
-    each = len(records) // check_whole("parts", parts, 1, len(records))
-    ends = [0.0, *sorted(record.done for record in records)[each - 1 :: each]]
-    return [each / (end - start) if end > start else math.inf for start, end in itertools.pairwise(ends[: parts + 1])]
+    check_text("name", name)
+    check_number("least", least, "finite")
+    for score in scores:
+        if name not in score.values:
+            raise ValueError(f"name must be one of {', '.join(score.values)}, got {name!r}")
+    return next((score.seconds for score in scores if score.values[name] >= least), math.inf)
 
 
 def stalenesses(records: list[GradientEvent]) -> list[int]:

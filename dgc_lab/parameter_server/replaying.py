@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import defaultdict, deque
+import math
+from collections import defaultdict
 
+import numpy as np
 import tensorflow as tf
 
 from dgc_lab.parameter_server.config import AsyncConfig
@@ -29,9 +31,10 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
         records: a complete training from its first update, with one record for each of ``config.gradients`` batches.
 
     Returns:
-        The records with the losses of this training (NaN for dropped gradients), one `Score` at the end, and
-        `Finished`. Given the records and the config of a training on servers, the final weights are those of that
-        training, except for rounding.
+        The records with the losses of this training (NaN for dropped gradients), a `Score` every ``score_every``
+        gradients and one at the end, and `Finished`. A score's seconds are those of its update in the records. Given
+        the records and the config of a training on servers, the final weights are those of that training, except for
+        rounding.
 
     Raises:
         ValueError: the number of records is not ``config.gradients``, or an update is missing.
@@ -53,44 +56,99 @@ def replay(task: Task, config: AsyncConfig, records: list[GradientEvent]) -> Tra
             f"records must be of a complete training of {config.gradients} gradients, got {len(records)} in "
             f"{len(updates)} updates up to number {max(updates, default=-1)}"
         )
-    training, gradients = Training([dataclasses.replace(record, loss=float("nan")) for record in dropped]), traced(task)
-    positions = config.batch_order(len(task.examples[0]))
-    weights = [tf.constant(weight) for weight in task.initial_weights()]
-    velocities = [tf.zeros_like(weight) for weight in weights]
-    # The newest weights come first, so that a gradient's staleness is the index of the weights it read.
-    past = deque([weights], maxlen=1 + max(stalenesses(records), default=0))
+    training = Training([dataclasses.replace(record, loss=float("nan")) for record in dropped])
+    weights = Weights(task, config, longest=max(stalenesses(records), default=0))
+    done, waiting = 0, []
     for number in range(len(updates)):
-        members, each = updates[number], []
-        for record in members:
-            batch = [tf.constant(array[positions[record.batch]]) for array in task.examples]
-            loss, own = gradients(past[record.staleness], tf.constant([config.seed, record.batch]), *batch)
-            each.append(own)
-            training.take(dataclasses.replace(record, loss=float(loss)))
-        sums = functools.reduce(_add, each)
-        late = max(1, members[-1].staleness) if config.staleness_aware else 1
-        rate = config.learning_rate * len(members) / late
-        numbers = (tf.constant(number, tf.float32) for number in (len(members), config.momentum, rate))
-        weights, velocities = _move(past[0], velocities, sums, *numbers)
-        past.appendleft(weights)
-    end = [weight.numpy() for weight in past[0]]
+        waiting += updates[number]
+        done += len(updates[number])
+        ended = number == len(updates) - 1
+        if ended or done % config.score_every < len(updates[number]):
+            for record, loss in zip(waiting, weights.train(waiting), strict=True):
+                training.take(dataclasses.replace(record, loss=float(loss)))
+            waiting = []
+            if not ended:
+                seconds = max(record.done for record in updates[number])
+                training.take(Score(done, seconds, task.score(weights.newest())))
+    end = weights.newest()
     training.take(Score(len(records), max(record.done for record in records), task.score(end)))
     training.take(Finished(end, len(updates), len(records)))
     return training
 
 
+class Weights:
+    """The weights of a training after its last updates, as many as its stalest gradient needs."""
+
+    def __init__(self, task: Task, config: AsyncConfig, longest: int):
+        initial = task.initial_weights()
+        flat = np.concatenate([np.ravel(weight) for weight in initial]).astype(np.float32)
+        # Version v is in row v modulo the number of rows, a power of two, so that few shapes are traced.
+        self.rows = 2 ** math.ceil(math.log2(longest + 1))
+        self.history = tf.Variable(np.tile(flat, (self.rows, 1)))
+        self.velocity, self.total = tf.Variable(np.zeros_like(flat)), tf.Variable(np.zeros_like(flat))
+        self.shapes, self.config, self.version = [weight.shape for weight in initial], config, 0
+        self.positions = config.batch_order(len(task.examples[0])).astype(np.int32)
+        self.steps = steps(task)
+
+    def newest(self) -> list[np.ndarray]:
+        return [part.numpy() for part in unflattened(self.history[self.version % self.rows], self.shapes)]
+
+    def train(self, records: list[GradientEvent]) -> np.ndarray:
+        """Apply the updates of these records, ordered by update, and return the gradients' losses."""
+        if not records:
+            return np.zeros(0)
+        update = np.array([record.update for record in records])
+        last = np.append(update[1:] != update[:-1], True)
+        count = np.bincount(update - update[0])[update - update[0]]
+        rate = self.config.learning_rate * count
+        if self.config.staleness_aware:
+            rate = rate / np.maximum(1, [record.staleness for record in records])
+        self.version = int(update[-1]) + 1
+        per_gradient = {
+            "batch": (batches := np.array([record.batch for record in records], np.int32)),
+            "positions": self.positions[batches],
+            "read": (np.array([record.version for record in records]) % self.rows).astype(np.int32),
+            "old": (update % self.rows).astype(np.int32),
+            "new": ((update + 1) % self.rows).astype(np.int32),
+            "last": last,
+            "count": count.astype(np.float32),
+            "rate": rate.astype(np.float32),
+        }
+        tensors = {name: tf.constant(array) for name, array in per_gradient.items()}
+        state = self.history, self.velocity, self.total
+        return self.steps(
+            *state, tensors, tf.constant(self.config.momentum, tf.float32), tf.constant(self.config.seed)
+        ).numpy()
+
+
+def unflattened(vector, shapes):
+    """Return a flat vector as tensors of these shapes."""
+    parts = tf.split(vector, [math.prod(shape) for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
 @functools.lru_cache(maxsize=8)
-def traced(task):
-    """Return the task's gradients as a ``tf.function``, the same at every call, so that it is traced once."""
-    return tf.function(task.gradients)
+def steps(task):
+    """Return the training loop as a ``tf.function``, the same at every call, so that it is traced once."""
+    shapes = [weight.shape for weight in task.initial_weights()]
+    examples = [tf.constant(array) for array in task.examples]
 
+    @tf.function(reduce_retracing=True)
+    def train(history, velocity, total, each, momentum, seed):
+        """Train on a sequence of gradients with the rule of `dgc_lab.parameter_server.server`."""
+        number = tf.shape(each["batch"])[0]
+        losses = tf.TensorArray(tf.float32, number)
+        for at in tf.range(number):
+            weights = unflattened(tf.gather(history, each["read"][at]), shapes)
+            batch = [tf.gather(array, each["positions"][at]) for array in examples]
+            loss, gradients = task.gradients(weights, tf.stack([seed, each["batch"][at]]), *batch)
+            total.assign_add(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0))
+            if each["last"][at]:
+                velocity.assign(momentum * velocity + total / each["count"][at])
+                new = tf.gather(history, each["old"][at]) - each["rate"][at] * velocity
+                history.scatter_update(tf.IndexedSlices(new, each["new"][at]))
+                total.assign(tf.zeros_like(total))
+            losses = losses.write(at, tf.cast(loss, tf.float32))
+        return losses.stack()
 
-@tf.function
-def _add(one, other):
-    return [a + b for a, b in zip(one, other, strict=True)]
-
-
-@tf.function
-def _move(weights, velocities, sums, count, momentum, rate):
-    """Return weights and velocities after an update, with the rule of `dgc_lab.parameter_server.server`."""
-    velocities = [momentum * velocity + total / count for velocity, total in zip(velocities, sums, strict=True)]
-    return [weight - rate * velocity for weight, velocity in zip(weights, velocities, strict=True)], velocities
+    return train

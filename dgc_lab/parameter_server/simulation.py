@@ -28,7 +28,7 @@ class StepCosts:
     """Durations of the parts of a step in seconds: for each, one number or a sequence of measured ones to draw from.
 
     Raises:
-        ValueError: an attribute has no numbers, or a negative or infinite one, or ``computing`` has a 0.
+        ValueError: an attribute is empty or contains a negative or infinite number, or ``computing`` contains 0.
 
     Example:
         >>> StepCosts(computing=0.01, dispatch=[0.001, 0.002])

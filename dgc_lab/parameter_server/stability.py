@@ -6,11 +6,17 @@ multiplied by the curvature L.
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
+from collections.abc import Sequence
 
-from dgc_lab.common import check_whole
+import pandas as pd
+
+from dgc_lab.common import check_list, check_some, check_whole
 from dgc_lab.parameter_server.metrics import check_runs, stalenesses
-from dgc_lab.parameter_server.schedule import GradientEvent
+from dgc_lab.parameter_server.schedule import GradientEvent, Schedule
+from dgc_lab.parameter_server.simulation import MAX_WORKERS, StepCosts, simulate
 
 BISECTIONS = 14
 DIVERGED_ABOVE = 1e6  # absolute value, from a start at 1
@@ -73,6 +79,33 @@ def largest_stable_rate(records: list[GradientEvent]) -> float:
         rate = (low + high) / 2
         low, high = (rate, high) if _converges(stale, rate) else (low, rate)
     return low
+
+
+def stability_table(workers: Sequence[int], costs: StepCosts) -> pd.DataFrame:
+    """Return the largest stable rate of simulated asynchronous schedules, for three seeds each.
+
+    Args:
+        workers: numbers of workers, from 1 to 1024; the schedules have 60 gradients for each worker.
+        costs: how long each part of a step takes.
+
+    Returns:
+        A row per number of workers and seed, with the columns ``workers``, ``mean staleness``, ``largest stable rate``,
+        and the product ``rate x (staleness + 1)``.
+
+    Raises:
+        ValueError: there are no numbers of workers, or one is not allowed.
+
+    Example:
+        >>> stability_table([1], StepCosts(1.0))["largest stable rate"].round(2).tolist()
+        [2.0, 2.0, 2.0]
+    """
+    rows = []
+    for number, seed in itertools.product(check_some("workers", check_list("workers", workers)), range(3)):
+        check_whole("workers", number, 1, MAX_WORKERS)
+        order = simulate(Schedule("asynchronous"), number, 60 * number, costs, seed)
+        mean, rate = statistics.mean(stalenesses(order)), largest_stable_rate(order)
+        rows.append((number, mean, rate, rate * (mean + 1)))
+    return pd.DataFrame(rows, columns=["workers", "mean staleness", "largest stable rate", "rate x (staleness + 1)"])
 
 
 def _converges(stale: list[int], rate: float) -> bool:

@@ -50,7 +50,7 @@ class Classifier:
         return model
 
     def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "model"}
+        return {"build": self.build, "data": self.data, "examples": self.examples}
 
     def initial_weights(self) -> list[np.ndarray]:
         """Return the initial weights as float32 arrays."""
@@ -72,10 +72,20 @@ class Classifier:
             loss = tf.reduce_mean(cross_entropy(labels, logits))
         return loss, tape.gradient(loss, weights)
 
+    @functools.cached_property
+    def logits(self):
+        """Function of weights and images, traced once for all scores."""
+        import tensorflow as tf
+
+        return tf.function(lambda weights, images: self.model.stateless_call(weights, [], images, training=False)[0])
+
     def score(self, weights) -> dict[str, float]:
         """Return loss and accuracy on the test examples."""
+        import tensorflow as tf
+
         from dgc_lab.workloads.batches import make_evaluator
 
-        evaluate = make_evaluator(self.data.x_test, self.data.y_test, batch=len(self.data.y_test))
-        accuracy, loss = evaluate(lambda images: self.model.stateless_call(weights, [], images, training=False)[0])
+        weights = [tf.convert_to_tensor(weight) for weight in weights]  # arrays would be traced as constants
+        evaluate = make_evaluator(self.data.x_test, self.data.y_test, batch=250)
+        accuracy, loss = evaluate(functools.partial(self.logits, weights))
         return {"loss": loss, "accuracy": accuracy}

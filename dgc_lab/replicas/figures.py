@@ -29,7 +29,7 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
 
     Example:
         >>> from dgc_lab.replicas import AssignmentResult
-        >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[30:]
+        >>> copies_before_and_after(AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5), [1, 2], "MEAN").alt[34:]
         'Copies before: 0, 0. Copies after: 1.5, 1.5. A read outside the replicas gives 1.5.'
     """
     check_text("title", title)
@@ -42,7 +42,7 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
     positions = np.arange(len(values))
     groups = {
         "copy before": (outcome.before, {"color": GREY}),
-        "value given": (values, {"color": "white", "edgecolor": PALETTE[0], "hatch": "///"}),
+        "value assigned": (values, {"color": "white", "edgecolor": PALETTE[0], "hatch": "///"}),
         "copy after": (outcome.after, {"color": PALETTE[1]}),
     }
     for number, (label, (heights, look)) in enumerate(groups.items()):
@@ -62,7 +62,7 @@ def copies_before_and_after(outcome: AssignmentResult, values: Sequence[float], 
 def in_words(outcome, values) -> str:
     """Describe the result in sentences."""
     assigned = ", ".join(f"{value:g}" for value in values)
-    said = f"The replicas gave {assigned}. "
+    said = f"The replicas assigned {assigned}. "
     if outcome.before:
         said += f"Copies before: {', '.join(f'{copy:g}' for copy in outcome.before)}. "
     if outcome.after:
@@ -70,8 +70,9 @@ def in_words(outcome, values) -> str:
     if outcome.read is not None:
         said += f"A read outside the replicas gives {outcome.read:g}."
     else:
-        actions = {"create": "make the variable", "assign": "assign", "read": "read it outside the replicas"}
-        said += f"TensorFlow refused to {actions[outcome.stage]}: {outcome.error}"
+        actions = {"create": "create the variable", "assign": "assign the values"}
+        action = actions.get(outcome.stage, "read it outside the replicas")
+        said += f"TensorFlow refused to {action}: {outcome.error}"
     return said
 
 
@@ -84,7 +85,7 @@ def losses_over_reference(runs: dict, reference: ArrayLike, name: str) -> Pictur
         name: name of the reference in the legend.
 
     Raises:
-        ValueError: `runs` is empty, or a run has another number of steps than the reference.
+        ValueError: `runs` is empty, or a run and the reference differ in their number of steps.
 
     Example:
         >>> losses_over_reference({"SUM": [3.0, 1.0]}, [[2.0, 4.0], [2.0, 2.0]], "one").alt
@@ -103,7 +104,7 @@ def losses_over_reference(runs: dict, reference: ArrayLike, name: str) -> Pictur
         said.append(f"{label}: {from_to(thin)}, at most {np.abs(thin - wide).max():.3f} from {name}")
     axes.set_ylim(0, None)
     figure.supylabel("training loss", fontsize=9)
-    figure.legend(handles, [name, "the loop of the title"], loc="outside lower center", ncols=2, fontsize=8)
+    figure.legend(handles, [name, "training loop in the title"], loc="outside lower center", ncols=2, fontsize=8)
     return Picture(figure, f"Training loss by step. {name}: {from_to(wide)}; " + "; ".join(said) + ".")
 
 

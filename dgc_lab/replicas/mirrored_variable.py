@@ -208,8 +208,8 @@ def try_pair(
     """Create a variable with value ``initial``, let replica i assign ``values[i]``, read it, and return the result.
 
     ``strategy``, ``aggregation``, ``synchronization`` and ``initial`` are as in `per_replica_variable`, ``how`` is one
-    of `ASSIGNMENTS`. Raises ValueError if a name is unknown, or ``values`` is not one finite number per replica. The
-    `AssignmentResult` contains errors of TensorFlow.
+    of `ASSIGNMENTS`. Raises ValueError if a name is unknown, or ``values`` is not one finite number per replica.
+    Errors that TensorFlow raises are recorded in the `AssignmentResult`.
 
     Example:
         >>> try_pair(mirrored(4), [1, 2, 3, 4], "MEAN").after  # doctest: +SKIP

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from dgc_lab.common import check_choice, check_flag, check_list, check_number, check_some, check_whole
+from dgc_lab.common import check_choice, check_flag, check_keras, check_list, check_number, check_some, check_whole
 from dgc_lab.replicas.mirrored_variable import check_same_shapes, per_replica
 from dgc_lab.workloads.batches import cross_entropy, make_evaluator
 
@@ -37,6 +37,7 @@ def dense_network(normalization: str | None = None, seed: int = 0):
         >>> dense_network().count_params()
         4810
     """
+    check_keras()
     import keras
 
     if normalization is not None:
@@ -91,7 +92,7 @@ def batch_order(examples: int, steps: int, batch: int, replicas: int, own_slices
 
 @dataclass(frozen=True)
 class Trained:
-    """Result of a training: losses and weights of each replica."""
+    """Result of a training run: losses and weights of each replica."""
 
     losses: np.ndarray  # float32 (steps, replicas): each replica's mean loss on its part of the batch
     weights: list[list[np.ndarray]]  # for each replica, its copies of the model's variables

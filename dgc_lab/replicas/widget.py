@@ -60,7 +60,7 @@ class ReplicaExplorer(Explorer):
             self._strategies[replicas] = mirrored(replicas)
         given = list(values.values())[:replicas]
         outcome = try_pair(self._strategies[replicas], given, aggregation, synchronization, how, initial)
-        columns = {"replica": range(replicas), "before": outcome.before, "value given": given, "after": outcome.after}
+        columns = {"replica": range(replicas), "before": outcome.before, "assigned": given, "after": outcome.after}
         frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in columns.items()})
         picture = copies_before_and_after(outcome, given, f"{how}, aggregation {aggregation}, {synchronization}")
         return picture, frame, in_words(outcome, given)

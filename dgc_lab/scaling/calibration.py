@@ -14,7 +14,7 @@ from dgc_lab.scaling.network import COLLECTIVES, Link
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured exchange: a step with it, minus a step without any exchange, minus the selection.
+    """Measured exchange: the time of a step, minus that of a step without exchange and that of the selection.
 
     Attributes:
         collective: one of `dgc_lab.scaling.network.COLLECTIVES`.
@@ -66,7 +66,8 @@ def fit(rows: Sequence[Measured]) -> Link:
 
     The fit minimizes squared errors relative to the whole steps, because a clock cannot separate a short exchange from
     the rest of a long step. No parameter is negative. If the rows cannot separate two parameters (all have one
-    bandwidth, for example), the one that explains more gets the whole effect. Raises ValueError for fewer than 2 rows.
+    bandwidth, for example), the whole effect is attributed to the one that explains more. Raises ValueError for
+    fewer than 2 rows.
 
     Example:
         >>> link = Link(1e6, latency=0.001, efficiency=0.8)

@@ -212,7 +212,7 @@ def break_even_bandwidth(workload: Workload, link: Link, workers: int, ratio: fl
 
 
 def bytes_against_dense(workers: int, ratio: float) -> float:
-    """Return the bytes past a link in an allgather of 8-byte entries, relative to a ring allreduce; 1 is break-even."""
+    """Return the bytes per link in an allgather of 8-byte entries, relative to a ring allreduce; 1 is break-even."""
     _, sparse = ring_allgather(workers, ratio * Workload.entry_bytes)
     _, dense = ring(workers, DENSE_ELEMENT)
     return sparse / dense if dense else math.nan

@@ -1,6 +1,6 @@
 """Figures of lesson 6: speed-up and bytes by workers, gain by bandwidth, workers' accuracy, ages; with alt texts.
 
-Modelled values are lines, measured ones are marks, and the labels name them so.
+Modelled values are lines, measured ones are marks, and the labels say which is which.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POINT = {"marker": "*", "markersize": 13, "color": PALETTE[6], "linestyle": ""}
 
 
 def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_bytes: int) -> Picture:
-    """Draw speed-up and bytes of a step by number of workers, and the ratio below which a sparse message is shorter.
+    """Draw speed-up and bytes of a step by number of workers, and the ratio below which a sparse message is smaller.
 
     ``curves`` are lists of estimates by method, ``points`` measured steps, ``workers`` and ``ratio`` the user's choice.
     """
@@ -52,10 +52,10 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     plane.plot(numbers, ratios, color="black", linewidth=1.5)
     plane.fill_between(numbers, ratios, 1, color=PALETTE[1], alpha=0.25, linewidth=0)
     plane.fill_between(numbers, 1e-5, ratios, color=PALETTE[0], alpha=0.25, linewidth=0)
-    plane.text(0.95, 0.93, "whole gradients shorter", transform=plane.transAxes, ha="right", va="top", fontsize=8)
-    plane.text(0.05, 0.05, "values and indices shorter", transform=plane.transAxes, fontsize=8)
+    plane.text(0.95, 0.93, "uncompressed is smaller", transform=plane.transAxes, ha="right", va="top", fontsize=8)
+    plane.text(0.05, 0.05, "values and indices are smaller", transform=plane.transAxes, fontsize=8)
     plane.plot([workers], [max(ratio, 1e-5)], **POINT)
-    titles = ("speed-up over one worker", "MB past a link a step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
+    titles = ("speed-up over one worker", "MB per link and step", f"ratio x N = {8 / entry_bytes:.3g}: break-even")
     for axes, title in zip((speed, size, plane), titles, strict=True):
         axes.set(xscale="log", yscale="log")
         axes.set_xticks(*[[1, 4, 16, 64, 256, 1024]] * 2)
@@ -66,7 +66,7 @@ def scale_curves(curves: dict, points: list, workers: int, ratio: float, entry_b
     handles = [Line2D([], [], label=f"{method}, modelled", **LOOKS[method]) for method in curves]
     measured = dict.fromkeys(point.method for point in points)
     handles += [Line2D([], [], label=f"{method}, measured", **MARKS[method]) for method in measured]
-    handles.append(Line2D([], [], label="where you are", **POINT))
+    handles.append(Line2D([], [], label="your settings", **POINT))
     figure.legend(handles=handles, fontsize=8, loc="outside lower center", ncols=5)
     return Picture(figure, f"Speed-up, bytes and break-even by workers. {_scale_in_words(curves, points, workers)}")
 
@@ -76,7 +76,7 @@ def _scale_in_words(curves, points, workers) -> str:
     texts = []
     for method, estimates in curves.items():
         words = [
-            f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB past a link with {e.workers}"
+            f"speed-up {e.speed_up:.3g} and {e.passed / 1e6:.3g} MB per link with {e.workers}"
             for e in estimates
             if e.workers in (workers, estimates[-1].workers)
         ]
@@ -95,8 +95,8 @@ def lines_and_marks(frame: pd.DataFrame, xlabel: str, ylabel: str, break_even: f
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"curve": "dense", "source": ["modelled", "measured"], "x": 10, "y": [40.0, 42.5]})
-        >>> lines_and_marks(frame, "Mbit/s", "ms a step").alt
-        'ms a step by Mbit/s. dense, modelled: 40 at 10; dense, measured: 42.5 at 10.'
+        >>> lines_and_marks(frame, "Mbit/s", "ms per step").alt
+        'ms per step by Mbit/s. dense, modelled: 40 at 10; dense, measured: 42.5 at 10.'
     """
     check_text("xlabel", xlabel)
     check_text("ylabel", ylabel)

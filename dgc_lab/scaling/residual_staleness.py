@@ -9,6 +9,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,7 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         residual = tf.nest.flatten(inner)[int(scheme.momentum > 0)]
         return update, own, (inner, tf.where(residual == 0, 0, ages + 1), counts)
 
-    return scheme._replace(step=step, init=init, name=f"{scheme.name}, with ages")
+    return dataclasses.replace(scheme, step=step, init=init, name=f"{scheme.name}, with ages")
 
 
 def residual_ages(

@@ -64,7 +64,7 @@ def measured_links(rows: Sequence[dict] | None = None) -> pd.DataFrame:
             "indices": row["indices"] if row["collective"] == "allgather" else "",
             "ms": row["ms"],
             "times as fast as dense": dense[row["link"]]["ms"] / row["ms"],
-            "kB a step": row["handed_bytes"] / 1000,
+            "kB per step": row["handed_bytes"] / 1000,
             "kB on the link": row["wire_bytes"] / 1000,
             "times fewer bytes": dense[row["link"]]["wire_bytes"] / row["wire_bytes"] if row["collective"] else None,
         }
@@ -200,7 +200,7 @@ def errors_over_links(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even_table(ratios: Sequence[float], workers: Sequence[int]) -> pd.DataFrame:
-    """Return the bytes past a link in an allgather, relative to a ring allreduce.
+    """Return the bytes per link in an allgather, relative to a ring allreduce.
 
     The table has a row for each of the ``ratios`` and a column for each number of ``workers``. Raises ValueError if a
     ratio is not in [0, 1] or a number of workers is below 1.

@@ -231,7 +231,7 @@ def selection_times(
 
     Example:
         >>> frame = selection_times(elements=100_000, ratios=[0.01], rounds=3)
-        >>> frame["rule"].tolist(), float(frame["least kept / ratio"][0])
+        >>> frame["rule"].tolist(), float(frame["min selected / ratio"][0])
         (['exact', 'sampled', 'hierarchical'], 1.0)
     """
     import pandas as pd
@@ -260,5 +260,5 @@ def selection_times(
             took = statistics.median(seconds[rule])
             near = [round(share / ratio, 6) for share in (min(kept[rule]), max(kept[rule]))]
             lines.append((ratio, rule, 1e3 * took, exact / took, *near))
-    names = ["ratio", "rule", "ms", "times as fast as exact", "least kept / ratio", "most kept / ratio"]
+    names = ["ratio", "rule", "ms", "times as fast as exact", "min selected / ratio", "max selected / ratio"]
     return pd.DataFrame(lines, columns=names)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORKERS = tuple(2**power for power in range(11))
 BANDWIDTHS = tuple(gbit * GBIT for gbit in (0.1, 0.25, 1, 2.5, 10, 25, 40, 100, 200))
 RATIOS = (1.0, 0.25, 0.0625, 0.01, 0.004, 0.001, 0.0001)
-ENDS = ("headers only", "as fitted here")
+ENDS = ("protocol headers", "fitted to measurements")
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 COMPRESSING = ("after the backward pass", "tensor by tensor")
 TABLE_WORKERS = (4, 32, 256, 1024)  # numbers of workers with a speed-up in the table
@@ -37,9 +37,9 @@ class ScaleExplorer(Explorer):
 
     Args:
         here: times of ``mnist_cnn`` on this machine (`dgc_lab.scaling.timing.measured`); if None, they are measured
-            now, in some seconds.
-        fit: link fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`). It adds a choice for the ends of a
-            link, with the efficiency and the time per byte of the fit. The fit's latency is not used, because
+            now, which takes a few seconds.
+        fit: link fitted to measured exchanges (`dgc_lab.scaling.tables.fit_links`). It adds an option for
+            endpoint costs, with the efficiency and the time per byte of the fit. The fit's latency is not used, because
             between two ranks most of it does not come from the link.
         link_rows: steps of ``mnist_cnn`` measured over real links (`dgc_lab.scaling.tables.link_rows`). They are drawn
             if bandwidth, ratio, values and indices match the controls.
@@ -73,8 +73,8 @@ class ScaleExplorer(Explorer):
             "model": wider(Dropdown, "Model", options=list(SHAPES)),
             "workers": wider(SelectionSlider, "Workers", options=WORKERS, value=8),
             "bandwidth": wider(SelectionSlider, "Bandwidth", options=bandwidths, value=GBIT),
-            "latency": wider(FloatText, "Latency, µs a hop", value=1e6 * LATENCY),
-            "ends": wider(Dropdown, "Ends of a link", options=ENDS[: 1 if fit is None else 2]),
+            "latency": wider(FloatText, "Latency, µs per hop", value=1e6 * LATENCY),
+            "ends": wider(Dropdown, "Endpoint costs", options=ENDS[: 1 if fit is None else 2]),
             "ratio": wider(SelectionSlider, "Ratio", options=ratios, value=0.001),
             "values": wider(Dropdown, "Values", options=VALUE_TYPES),
             "indices": wider(Dropdown, "Indices", options=list(INDEX_TYPES)),
@@ -140,8 +140,8 @@ class ScaleExplorer(Explorer):
         shorter = break_even_ratio(switching.workers, work.entry_bytes)
         return (
             f"Modelled: {model}, {switching.workers} workers, {bandwidth_label(link.bandwidth)}, ratio {ratio:g}. "
-            f"Switching: {switching.speed_up:.3g} times one worker, dense: {dense.speed_up:.3g}. "
-            f"Values and indices are shorter below a ratio of {shorter:.3g}; {faster}. "
+            f"Speed-up over one worker: switching {switching.speed_up:.3g}, dense {dense.speed_up:.3g}. "
+            f"Values and indices are smaller below a ratio of {shorter:.3g}; {faster}. "
             f"The backward pass hides up to {1e3 * work.hides:.4g} ms of an exchange. "
             f"Compute {1e3 * work.compute:.4g} ms: {source_of(work.compute, times.compute, times.compute_is)}. "
             f"Selection {1e3 * work.selection:.4g} ms: "
@@ -160,9 +160,9 @@ def row(estimate: Estimate, curve: list[Estimate]) -> dict:
         "method": estimate.method,
         "source": estimate.source,
         "workers": estimate.workers,
-        "ms a step": 1e3 * estimate.seconds,
+        "ms per step": 1e3 * estimate.seconds,
         "speed-up": estimate.speed_up,
-        "MB handed over": estimate.handed / 1e6,
-        "MB past a link": estimate.passed / 1e6,
+        "MB sent per worker": estimate.handed / 1e6,
+        "MB per link": estimate.passed / 1e6,
         **{f"speed-up with {e.workers}": e.speed_up for e in curve if e.workers in TABLE_WORKERS},
     }

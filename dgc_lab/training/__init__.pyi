@@ -27,6 +27,8 @@ from .published_tables import SINGLE_NODE as SINGLE_NODE
 from .published_tables import TWO_NODE as TWO_NODE
 from .published_tables import single_node_rows as single_node_rows
 from .published_tables import two_node_rows as two_node_rows
+from .residual_figure import residual_step as residual_step
+from .residual_run import residual_history as residual_history
 from .run_comparison import comparison as comparison
 from .run_comparison import run_with_progress as run_with_progress
 from .run_comparison import spread as spread

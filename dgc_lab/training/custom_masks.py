@@ -15,7 +15,7 @@ from dgc_lab.compression.thresholding import exact_threshold, keep_mask
 def random_masks(gradients: list[tf.Tensor], ratio: float | tf.Tensor, seed: Seed) -> list[tf.Tensor]:
     """Keep random elements: those with the largest random numbers, the share ``ratio`` of each of the ``gradients``.
 
-    ``seed`` are two integers, or an int32 tensor of two; another seed keeps other elements.
+    ``seed`` is two integers, or an int32 tensor of two; a different seed keeps different elements.
 
     Example:
         >>> [mask] = random_masks([tf.zeros([1000])], 0.01, tf.constant([0, 1]))

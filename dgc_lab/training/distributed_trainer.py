@@ -94,7 +94,7 @@ class DistributedConfig(MaskingConfig):
         self.config(1.0)
         self.compression(1.0)
 
-    def facts(self) -> dict:
+    def to_dict(self) -> dict:
         return {**vars(self), "scheme": self.scheme if isinstance(self.scheme, str) else self.scheme.name}
 
     def compression(self, ratio) -> DGCConfig | Scheme:
@@ -168,13 +168,13 @@ class DistributedTrainer(ModelTrainer):
         return self
 
     def run(
-        self, ratio: float, stop: Callable[[], bool] = bool, go_on: bool = False, look_every: int | None = None
+        self, ratio: float, stop: Callable[[], bool] = bool, resume: bool = False, look_every: int | None = None
     ) -> Iterator:
         """Train at one ratio; ``stop``, ``look_every`` and the events are those of `ModelTrainer.run`.
 
         Args:
             ratio: share of the gradient elements that a worker sends, in [0, 1]; the same on all ranks.
-            go_on: resume from the current state, as after `restore`, instead of the initial weights.
+            resume: resume from the current state, as after `restore`, instead of the initial weights.
 
         Raises:
             ValueError: ratio is not in [0, 1], or differs from the ratio of the run to resume.
@@ -182,13 +182,13 @@ class DistributedTrainer(ModelTrainer):
             TrainingDiverged: a worker's gradient contains NaN or infinity; raised on all ranks.
         """
         settings, config = self.settings, self.settings.config(ratio)
-        if go_on and self.ratio not in (None, ratio):
+        if resume and self.ratio not in (None, ratio):
             raise ValueError(f"ratio must be {self.ratio}, the ratio of the run to resume, got {ratio!r}")
-        begins = f"after step {self.steps_done if go_on else 0}"
+        begins = f"after step {self.steps_done if resume else 0}"
         self.communicator.assert_same_on_all_ranks(f"ratio {ratio}, seed {settings.seed}, {begins}")
         self.ratio = ratio
         self.scheme_ratio.assign(ratio)
-        if not go_on:
+        if not resume:
             self.files = None
             self.reset()
         yield from self._train(config, settings.steps, self.evaluate, settings.evaluations, stop, look_every)
@@ -202,7 +202,7 @@ class DistributedTrainer(ModelTrainer):
         self.files.save(self.steps_done)
 
     def restore(self, folder, ratio: float) -> bool:
-        """Load the last step that all ranks have saved; ``run(ratio, go_on=True)`` then resumes as if never stopped.
+        """Load the last step that all ranks have saved; ``run(ratio, resume=True)`` then resumes as if never stopped.
 
         Returns False if nothing was saved. Raises LabError if the saved run had other settings; only steps and
         evaluations may differ. On a GPU the last bits may differ, see `dgc_lab.distributed.SaveRanks`.
@@ -214,7 +214,7 @@ class DistributedTrainer(ModelTrainer):
 
     def _files(self, folder, ratio) -> RankFiles:
         may_change = LENGTHS if self.settings.schedule == "constant" else ("evaluations",)
-        settings = {name: value for name, value in self.settings.facts().items() if name not in may_change}
+        settings = {name: value for name, value in self.settings.to_dict().items() if name not in may_change}
         if not settings["scheme"]:
             raise ValueError("scheme must have a name to be saved: name it, as in Scheme(step, name='mine')")
         kept = [*self.weights, *self.statistics, *self.compressor.state]

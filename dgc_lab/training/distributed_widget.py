@@ -57,7 +57,7 @@ class DistributedSweep(LivePanel):
         self.ranks, self._own_ranks = ranks, ranks is None
         sweep = LiveSweep(runs_from(self), self._trainer, TWO_NODE, out=out)
         switches = {
-            "accumulate": wide(Checkbox, "Accumulate what is not sent", value=True, indent=False),
+            "accumulate": wide(Checkbox, "Accumulate unsent elements", value=True, indent=False),
             "momentum_correction": wide(Checkbox, "Momentum correction", value=True, indent=False),
             "factor_masking": wide(Checkbox, "Momentum factor masking", value=True, indent=False),
         }
@@ -70,7 +70,7 @@ class DistributedSweep(LivePanel):
             "nesterov": wide(Checkbox, "Nesterov's momentum", value=False, indent=False),
             "clip_norm": wide(FloatText, "Clip norm", value=0),
             "warm_up": wide(Dropdown, "Warm-up", options=["none", "paper", "geometric", "dense"]),
-            "warm_up_steps": wide(IntText, "Steps a stage", value=20),
+            "warm_up_steps": wide(IntText, "Steps per stage", value=20),
             "values": wide(Dropdown, "Values", options=["float32", "float16"]),
             "rule": wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact"]),
         }
@@ -122,5 +122,5 @@ class DistributedSweep(LivePanel):
         self.traffic.value = (
             f"<div>Step {step.step}: a rank sends <b>{step.bytes_sent / 1000:,.1f} kB</b> "
             f"(dense: {step.dense_bytes / 1000:,.1f} kB{times}), ratio {step.ratio:g}, "
-            f"{step.kept_overall:.3%} of the gradient's elements.</div>"
+            f"{step.share_sent:.3%} of the gradient's elements.</div>"
         )

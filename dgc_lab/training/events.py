@@ -19,20 +19,20 @@ class Step:
     Attributes:
         step: 1 for the first update.
         loss: mean cross-entropy of the batch before the update.
-        kept: share of each tensor's elements that passed the mask, in the order of the trainer's ``names``.
-        kept_overall: share of all elements that passed the mask.
+        shares_sent: share of each tensor's elements that passed the mask, in the order of the trainer's ``names``.
+        share_sent: share of all elements that passed the mask.
         seconds: wall-clock time of all updates so far, without tracing and evaluations.
         bytes_sent: payload that a worker passed to the collectives; None if one worker trains alone.
 
     Example:
-        >>> Step(1, loss=2.3, kept=np.array([0.02, 0.5]), kept_overall=0.02, seconds=0.1).loss
+        >>> Step(1, loss=2.3, shares_sent=np.array([0.02, 0.5]), share_sent=0.02, seconds=0.1).loss
         2.3
     """
 
     step: int
     loss: float
-    kept: np.ndarray
-    kept_overall: float
+    shares_sent: np.ndarray
+    share_sent: float
     seconds: float
     bytes_sent: int | None = None
 
@@ -41,8 +41,8 @@ class Step:
 class DistributedStep(Step):
     """Result of one update of all workers.
 
-    Fields step, loss, kept, kept_overall, seconds and bytes_sent are as in `Step`. The loss is the mean over all
-    workers, ``kept`` the mean over the workers of this process.
+    Fields step, loss, shares_sent, share_sent, seconds and bytes_sent are as in `Step`. The loss is the mean over all
+    workers, ``shares_sent`` the mean over the workers of this process.
 
     Attributes:
         dense_bytes: size of the dense gradient in float32.

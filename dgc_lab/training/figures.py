@@ -22,7 +22,7 @@ KINDS = {
     "MPI": "exchanging",
     "NCCL": "exchanging",
 }
-COLLECTIVE = "the rest of the collective"
+COLLECTIVE = "rest of the collective"
 LOOKS = {
     kind: {"color": colour} for kind, colour in zip(dict.fromkeys((*KINDS.values(), COLLECTIVE)), PALETTE, strict=False)
 }
@@ -97,7 +97,7 @@ def errors_by_share(tables: dict) -> Picture:
 
     Example:
         >>> errors_by_share({"sampled": [(1, 0.98), (0.01, 0.9), (0, 0.1)]}).alt
-        'Test error by the share of elements sent. sampled: 100% has 2.0 %, 1% has 10.0 %, 0% has 90.0 %.'
+        'Test error by the share of elements sent. sampled: 2.0 % at 100%, 10.0 % at 1%, 90.0 % at 0%.'
     """
     check_some("tables", tables)
     zero = min((share for points in tables.values() for share, _ in points if share > 0), default=1) / 3
@@ -107,7 +107,7 @@ def errors_by_share(tables: dict) -> Picture:
         errors = [max(0.01, 100 * (1 - accuracy)) for accuracy in accuracies]  # a logarithmic axis has no 0
         curves[label] = [share or zero for share in shares], errors
         pairs = zip(reversed(shares), reversed(errors), strict=True)
-        said[label] = ", ".join(f"{percent(share)} has {error:.1f} %" for share, error in pairs)
+        said[label] = ", ".join(f"{error:.1f} % at {percent(share)}" for share, error in pairs)
     title, options = "Test error by the share of elements sent", {"xscale": "log", "yscale": "log"}
     picture = lines(title, curves, said, "share of elements sent", "test error, %", **options)
     [axes] = picture.figure.axes
@@ -160,7 +160,7 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
     Example:
         >>> columns = ["tensor", "phase", "depth", "start ms", "ms"]
         >>> timelines({"dense": pd.DataFrame([("kernel", "ALLREDUCE", 0, 0.0, 2.5)], columns=columns)}).alt[52:]
-        'dense: 1 tensor, 2.5 ms; longest in all: ALLREDUCE 2.50 ms.'
+        'dense: 1 tensor, 2.5 ms; longest in total: ALLREDUCE 2.50 ms.'
     """
     check_some("frames", frames)
     titles = {}
@@ -184,5 +184,5 @@ def timelines(frames: dict[str, pd.DataFrame]) -> Picture:
                 axes.plot([start] * 2, [row - 0.5, row + 0.5], color="black", linewidth=1)
         longest = by_phase(frame).nlargest(3, "ms")
         phases = ", ".join(f"{phase} {ms:.2f} ms" for phase, ms in longest["ms"].items())
-        said.append(f"{title}; longest in all: {phases}")
+        said.append(f"{title}; longest in total: {phases}")
     return Picture(figure, "Timelines of Horovod's collectives, phase by phase. " + "; ".join(said) + ".")

@@ -25,7 +25,7 @@ FIRST_STEPS = 300
 
 
 def training_controls() -> dict[str, Widget]:
-    """Return the controls that all trainings have."""
+    """Return the controls that all training widgets have."""
     return {
         "dataset": wide(Dropdown, "Data set", options=list(MODELS)),
         "learning_rate": wide(FloatText, "Learning rate", value=0.05),
@@ -66,7 +66,7 @@ def single_ratio(text: str) -> float:
 
 def label_by_ratio(settings, ratio: float, first) -> str:
     """Return a run's name: its ratio, and the settings in which it differs from the ``first`` run."""
-    now, then = settings.facts(), first.facts()
+    now, then = settings.to_dict(), first.to_dict()
     return ", ".join([f"ratio {ratio:g}", *(f"{name} {now[name]}" for name in now if now[name] != then[name])])
 
 
@@ -89,8 +89,8 @@ class LiveSweep:
     trainer: Callable  # takes settings and data; returns a trainer
     published: dict  # published accuracy and loss by ratio, for table and figure of runs on MNIST
     label: Callable = label_by_ratio  # takes settings, ratio and the first run's settings; returns the legend's label
-    group: Callable = lambda settings: settings.facts()  # runs with equal values share a marker
-    sent: Callable = itemgetter("kept")  # takes a row; returns the amount sent, in the unit of `sent_label`
+    group: Callable = lambda settings: settings.to_dict()  # runs with equal values share a marker
+    sent: Callable = itemgetter("share sent")  # takes a row; returns the amount sent, in the unit of `sent_label`
     sent_label: str = "share of the gradient that was sent"
     table: Callable = beside_published  # takes rows and published results; returns a DataFrame
     recipe: str = ""  # HTML below a table with rows on MNIST
@@ -122,7 +122,8 @@ class LiveSweep:
             return None, f"The table has these rows already. Change a control, or {clear} to train them again."
         settings, _ = runs[0]
         self.first = self.first or settings
-        self.progress = SweepProgress([self.label(*run, self.first) for run in runs], settings.steps, self.out)
+        names, steps = zip(*((self.label(*run, self.first), run[0].steps) for run in runs), strict=True)
+        self.progress = SweepProgress(names, steps, self.out)
         # Read them now: the user may change the controls before a row ends.
         keys = [repr(self.group(settings)) for settings, _ in runs]
         self.marks = [self.groups.setdefault(key, len(self.groups)) for key in keys]
@@ -159,8 +160,8 @@ class LiveSweep:
         elif isinstance(event, RowEnded):
             self.rows.append(event.row)
             if event.from_file:
-                self.curves.add_accuracy(self.progress.steps, event.row["accuracy"])
+                self.curves.add_accuracy(self.progress.steps[event.number], event.row["accuracy"])
             self.curves.add_row(self.sent(event.row), event.row["accuracy"], self.marks[event.number])
 
     def _has_row(self, settings, ratio) -> bool:
-        return any(row_matches(row, {**settings.facts(), "ratio": ratio}) for row in self.rows)
+        return any(row_matches(row, {**settings.to_dict(), "ratio": ratio}) for row in self.rows)

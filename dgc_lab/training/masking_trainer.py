@@ -81,7 +81,7 @@ class MaskingConfig:
         check_number("learning_rate", self.learning_rate, "above 0", finite=True)
         check_number("momentum", self.momentum, "at least 0 and below 1")
 
-    def facts(self) -> dict:
+    def to_dict(self) -> dict:
         """Return all settings by name as JSON values: a row records them, and a resumed run must have the same."""
         return dataclasses.asdict(self)
 
@@ -108,7 +108,7 @@ class MaskingConfig:
 
 
 def check_one_worker(settings: MaskingConfig) -> None:
-    """Raise ValueError for settings of several workers, which are a `MaskingConfig`, too."""
+    """Raise ValueError for settings of several workers, whose class is derived from `MaskingConfig`."""
     if getattr(settings, "workers", None) is not None:
         kind = type(settings).__name__
         raise ValueError(f"settings must be a plain MaskingConfig, got {kind}: use a DistributedTrainer for it")
@@ -184,4 +184,4 @@ class Trainer(ModelTrainer):
             if isinstance(event, Evaluation):
                 yield event
             else:  # a single worker sends nothing
-                yield Step(event.step, event.loss, event.kept, event.kept_overall, event.seconds)
+                yield Step(event.step, event.loss, event.shares_sent, event.share_sent, event.seconds)

@@ -18,7 +18,7 @@ PRESETS = {
 PUBLISHED_RECIPE = (
     "<p>Published rows: 20 000 steps, learning rate 0.001, momentum 0.9, batch 100, the first tensor's threshold.</p>"
 )
-SCOPE_NAMES = {"each tensor its own": "tensor", "one over all tensors": "global", "the first tensor's": "first"}
+SCOPE_NAMES = {"one per tensor": "tensor", "one for all tensors": "global", "the first tensor's": "first"}
 
 
 class CompressionSweep(LivePanel):
@@ -51,7 +51,7 @@ class CompressionSweep(LivePanel):
             **training_controls(),
             **ratio_controls(PRESETS),
             "rule": wide(Dropdown, "Threshold", options=["sampled", "hierarchical", "exact", "off"]),
-            "scope": wide(Dropdown, "Whose", options=SCOPE_NAMES),
+            "scope": wide(Dropdown, "Scope", options=SCOPE_NAMES),
         }
         columns = ["dataset ratio ratios preset", "rule scope learning_rate momentum", "batch steps seed"]
         super().__init__(sweep, controls, columns, settings, helpers=("ratio", "preset"))
@@ -87,7 +87,7 @@ class CompressionTaste(LivePanel):
 
 
 class TrainerCache:
-    """Function of settings and data that returns a trainer. It keeps the last one, because a trace takes a second."""
+    """Function of settings and data that returns a trainer. It keeps the last one, because tracing takes a second."""
 
     last = None
 

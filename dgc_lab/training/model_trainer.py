@@ -13,12 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_number, check_whole
+from dgc_lab.common import check_keras, check_number, check_whole
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
-from dgc_lab.distributed.communicators import Communicator, OneWorker
+from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.keras_refusals import check_synchronized, check_variables
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
 
@@ -43,7 +44,8 @@ class ModelTrainer:
             traced, so derive random choices from that number. Worker w of N takes batch ``step * N + w``.
         config: how to compress: a `dgc_lab.compression.DGCConfig`, or a scheme of `dgc_lab.compression`.
         learning_rate: a number above 0, or a ``keras.optimizers.schedules.LearningRateSchedule``.
-        communicator: the participants (`dgc_lab.distributed.communicators`); one worker if None.
+        communicator: the participants (`dgc_lab.distributed.communicators`). If None, Horovod's ranks, or one worker
+            if Horovod is not running.
         seed: integer, 0 to 2 147 483 647, for dropout.
         options: with a scheme, the config that selects the tensors sent uncompressed and sets clipping and weight
             decay.
@@ -54,7 +56,8 @@ class ModelTrainer:
         traces: how often TensorFlow has traced the training step.
 
     Raises:
-        ValueError: an argument is not allowed; the message names it.
+        ValueError: an argument is not allowed; the message names it. `model` must not compute in float16 or be
+            quantized to float8, and on several workers it must not have synchronized batch normalization.
 
     Example:
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -77,6 +80,7 @@ class ModelTrainer:
         seed: int = 0,
         options: DGCConfig | None = None,
     ):
+        check_keras("backend")
         if not isinstance(model, keras.Model) or not model.built:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
         if not model.trainable_weights:
@@ -88,12 +92,18 @@ class ModelTrainer:
             check_number("learning_rate", learning_rate, "above 0, or a schedule", finite=True)
         self.model, self.loss, self.batches = model, loss, batches
         self.learning_rate, self.seed = learning_rate, tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
-        self.communicator = communicator or OneWorker()
+        self.communicator = communicator or default_communicator()
         if self.communicator.each_rank is not self.communicator:
             kind = type(self.communicator).__name__
             raise ValueError(f"communicator must make each rank a worker, got {kind}: use DistributedOptimizer for it")
-        if keras.mixed_precision.dtype_policy().name == "mixed_float16":
-            raise ValueError("the policy must not be mixed_float16: this loop has no loss scaling. Use mixed_bfloat16")
+        if any(layer.compute_dtype == "float16" for layer in model._flatten_layers()):
+            raise ValueError(
+                "model must not compute in float16, as under the policy mixed_float16: this loop does not scale the "
+                "loss. Use mixed_bfloat16, or DistributedOptimizer"
+            )
+        check_variables(model.trainable_weights)
+        if self.communicator.size > 1:
+            check_synchronized(model._flatten_layers())
         self.weights = [weight.value for weight in model.trainable_weights]
         self.names = [weight.path.removeprefix(f"{model.name}/") for weight in model.trainable_weights]
         self.sizes = np.array([int(tf.size(weight)) for weight in self.weights])
@@ -167,7 +177,7 @@ class ModelTrainer:
 
     def reseed(self, seed: int, model: keras.Model) -> None:
         """Reset with another seed and the weights of a similar model; ``batches`` must come from `batches_of`."""
-        for own in (self.seed, self.batches.keywords["seed"], self.compressor.seed):
+        for own in (self.seed, self.batches.seed, self.compressor.seed):
             own.assign(seed)
         self.first_values = [variable.numpy() for variable in (*model.trainable_weights, *statistics_of(model))]
         self.reset()

@@ -12,7 +12,7 @@ from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted,
 
 
 class SweepProgress:
-    """Progress of the rows ``names`` of a sweep, with ``steps`` updates each; `take` updates it with every event.
+    """Progress of a sweep's rows, with a name and a number of updates each; `take` updates it with every event.
 
     Attributes:
         done, total: updates so far, and in all. ``total`` excludes rows that the file ``out`` already contains, and
@@ -26,16 +26,16 @@ class SweepProgress:
 
     Example:
         >>> import numpy as np
-        >>> progress = SweepProgress(["ratio 1", "ratio 0.1"], steps=2)
+        >>> progress = SweepProgress(["ratio 1", "ratio 0.1"], steps=[2, 2])
         >>> progress.take(RowStarted(0, 1.0))
-        >>> progress.take(Step(1, loss=2.3, kept=np.ones(1), kept_overall=1.0, seconds=0.1), seconds=5.0)
+        >>> progress.take(Step(1, loss=2.3, shares_sent=np.ones(1), share_sent=1.0, seconds=0.1), seconds=5.0)
         >>> progress.share, progress.message()
         (0.25, 'Ratio 1: step 1 of 4, about 15 s left.')
     """
 
-    def __init__(self, names: list[str], steps: int, out: str | os.PathLike | None = None):
+    def __init__(self, names: list[str], steps: list[int], out: str | os.PathLike | None = None):
         self.names, self.steps, self.out = names, steps, out
-        self.done, self.total, self.seconds = 0, steps * len(names), 0.0
+        self.done, self.total, self.seconds = 0, sum(steps), 0.0
         self.name, self.step, self.evaluation = "", None, None
         self.rows, self.found, self.failures, self.stopped = [], 0, [], False
         self._row_began = 0  # updates before the current row
@@ -51,12 +51,12 @@ class SweepProgress:
             self.evaluation = event
         elif isinstance(event, RowFailed):
             self.failures.append(event.reason)
-            self.total -= self.steps - (self.done - self._row_began)
+            self.total -= self.steps[event.number] - (self.done - self._row_began)
         elif isinstance(event, RowEnded):
             self.rows.append(event.row)
             if event.from_file:
                 self.found += 1
-                self.total -= self.steps
+                self.total -= self.steps[event.number]
 
     @property
     def ended(self) -> bool:

@@ -30,7 +30,7 @@ def run_with_progress(run: Iterable, steps: int, label: str = "") -> list:
 
     check_whole("steps", steps, 0)
     check_text("label", label)
-    events, progress = [], SweepProgress([label], steps)
+    events, progress = [], SweepProgress([label], [steps])
     with tqdm(total=progress.total, desc=label, unit="step", leave=False) as bar:
         for event in run:
             events.append(event)
@@ -62,8 +62,8 @@ def comparison(runs: dict) -> pd.DataFrame:
         runs: the events of each finished run, by label, with an evaluation at the end.
 
     Returns:
-        Columns ``accuracy`` and ``test loss`` (after the last step), ``kB a step`` (mean over all steps, including
-        warm-up), ``kB a step at the end`` (last step), and ``times fewer at the end`` (compared to the dense gradient).
+        Columns ``accuracy`` and ``test loss`` (after the last step), ``kB per step`` (mean over all steps, including
+        warm-up), ``kB per step at the end`` (last step), and ``times fewer at the end`` (than the dense gradient).
 
     Raises:
         ValueError: there are no runs, or a run has no updates or no evaluation.
@@ -80,8 +80,8 @@ def comparison(runs: dict) -> pd.DataFrame:
         rows[label] = {
             "accuracy": last.accuracy,
             "test loss": last.loss,
-            "kB a step": np.mean([step.bytes_sent for step in steps]) / 1000,
-            "kB a step at the end": steps[-1].bytes_sent / 1000,
+            "kB per step": np.mean([step.bytes_sent for step in steps]) / 1000,
+            "kB per step at the end": steps[-1].bytes_sent / 1000,
             "times fewer at the end": steps[-1].dense_bytes / steps[-1].bytes_sent,
         }
     return pd.DataFrame(rows).T
@@ -94,7 +94,7 @@ def spread(figures: dict) -> pd.DataFrame:
         >>> spread({"dense": [0.97, 0.98, 0.96]}).round(3).values.tolist()
         [[0.97, 0.96, 0.98]]
     """
-    table = {label: {"mean": np.mean(own), "least": min(own), "most": max(own)} for label, own in figures.items()}
+    table = {label: {"mean": np.mean(own), "min": min(own), "max": max(own)} for label, own in figures.items()}
     return pd.DataFrame(table).T
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from dgc_lab.cluster.processes import defer_sigint
-from dgc_lab.common import at_file, check_file, check_number, check_some, check_text
+from dgc_lab.common import at_file, check_file, check_folder, check_number, check_some, check_text
 from dgc_lab.training.events import Evaluation, RowEnded, RowFailed, RowStarted, Step, TrainingDiverged
 from dgc_lab.workloads.data import load
 from dgc_lab.workloads.dataset import Dataset
@@ -25,16 +27,16 @@ if TYPE_CHECKING:
     from dgc_lab.training.distributed_trainer import DistributedTrainer, TrainerOnRanks
     from dgc_lab.training.masking_trainer import MaskingConfig, Trainer
 
-COLUMNS = ("ratio", "accuracy", "loss", "kept", "seconds")
+COLUMNS = ("ratio", "accuracy", "loss", "share sent", "seconds")
 # Values of settings that older rows do not record.
 LEGACY_VALUES = {"scheme": "dgc", "schedule": "constant", "network": "default"}
 ROW_START = '{"ratio": '
-NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes a step", "evaluations")
+NO_SETTINGS = (*COLUMNS, "started", "device", "tensorflow", "model", "data", "bytes per step", "evaluations")
 
 
 def configuration(settings: MaskingConfig, data: Dataset) -> dict:
     """Return what rows of one table have in common: all settings, the model, and a fingerprint of the data."""
-    return {**settings.facts(), "model": settings.model, "data": data.fingerprint()}
+    return {**settings.to_dict(), "model": settings.model, "data": data.fingerprint()}
 
 
 def sweep(
@@ -46,7 +48,8 @@ def sweep(
 ) -> Iterator:
     """Train once per ratio and yield events: `RowStarted`, the trainer's events, then `RowEnded` or `RowFailed`.
 
-    The call itself checks the arguments, loads the data and reads the file; training starts with the first event.
+    The call itself checks the arguments, loads the data, and opens the file for writing; training starts with the first
+    event.
 
     Args:
         settings: all settings except the ratio (`dgc_lab.training.MaskingConfig`).
@@ -57,7 +60,7 @@ def sweep(
 
     Raises:
         ValueError: ratios is empty, contains a ratio twice, one outside [0, 1], or one other than 1 with rule "off";
-            the trainer has other settings, or custom masks although ``out`` is given.
+            the trainer has other settings, or custom masks although ``out`` is given; ``out`` cannot be written.
         DataError: the data set cannot be loaded.
 
     Example:
@@ -88,7 +91,7 @@ def train_each(
 ) -> Iterator:
     """Yield the events of `sweep` for runs that differ in more than the ratio.
 
-    The call itself checks the arguments and reads the file.
+    The call itself checks the arguments, and opens and reads the file.
 
     Args:
         runs: distinct pairs of settings and ratio.
@@ -96,7 +99,8 @@ def train_each(
         out: file for finished rows; runs with a row in it are not trained again.
 
     Raises:
-        ValueError: there are no runs, two runs are equal, or a run's settings do not allow its ratio.
+        ValueError: there are no runs, two runs are equal, a run's settings do not allow its ratio, or ``out`` cannot
+            be written.
     """
     same = [{**configuration(settings, data), "ratio": ratio} for settings, ratio in check_some("runs", runs)]
     for (settings, ratio), own in zip(runs, same, strict=True):
@@ -106,7 +110,7 @@ def train_each(
     if out is not None:
         if any(own.get("scheme") == "" for own in same):
             raise ValueError("out must be None for a scheme without a name: name it, as in Scheme(step, name='mine')")
-        check_file("out", out).parent.mkdir(parents=True, exist_ok=True)
+        check_writable("out", out)
     finished = [read_rows(out, own)[:1] if out is not None else [] for own in same]
     return _train_each(runs, same, finished, trainer_of, out)
 
@@ -136,12 +140,12 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
     """Train at one ratio, yield the trainer's events, and return the row."""
     import tensorflow as tf
 
-    kept, seconds, sent, start = 0.0, 0.0, 0, time.time()
+    share_sent, seconds, sent, start = 0.0, 0.0, 0, time.time()
     for event in trainer.run(ratio):
         if isinstance(event, Evaluation):
             accuracy, loss = event.accuracy, event.loss
         else:
-            kept += event.kept_overall
+            share_sent += event.share_sent
             seconds = event.seconds
             sent += event.bytes_sent or 0
         yield event
@@ -149,9 +153,9 @@ def _train_row(trainer, ratio: float) -> Iterator[Step | Evaluation]:
         "ratio": ratio,
         "accuracy": round(accuracy, 6),
         "loss": round(loss, 6),
-        "kept": kept / trainer.settings.steps,
+        "share sent": share_sent / trainer.settings.steps,
         "seconds": round(seconds, 3),
-        **({"bytes a step": sent / trainer.settings.steps} if sent else {}),
+        **({"bytes per step": sent / trainer.settings.steps} if sent else {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
         "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
         "tensorflow": tf.__version__,
@@ -238,6 +242,23 @@ def parse_row(line: str) -> dict | None:
     return row if isinstance(row, dict) and "ratio" in row else None
 
 
+def check_writable(argument: str, given: str | os.PathLike, is_folder: bool = False) -> Path:
+    """Create a file or folder if it does not exist, and return its path; raise a ValueError if it cannot be written."""
+    path = check_folder(argument, given) if is_folder else check_file(argument, given)
+    folder = path if is_folder else path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not is_folder:
+            path.open("ab").close()
+        if is_folder or os.access(folder, os.W_OK):  # a file may be writable in a folder that is not
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(bytes(4096))  # a full disk still takes empty files
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{argument} must be writable, got {str(path)!r} ({reason}): name another") from None
+    return path
+
+
 def append_row(file: str | os.PathLike, row: dict) -> None:
     """Append a row to the file and wait until it is on disk; remove an incomplete last line first."""
     with at_file(file), open(file, "a+b") as out:
@@ -253,7 +274,7 @@ def append_row(file: str | os.PathLike, row: dict) -> None:
 
 
 def table(rows: list[dict]) -> pd.DataFrame:
-    """Return the rows as a table: ratio, accuracy, loss, measured kept share, seconds and bytes sent.
+    """Return the rows as a table: ratio, accuracy, loss, share sent, seconds and bytes sent.
 
     The largest ratio comes first. Settings in which the rows differ are the leftmost columns.
 
@@ -264,7 +285,7 @@ def table(rows: list[dict]) -> pd.DataFrame:
     rows = [{**LEGACY_VALUES, **row} for row in rows]
     names = dict.fromkeys(name for row in rows for name in row)
     differing = [name for name in names if name not in NO_SETTINGS and len({row.get(name) for row in rows}) > 1]
-    counted = ["bytes a step"] if any("bytes a step" in row for row in rows) else []
+    counted = ["bytes per step"] if any("bytes per step" in row for row in rows) else []
     frame = pd.DataFrame(rows, columns=[*differing, *COLUMNS, *counted])
     # A stable sort by ratio alone keeps runs of the same ratio next to each other, in their order.
     return frame.sort_values("ratio", ascending=False, kind="stable", ignore_index=True)

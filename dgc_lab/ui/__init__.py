@@ -2,7 +2,7 @@
 
 `charts` has the palette, line plots, losses, bars and rows over time. `widget` has the base class of all panels,
 `explorer` that of panels that compute at once, and `live_panel` that of panels that train. These draw a `live_figure`,
-such as `curves`. `prediction` is a widget of its own.
+such as `curves`. `stepper` shows a series of pictures, and `prediction` is a widget of its own.
 """
 
 import lazy_loader

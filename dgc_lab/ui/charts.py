@@ -225,7 +225,7 @@ def stacked_rows(rows: dict[str, list[str]], looks: dict[str, dict], mark: str, 
 
 
 def name_rows(axes, names: list[str], first: int) -> None:
-    """Write the names of rows at their left, from y = ``first`` downwards."""
+    """Label rows with their names, on the left, from y = ``first`` downwards."""
     axes.set_yticks(range(first, first + len(names)), names, fontsize=8)
     axes.set_ylim(first + len(names) - 0.5, first - 0.6)
 

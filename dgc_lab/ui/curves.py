@@ -19,7 +19,7 @@ class Curves(LiveFigure):
 
     Args:
         steps: end of the step axes.
-        sent: axis label for the amount sent, such as ``"kB a step"``; adds a third panel, accuracy by this amount.
+        sent: axis label for the amount sent, such as ``"kB per step"``; adds a third panel, accuracy by this amount.
     """
 
     def __init__(self, steps: int, sent: str = ""):

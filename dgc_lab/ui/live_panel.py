@@ -85,7 +85,10 @@ class LivePanel(Panel):
         return self.experiment.frame()
 
     def start(self) -> None:
-        """Train in a thread, as Run does. Does nothing during a run."""
+        """Train in a thread, as Run does. Does nothing during a run.
+
+        What a custom scheme prints appears below whichever cell runs next; under `run`, below its own cell.
+        """
         job = None
         with contextlib.suppress(*EXPECTED_ERRORS):  # the message line shows them
             job = self._prepare()
@@ -280,7 +283,7 @@ def start_alone(processes) -> None:
 
 
 def this_cell() -> tuple[str | None, str | None]:
-    """Return the ids of the running notebook cell and of its execution, each None outside a notebook."""
+    """Return the IDs of the running notebook cell and of its execution; both are None outside a notebook."""
     from IPython import get_ipython
 
     message = getattr(get_ipython(), "get_parent", dict)()

@@ -13,15 +13,12 @@ import pandas as pd
 from dgc_lab.common import check_list, check_number, check_text
 from dgc_lab.ui.widget import close_all, message_line
 
-NONE_MADE = "none made"
-
 
 class Prediction(ipywidgets.VBox):
     """Widget with a slider for each quantity to predict, and a button that saves the prediction.
 
     In a notebook, make it the last line of a cell before the experiment, and call ``confront`` after the experiment.
-    Without a prediction, ``confront`` still shows the results. ``kept`` is the saved prediction, a number by name. It
-    is None until the button is pressed.
+    ``saved`` is the saved prediction, a number by name. It is None until the button is pressed.
 
     Args:
         question: one sentence.
@@ -64,7 +61,7 @@ class Prediction(ipywidgets.VBox):
         check_number("step", step, "above 0 and finite")
         if not re.fullmatch(r",?(\.\d{1,2})?[efg%]?", check_text("form", form)):
             raise ValueError(f"form must be a number format such as .2f, without sign or width, got {form!r}")
-        self.form, self.kept = form, None
+        self.form, self.saved = form, None
         wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="32em")}
         self.sliders = {
             name: ipywidgets.FloatSlider(
@@ -82,8 +79,8 @@ class Prediction(ipywidgets.VBox):
 
     def keep(self) -> None:
         """Save the prediction, as the button does. A second call has no effect."""
-        if self.kept is None:
-            self.kept = {name: slider.value for name, slider in self.sliders.items()}
+        if self.saved is None:
+            self.saved = {name: slider.value for name, slider in self.sliders.items()}
             for each in (self.button, *self.sliders.values()):
                 each.disabled = True
             self.message.value = message_line("Prediction saved. Now run the experiment.")
@@ -95,6 +92,8 @@ class Prediction(ipywidgets.VBox):
     def confront(self, seen: Mapping[str, float]) -> pd.DataFrame:
         """Return a table of predicted and observed values and their difference, as text, with a row for each name.
 
+        If no prediction was saved, the table has only the observed values.
+
         Args:
             seen: the observed value for each name; NaN if there is none.
 
@@ -105,15 +104,14 @@ class Prediction(ipywidgets.VBox):
             raise ValueError(f"seen must be a dict of numbers, got {seen!r}")
         if set(seen) != set(self.sliders):
             raise ValueError(f"seen must have the names {', '.join(self.sliders)}, got {', '.join(map(str, seen))}")
-        rows = []
-        for name in self.sliders:
-            predicted = NONE_MADE if self.kept is None else format(self.kept[name], self.form)
-            off = math.nan if self.kept is None else seen[name] - self.kept[name]
-            rows.append(
-                (predicted, format(seen[name], self.form), "" if math.isnan(off) else format(off, "+" + self.form))
-            )
-        off = {name: abs(seen[name] - kept) for name, kept in (self.kept or {}).items() if not math.isnan(seen[name])}
+        columns = {"observed": {name: format(seen[name], self.form) for name in self.sliders}}
+        if self.saved is None:
+            return pd.DataFrame(columns, index=list(self.sliders))
+        off = {name: seen[name] - saved for name, saved in self.saved.items() if not math.isnan(seen[name])}
         if off:
-            worst = max(off, key=off.get)
+            worst = max(off, key=lambda name: abs(off[name]))
             self.message.value = message_line(f"Your prediction was furthest off for {worst}. Why?")
-        return pd.DataFrame(rows, index=list(self.sliders), columns=["predicted", "seen", "seen - predicted"])
+        predicted = {name: format(saved, self.form) for name, saved in self.saved.items()}
+        difference = {name: format(off[name], "+" + self.form) if name in off else "" for name in predicted}
+        columns = {"predicted": predicted, **columns, "difference": difference}
+        return pd.DataFrame(columns, index=list(self.sliders))

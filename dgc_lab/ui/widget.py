@@ -6,9 +6,11 @@ Works with ipywidgets 7.7 and 8.
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import io
 import sys
+import threading
 
 import ipywidgets
 from IPython import get_ipython
@@ -20,6 +22,7 @@ from dgc_lab.ui.charts import image_tag
 SHORTEST_REDRAW = 0.25  # seconds; four frames a second look smooth enough
 LONGEST_MESSAGE = 800  # characters
 WRAP = {"flex_flow": "row wrap"}
+INLINE = "matplotlib_inline.backend_inline"  # module of pyplot's backend in notebooks, once pyplot is used there
 EXPECTED_ERRORS = (ValueError, LabError, OSError)  # their messages are written for users
 
 
@@ -39,6 +42,7 @@ class Panel(ipywidgets.VBox):
 
     def __init__(self, controls: dict, rows: list, settings: dict):
         send_copies()
+        show_figures_after_cells()
         self.controls = controls
         self.message, self.image, self.table = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         super().__init__([*rows, self.message, self.image, self.table])
@@ -77,9 +81,14 @@ class Panel(ipywidgets.VBox):
         self.image.value = image_tag(png, alt)
 
     def _show_frame(self, frame, below: str = ""):
-        """Show a table in the style of JupyterLab and the classic notebook, with HTML below it."""
-        table = frame.to_html(index=False, na_rep="", float_format=digits)
-        self.table.value = f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>{below}'
+        """Show a table, with HTML below it."""
+        self.table.value = table_html(frame) + below
+
+
+def table_html(frame) -> str:
+    """Return a table as HTML, in the style of JupyterLab and the classic notebook."""
+    table = frame.to_html(index=False, na_rep="", float_format=digits)
+    return f'<div class="jp-RenderedHTMLCommon rendered_html">{table}</div>'
 
 
 def close_all(widget: ipywidgets.Widget) -> None:
@@ -117,8 +126,35 @@ def send_copies() -> None:
         session.copy_threshold = sys.maxsize
 
 
+def show_figures_after_cells() -> None:
+    """Make the kernel, if there is one, show a cell's pyplot figures when the cell ends, even if a widget is moved.
+
+    JupyterLab sends the messages of widgets to another thread of the kernel, a subshell. After each message the kernel
+    triggers IPython's ``post_execute``, as after a cell, and pyplot's inline backend then closes the figures of the
+    cell that is still running, and sends them to no cell (https://github.com/ipython/ipykernel/issues/1564).
+    ``post_run_cell`` follows cells only.
+    """
+    shell = get_ipython()
+    if hasattr(shell, "kernel"):
+        shell.events.register("pre_execute", move_figures_to_cells)
+
+
+def move_figures_to_cells() -> None:
+    """Before a message of a widget in a subshell, move pyplot's display of figures to the end of cells."""
+    events, inline = get_ipython().events, sys.modules.get(INLINE)
+    if inline and threading.current_thread() is not threading.main_thread():
+        with contextlib.suppress(ValueError):  # moved already, or the user has chosen another backend
+            events.unregister("post_execute", inline.flush_figures)
+            events.register("post_run_cell", show_figures)
+
+
+def show_figures(result) -> None:
+    """Show the figures that a cell drew with pyplot."""
+    sys.modules[INLINE].flush_figures()
+
+
 def wide(kind, description: str, label: int = 7, field: int = 14, **options):
-    """Return a control of class ``kind``, with ``label`` em for its label and ``field`` em for the rest."""
+    """Return a control of class ``kind`` whose label is ``label`` em wide and whose field is ``field`` em wide."""
     layout, style = {"width": f"{label + field}em"}, {"description_width": f"{label}em"}
     control = kind(description=description, style=style, layout=layout, **options)
     control.tooltip = description  # without a tooltip, ipywidgets 8 shows "null" over the label

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -46,7 +47,17 @@ def pick_batch(images: tf.Tensor, labels: tf.Tensor, step: int | tf.Tensor, batc
     return tf.gather(images, chosen), tf.gather(labels, chosen)
 
 
-def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Callable:
+class Batches(NamedTuple):
+    """Function from a step's number to its batch; assigning ``seed`` starts another random order."""
+
+    draw: Callable  # takes step and seed
+    seed: tf.Variable
+
+    def __call__(self, step):
+        return self.draw(step, self.seed)
+
+
+def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int = 0) -> Batches:
     """Return a function from a batch's number to its examples, for `dgc_lab.training.ModelTrainer`.
 
     Every epoch has a new order.
@@ -65,13 +76,13 @@ def batches_of(inputs: ArrayLike, targets: ArrayLike, batch: int = 32, seed: int
         (TensorShape([3]), True)
     """
     check_whole("batch", batch, 1)
-    seed = tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
+    check_whole("seed", seed, 0, 2**31 - 1)
     if not np.ndim(inputs) or not len(inputs):
         raise ValueError("inputs must hold at least one example, got none")
     if len(inputs) != (given := len(targets) if np.ndim(targets) else 0):
         raise ValueError(f"targets must have {len(inputs)} examples, as many as inputs, got {given}")
     inputs, targets = tf.constant(inputs), tf.constant(targets)
-    return functools.partial(pick_batch, inputs, targets, batch=batch, seed=seed)
+    return Batches(lambda step, seed: pick_batch(inputs, targets, step, batch, seed), tf.Variable(seed))
 
 
 def cross_entropy(labels: ArrayLike, logits: ArrayLike):

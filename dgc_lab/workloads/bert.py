@@ -11,7 +11,7 @@ from __future__ import annotations
 import keras
 from keras.initializers import GlorotUniform, TruncatedNormal
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_keras, check_whole
 from dgc_lab.workloads.masked_words import guesses
 
 
@@ -48,7 +48,7 @@ def small_bert(
 
     Returns:
         ``keras.Model``: (words int32 (batch, length), places int32 (batch, guesses)) in, logits float32 (batch,
-        guesses, vocabulary_size) out. Only the words at these places get logits, which saves most of the last product.
+        guesses, vocabulary_size) out. Only words at these places get logits, which saves most of the last product.
 
     Raises:
         ValueError: an argument is not in its range.
@@ -58,6 +58,7 @@ def small_bert(
         >>> model.output_shape
         (None, 2, 1000)
     """
+    check_keras()
     check_whole("vocabulary_size", vocabulary_size, 3, 10**6)
     check_whole("length", length, 2, 10_000)
     check_whole("seed", seed, 0, 2**31 // 1000)

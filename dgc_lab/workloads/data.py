@@ -106,7 +106,7 @@ def cached_or_downloaded() -> Path:
         return Path(get_file("mnist.npz", MNIST_URL, file_hash=MNIST_SHA256, cache_dir=home))
     except Exception as error:  # urllib, ssl and Keras raise different errors; MNIST is missing after each
         raise DataError(
-            f"MNIST could not be downloaded ({error}). Two ways out: put mnist.npz on this machine and set "
+            f"MNIST could not be downloaded ({error}). Either put mnist.npz on this machine and set "
             "DGC_LAB_DATA to its path (or pass path=), or use dataset='digits', which needs no network."
         ) from error
 

@@ -70,7 +70,7 @@ class Dataset:
         return make_evaluator(self.x_test, self.y_test)
 
     def fingerprint(self) -> str:
-        """Return eight hexadecimal digits of a hash of the examples, which rows of a sweep record."""
+        """Return eight hexadecimal digits of a hash of the examples, for the rows of sweeps."""
         digest = hashlib.sha256()
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
             digest.update(str(array.shape).encode())

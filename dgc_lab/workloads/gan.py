@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_keras, check_whole
 from dgc_lab.workloads.ring import quality, ring_points
 
 POINTS = 4096  # size of the training set
@@ -24,6 +24,7 @@ SAMPLES = 1000  # generated points for a score
 
 def dense_network(widths, seeds) -> keras.Model:
     """Build dense layers of these widths with leaky ReLU between them; initial weights use the next seeds."""
+    check_keras()
     layers = [keras.Input((widths[0],))]
     for number, width in enumerate(widths[1:], start=2):
         activation = "leaky_relu" if number < len(widths) else None

@@ -1,4 +1,4 @@
-"""Fashion-MNIST and CIFAR-10, read from files of the user: nothing is downloaded.
+"""Fashion-MNIST and CIFAR-10, read from the user's files; nothing is downloaded.
 
 Fashion-MNIST has images of clothes in the format of MNIST, which are harder to classify. CIFAR-10 has colour
 photographs; ResNet-20 was designed for it. It is read from its "binary version", because the version for Python is a

@@ -5,7 +5,6 @@ Source: Devlin, Chang, Lee, Toutanova, arXiv:1810.04805, section 3.1, task 1.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from dgc_lab.common import Seed, check_some, check_whole
+from dgc_lab.workloads.batches import Batches, pick_batch
 from dgc_lab.workloads.text import MASK, SPECIAL, UNKNOWN, Vocabulary
 
 SHARE = 0.15  # share of the words to predict
@@ -80,11 +80,11 @@ def mask_words(words: ArrayLike, vocabulary_size: int, seed: Seed) -> Masked:
     return Masked(tf.tensor_scatter_nd_update(words, tf.stack([rows, places], 2), shown), places, targets)
 
 
-def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, seed: int = 0):
+def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, seed: int = 0) -> Batches:
     """Return a function that maps a step to its batch, for `dgc_lab.training.model_trainer.ModelTrainer`.
 
-    Each epoch visits the ``sequences``, int32 (n, length), in a new order and masks other words. Order and masks depend
-    on ``seed``, from 0 to 2 147 483 647, and random words are from ``vocabulary``. Raises ValueError if ``sequences``
+    Each epoch visits the ``sequences``, int32 (n, length), in a new order and masks different words. Both depend on
+    ``seed``, from 0 to 2 147 483 647, and random words are from ``vocabulary``. Raises ValueError if ``sequences``
     are not rows of whole numbers, ``batch`` is below 1, or ``seed`` is not in its range.
 
     Example:
@@ -101,22 +101,18 @@ def masked_batches(sequences: ArrayLike, vocabulary: Vocabulary, batch: int, see
         found = f"{sequences.dtype.name} of shape {sequences.shape}"
         raise ValueError(f"sequences must be rows of word numbers, at least one, got {found}")
 
-    return functools.partial(masked_batch, sequences, len(vocabulary), batch=batch, seed=tf.Variable(seed))
+    def draw(step, seed):
+        words, _ = pick_batch(sequences, tf.range(len(sequences)), step, batch, seed)
+        return mask_words(words, len(vocabulary), tf.stack([seed, step])).example
 
-
-def masked_batch(sequences: tf.Tensor, vocabulary_size: int, step: tf.Tensor, batch: int, seed: tf.Variable):
-    """Return the masked sequences of a step: ``((words, places), targets)``."""
-    from dgc_lab.workloads.batches import pick_batch
-
-    words, _ = pick_batch(sequences, tf.range(len(sequences)), step, batch, seed)
-    return mask_words(words, vocabulary_size, tf.stack([seed, step])).example
+    return Batches(draw, tf.Variable(seed))
 
 
 def most_frequent(targets: ArrayLike, vocabulary: Vocabulary) -> tuple[str, float]:
     """Return the most frequent word among the targets, and the accuracy of always predicting it.
 
-    ``targets`` are word numbers of the ``vocabulary``, int, of any shape. Raises ValueError if a number is not that of
-    a word.
+    ``targets`` are word numbers of the ``vocabulary``, int, of any shape. Raises ValueError if a number is not in
+    the vocabulary.
 
     Example:
         >>> most_frequent([2, 3, 2, 4], Vocabulary(("[UNK]", "[MASK]", "the", "a", "of")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_keras, check_whole
 
 if TYPE_CHECKING:
     from dgc_lab.workloads.dataset import Dataset
@@ -83,6 +83,7 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
     It has ReLU and Glorot uniform initial weights, as published. Each convolution is (filters, size, True if a pool
     follows). A dense layer of ``width`` and the logits follow.
     """
+    check_keras()
     import keras
 
     check_whole("seed", seed, 0, 2**31 - 1)
@@ -106,7 +107,7 @@ def cnn(name: str, shape: tuple, convolutions, width: int, seed: int, dropout: f
 
 
 def reference_bert(seed: int = 0):
-    """Build `dgc_lab.workloads.small_bert` for Python's language reference, whose words make the vocabulary."""
+    """Build `dgc_lab.workloads.small_bert` for Python's language reference, whose words make up the vocabulary."""
     from dgc_lab.workloads.bert import small_bert
     from dgc_lab.workloads.text import corpus
 

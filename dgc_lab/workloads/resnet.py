@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import keras
 from keras.initializers import HeNormal
 
-from dgc_lab.common import check_list, check_whole
+from dgc_lab.common import check_keras, check_list, check_whole
 
 STAGES = (16, 32, 64)  # filters
 BLOCKS = 3  # in each stage
@@ -36,6 +36,7 @@ def resnet20(shape: Sequence[int] = (32, 32, 3), classes: int = 10, seed: int = 
         >>> sum(int(keras.ops.size(weight)) for weight in model.trainable_weights)  # published: 0.27 M
         269722
     """
+    check_keras()
     shape = tuple(check_whole("shape", side, 1) for side in check_list("shape", shape))
     if len(shape) != 3 or min(shape[:2]) < 4:
         raise ValueError(f"shape must be (height, width, channels) with sides of at least 4, got {shape}")
@@ -68,7 +69,7 @@ def convolution(x, filters: int, stride: int, name: str, seeds):
 
 
 def shortcut(x, filters: int, stride: int):
-    """Return the input; if the block halves the image, every second pixel, with zeros for the new channels."""
+    """Return the input; if the block halves the image, return every second pixel and add zeros for the new channels."""
     if stride > 1:
         x = keras.layers.MaxPooling2D(1, stride)(x)
     added = filters - x.shape[-1]

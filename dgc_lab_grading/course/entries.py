@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.course.names import spelled_like
 from dgc_lab_grading.course.report import submitted
 from dgc_lab_grading.course.roster import variant_number
 from dgc_lab_grading.course.sources import with_variant
 from dgc_lab_grading.course.submissions import Submission
 from dgc_lab_grading.course.unzip import is_full
-from dgc_lab_grading.marking.repair import read, repair
+from dgc_lab_grading.marking.reading import read
+from dgc_lab_grading.marking.repair import repair
 
 
 @dataclass
@@ -62,23 +64,29 @@ def one_each(entries: list[Entry], rows: Mapping[str, dict] | None = None) -> li
 def _keep_apart(entries: list[Entry], rows: Mapping[str, dict]) -> None:
     """Separate people who handed in the same student's variant, and add a remark to each of their entries.
 
-    The student of that name, or of the platform number in the report, keeps the entry; the others go by their own
-    names.
+    The student of that name, or else of the platform number in the report, keeps the entry; the others go by their own
+    names, which are unique.
     """
     for student in {entry.student for entry in entries}:
         same = [entry for entry in entries if entry.student == student]
-        people = {entry.submission.number or entry.submission.student: entry.submission.student for entry in same}
+        people = {_person(entry): entry.submission.student for entry in same}
         if len(people) == 1:
             continue
         by = " and by ".join(sorted(people.values()))
         words = f"the variant of {student} was handed in by {by}: check who copied it"
         before = rows.get(student, {}).get("number") or None
+        keepers = [entry for entry in same if entry.submission.student == student]
+        keepers += [entry for entry in same if entry.submission.number == before]
         for entry in same:
-            own = entry.submission.student
             entry.remarks.append(words)
-            if own != student and entry.submission.number != before:
-                entry.student = own
-                entry.remarks.remove(f"handed in as {own}")
+            if not keepers or _person(entry) != _person(keepers[0]):
+                entry.student = entry.submission.student
+                entry.remarks[:] = [remark for remark in entry.remarks if remark != f"handed in as {entry.student}"]
+
+
+def _person(entry: Entry) -> str:
+    """Return what tells people apart: the platform's number, or else the name, which is unique in a download."""
+    return entry.submission.number or entry.submission.student
 
 
 def submit(entry: Entry, folder: Path, assignment: str) -> bool:
@@ -138,6 +146,7 @@ def whose(cells, student: str, secret, roster, remarks) -> tuple[str, int]:
         if held not in ("", "0"):
             remarks.append(f"the variant in the notebook is {held[:20]}; graded without a variant")
         return student, 0
+    student = spelled_like(student, roster or ())
     owners = {str(variant_number(secret, name)): name for name in roster or ()}
     if student not in owners.values() and held in owners:
         remarks.append(f"handed in as {student}")

@@ -1,15 +1,23 @@
-"""Write a feedback page for each student, without active content or hidden tests."""
+"""Write a feedback page for each student, without active content or hidden tests.
+
+Each page is made in a process of its own, with limits: some texts take hours to turn into HTML.
+"""
 
 from __future__ import annotations
 
 import html
+import os
 import re
+import resource
+import signal
+import time
 from pathlib import Path
 
-from dgc_lab_grading.course.report import graded_rows
+from dgc_lab_grading.course.report import graded_rows, without_control
 from dgc_lab_grading.course.sources import BADGES, HIDDEN
 from dgc_lab_grading.marking.nbgrader_api import course_api, reason
 
+SECONDS_OF_A_PAGE, MEMORY_OF_A_PAGE = 60, 4 * 2**30  # of processor time, and bytes
 SHOWN = ("text/plain", "text/html", "image/png", "image/jpeg")  # types of output on the page
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 PAGE = """<!DOCTYPE html>
@@ -47,22 +55,66 @@ def feedback(
     for name, rows in graded_rows(folder, assignment).items():
         for student, row in sorted(rows.items()):
             page = folder / "feedback" / student / name / f"{name}.html"
-            if row["status"] == "graded":
-                result = api.generate_feedback(name, student)
-                if not result["success"]:
-                    failed.append(f"nbgrader cannot write feedback for {student}, {name}: {reason(result)}")
-                    page.unlink(missing_ok=True)
-                    continue
-                safe = safe_page(page.read_text(encoding="utf-8"), f"{name}: {student}")
-                page.unlink()  # nbgrader makes its files read-only
-            else:
+            title = f"{name}: {student}"
+            if row["status"] != "graded":
                 page.parent.mkdir(parents=True, exist_ok=True)
-                reasons = "".join(f"<li>{html.escape(each)}</li>" for each in row["remarks"])
-                body = f"<h1>{html.escape(name)}</h1><p>This submission was not graded:</p><ul>{reasons}</ul>"
-                safe = safe_page(body, f"{name}: {student}")
-            page.write_text(safe, encoding="utf-8")
+                page.write_text(
+                    safe_page(_not_graded(name, row, (notes or {}).get((name, student))), title), encoding="utf-8"
+                )
+            elif why := limited(_make, api, name, student, page, title):
+                failed.append(f"nbgrader cannot write feedback for {student}, {name}: {why}")
+                page.unlink(missing_ok=True)
+                continue
             written.append(page)
     return written, failed
+
+
+def limited(make, *arguments, seconds: int = SECONDS_OF_A_PAGE) -> str:
+    """Call a function in a fork with limits on time and memory; return the text that it returns, or why it failed."""
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_OF_A_PAGE, MEMORY_OF_A_PAGE))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            words = make(*arguments)
+        except BaseException as error:
+            words = f"{type(error).__name__}: {error}"
+        os.write(there, without_control(words)[:1000].encode())
+        os._exit(0)
+    os.close(there)
+    deadline = time.monotonic() + 10 * seconds  # it may wait for a disk
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitpid(child, 0)
+    with open(here, encoding="utf-8") as said:
+        return said.read() if ended[1] == 0 else f"its page takes more than {seconds} s to make"
+
+
+def _make(api, name: str, student: str, page: Path, title: str) -> str:
+    """Write the page of a graded submission; return why nbgrader cannot, or an empty text."""
+    result = api.generate_feedback(name, student)
+    if not result["success"]:
+        return reason(result)
+    safe = safe_page(page.read_text(encoding="utf-8"), title)
+    page.unlink()  # nbgrader makes its files read-only
+    page.write_text(safe, encoding="utf-8")
+    return ""
+
+
+def _not_graded(name: str, row: dict, note: tuple[float, str] | None) -> str:
+    """Return a page that says why a submission was not graded, as far as its author can tell from it, with its note."""
+    reasons = row["remarks"][: row.get("read", len(row["remarks"]))]
+    if "limit" in row:
+        reasons.append(row["limit"])
+    elif len(reasons) < len(row["remarks"]):
+        reasons.append("an error in grading, which your instructor can read")
+    listed = "".join(f"<li>{html.escape(each)}</li>" for each in reasons)
+    points = html.escape(note[1].replace("**", "")) if note else ""
+    return f"<h1>{html.escape(name)}</h1><p>This submission was not graded:</p><ul>{listed}</ul><p>{points}</p>"
 
 
 def hide_tests():
@@ -80,7 +132,8 @@ def hide_tests():
             if cell.cell_type == "markdown":  # a badge's picture comes from the network
                 cell.source = BADGES.sub("", cell.source)
             if cell.cell_type == "code":
-                cell.source = HIDDEN.sub("# further tests\n", cell.source)
+                if cell.metadata.get("nbgrader", {}).get("grade"):
+                    cell.source = HIDDEN.sub("# further tests\n", cell.source)
                 for output in cell.outputs:
                     if "data" in output:
                         output.data = {kind: output.data[kind] for kind in SHOWN if kind in output.data}

@@ -16,16 +16,17 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab_grading.course.entries import Entry, check_secret, one_each, read_entry, submit
+from dgc_lab_grading.course.names import meant
 from dgc_lab_grading.course.report import line_of, locked, read_report, without_control, write_report
 from dgc_lab_grading.course.sources import is_prepared, notebook, prepare
-from dgc_lab_grading.course.submissions import Submission, find, meant
+from dgc_lab_grading.course.submissions import Submission, find
 from dgc_lab_grading.course.unzip import is_full
 from dgc_lab_grading.marking import supervision
 from dgc_lab_grading.marking.repair import is_variant
@@ -62,11 +63,12 @@ def grade(
 
     A row has student, status (``"graded"`` or ``"not graded"``), score, most, remarks, seconds, handed_in, number and
     time (see `submissions.Submission`), the digest of the ``exercise``, in ``read`` the number of remarks that do not
-    come from grading, and if it was graded ``by_hand``, the answers to be marked by hand.
+    come from grading, and if it was graded ``by_hand``, the answers to be marked by hand. If a limit ended the grading,
+    ``limit`` says which.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
-    folder, limits = Path(folder).resolve(), limits or Limits()
+    folder, limits, say = Path(folder).resolve(), limits or Limits(), _printable(say)
     missing = fence_missing()
     if missing and not unfenced:
         raise LabError(
@@ -103,7 +105,7 @@ def grade(
         shutil.rmtree(unpacked, ignore_errors=True)
         found, remarks = find(place, assignment, unpacked)
         for remark in remarks:
-            say(without_control(remark))
+            say(remark)
         found = _as_before(found, rows)
         entries = one_each([read_entry(submission, assignment, secret, roster) for submission in found], rows)
         check_secret(entries, secret)
@@ -143,6 +145,11 @@ def grade(
         write_report(folder, report)
         shutil.rmtree(unpacked, ignore_errors=True)
         return [rows[student] for student in sorted(rows)]
+
+
+def _printable(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says a line without what no terminal should get, such as half a character of a name."""
+    return lambda words: say(without_control(words))
 
 
 def _as_before(found: list[Submission], rows: dict[str, dict]) -> list[Submission]:
@@ -204,6 +211,17 @@ def _platform_fields(entry: Entry) -> dict:
 
 def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
     """Grade a submission written by `submit`; return the fields to add to its row."""
+    try:
+        return _supervised(task, limits, remarks)
+    except Exception as error:
+        if is_full(error):  # no submission's fault
+            raise
+        words = f"it could not be graded: {type(error).__name__}: {error}"
+        return {"remarks": [*remarks, words], "limits": {}}  # the next run tries again
+
+
+def _supervised(task: Task, limits: Limits, remarks: list[str]) -> dict:
+    """Run the `worker` within its limits; return the fields to add to the row."""
     start = time.monotonic()
     log = Path(task.folder) / "logs" / f"{task.assignment}-{task.student}.log"
     log.parent.mkdir(exist_ok=True)
@@ -224,7 +242,7 @@ def _run(task: Task, limits: Limits, remarks: list[str]) -> dict:
         row = {"status": "graded"} | {name: answer[name] for name in ("score", "most", "by_hand")}
     else:
         remarks.append(f"{reason or answer['reason']}; see {log.relative_to(task.folder)}")
-        row["limits"] = asdict(limits)
+        row = {"limits": asdict(limits)} | ({"limit": reason} if reason and reason.startswith("it ") else {})
     return row | {"remarks": remarks, "seconds": round(time.monotonic() - start, 1)}
 
 
@@ -269,6 +287,9 @@ def _digest(found) -> str:
 
 def _fingerprint(submission: Submission, exercise: str, secret: str | None) -> str:
     """Hash everything that a row depends on."""
-    content = submission.path.read_bytes() if submission.path else repr(submission.remarks).encode()
+    content = repr(submission.remarks).encode()
+    if submission.path:
+        with suppress(OSError):  # `read_entry` has a remark on it
+            content = submission.path.read_bytes()
     secret = hashlib.sha256((secret or "").encode()).hexdigest()
     return hashlib.sha256(f"{submission.student}\n{exercise}\n{secret}\n".encode() + content).hexdigest()

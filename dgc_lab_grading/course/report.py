@@ -10,7 +10,8 @@ from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # and changes of text direction
+# Control characters, changes of text direction, and halves of characters, which no file or terminal can take.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def line_of(row: dict, number: int, of: int) -> str:
@@ -23,7 +24,7 @@ def line_of(row: dict, number: int, of: int) -> str:
 
 
 def without_control(text: str) -> str:
-    """Remove control characters, so that a student's text cannot control a terminal."""
+    """Remove control characters, so that a student's text cannot control a terminal or stop the output."""
     return CONTROL.sub("", re.sub(r"\s", " ", text))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
 from dgc_lab_grading.course.csv_text import read_table
-from dgc_lab_grading.course.submissions import plain
+from dgc_lab_grading.course.names import ascii_form, plain
 
 LEAST_SECRET = 16  # characters
 HEADING = re.compile(
@@ -28,7 +28,7 @@ HEADING = re.compile(
 
 
 def variant_number(secret: str, student: str) -> int:
-    """Return the student's number, from 1 to 2**31 - 1; names with the same `plain` form share it.
+    """Return the student's number, from 1 to 2**31 - 1; names with the same `ascii_form` share it.
 
     Example:
         >>> variant_number("a secret of the course", "Jane Doe") == variant_number("a secret of the course", "Jane-Doe")
@@ -36,7 +36,7 @@ def variant_number(secret: str, student: str) -> int:
         >>> variant_number("a secret of the course", "jane") == variant_number("another secret of it", "jane")
         False
     """
-    digest = hmac.new(secret.encode(), plain(student).encode(), hashlib.sha256).digest()
+    digest = hmac.new(secret.encode(), ascii_form(student).encode(), hashlib.sha256).digest()
     return 1 + int.from_bytes(digest[:4], "big") % (2**31 - 1)
 
 
@@ -60,19 +60,19 @@ def read_secret(path: Path | None, make: bool = False) -> str | None:
 def read_roster(path: Path) -> dict[str, str]:
     """Map students' `plain` names to the names as written: one per line, or the first column of a CSV.
 
-    A first line that is a heading (``Student``, ``Email address``, ...) is skipped. Names must differ in their plain
-    form.
+    A first line that is a heading (``Student``, ``Email address``, ...) is skipped. Names must differ in their ASCII
+    form, from which `variant_number` is made.
     """
     path = Path(path)
     if not path.exists():
         raise LabError(f"no roster at {path}")
     names = [row[0].strip() for row in read_table(path).rows if row[0].strip()]
     names = names[1:] if names and HEADING.fullmatch(names[0]) else names
-    by_plain: dict[str, str] = {}
+    by_form: dict[str, str] = {}
     for name in names:
-        if plain(name) in by_plain:
-            raise LabError(f"{path}: {name!r} and {by_plain[plain(name)]!r} cannot be told apart in file names")
-        by_plain[plain(name)] = name
+        if ascii_form(name) in by_form:
+            raise LabError(f"{path}: {name!r} and {by_form[ascii_form(name)]!r} cannot be told apart in file names")
+        by_form[ascii_form(name)] = name
     if not names:
         raise LabError(f"{path} contains no students")
-    return by_plain
+    return {plain(name): name for name in by_form.values()}

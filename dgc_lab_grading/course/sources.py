@@ -94,18 +94,37 @@ def is_prepared(folder: Path, name: str) -> bool:
 
 
 def prepare(source: Path, folder: Path, name: str) -> None:
-    """Add an exercise to a grading folder: source, students' version, and points in the gradebook."""
+    """Add an exercise to a grading folder: source, students' version, and points in the gradebook.
+
+    Raises a LabError if nbgrader refuses the source, for example because it has other tasks than the submissions that
+    have been graded. The folder then stays as it was, so that their marks can still be read.
+    """
     import nbformat
 
     folder = Path(folder).resolve()
-    target = folder / "source" / name
-    target.mkdir(parents=True, exist_ok=True)
+    parts = [folder / part / name for part in ("source", "release")]
     made = notebook(source, name)
     made.metadata.pop("jupytext", None)  # students have no paired text
-    nbformat.write(made, target / f"{name}.ipynb")
-    result = course_api(folder).generate_assignment(name)
-    if not result["success"]:
-        raise LabError(f"nbgrader cannot make the students' version of {name}: {reason(result)}")
+    with tempfile.TemporaryDirectory(dir=folder) as before:
+        kept = {part: Path(before) / part.parent.name for part in parts if part.exists()}
+        for part, copied in kept.items():
+            shutil.copytree(part, copied)
+        parts[0].mkdir(parents=True, exist_ok=True)
+        nbformat.write(made, parts[0] / f"{name}.ipynb")
+        result = course_api(folder).generate_assignment(name)
+        if result["success"]:
+            return
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
+        for part, copied in kept.items():
+            shutil.copytree(copied, part)
+    why = reason(result)
+    if "add or remove cells" in why:
+        raise LabError(
+            f"{name} has got other tasks or cells since submissions were graded in {folder}: grade it into another "
+            "folder (--folder), or undo the change in the source"
+        )
+    raise LabError(f"nbgrader cannot make the students' version of {name}: {why}")
 
 
 def pair_with_text(source: Path, name: str) -> None:

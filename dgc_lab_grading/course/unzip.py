@@ -10,6 +10,8 @@ import shutil
 import time
 import zipfile
 import zlib
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 try:
@@ -17,9 +19,9 @@ try:
 except ImportError:  # Python was built without lzma; zipfile then raises this error
     LZMAError = RuntimeError
 
-MOST_BYTES = 20 * 2**20  # of a file
-MOST_FILES = 10_000
-MOST_OF_ONE, MOST_IN_ALL = 5 * MOST_BYTES, 2 * 2**30  # unpacked, of a student's zip and of a class's
+MOST_BYTES = 50 * 2**20  # of a file; stored outputs can be large
+MOST_FILES, MOST_FILES_OF_ONE = 200_000, 5_000  # of a class's zip, and of one student
+MOST_IN_ALL, MOST_OF_ONE = 10 * 2**30, 2 * MOST_BYTES  # unpacked, of a class's zip and of one student
 LEAVE_OUT = re.compile(r"(^|/)(__MACOSX|\.|Thumbs\.db|desktop\.ini|index\.html$)")
 UNREADABLE = (
     zipfile.BadZipFile,
@@ -34,29 +36,48 @@ UNREADABLE = (
 )
 
 
-def unpack(archive: Path, target: Path, most: int = MOST_IN_ALL) -> tuple[list[str], dict[Path, str]]:
+def unpack(
+    archive: Path, target: Path, class_folder: Callable[[list[PurePosixPath]], PurePosixPath] | None = None
+) -> tuple[list[str], dict[Path, str]]:
     """Extract a zip below ``target``; return remarks on the zip, and the reason for each missing file.
 
-    Missing files are given by their paths in ``target``. A full disk is not the zip's fault, and raises an OSError.
+    Missing files are given by their paths in ``target``; if there are too many files, only the first of the rest. A
+    full disk is not the zip's fault, and raises an OSError.
+
+    ``class_folder`` finds the folder that holds the students' files and folders in the zip of a class. Each student may
+    fill a small part of the space. Without it, all files are one student's.
     """
-    remarks, lost, spent = [], {}, 0
+    remarks, lost, spent, counts = [], {}, Counter(), Counter()
     try:
         with zipfile.ZipFile(archive) as opened:
-            entries = [entry for entry in opened.infolist() if not entry.is_dir()]
-            if len(entries) > MOST_FILES:
-                return [f"{archive.name} contains more than {MOST_FILES:,} files"], {}
-            for entry in entries:
+            entries = {}
+            for entry in opened.infolist():
                 name = PurePosixPath(entry.filename.replace("\\", "/"))
                 is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
+                if entry.is_dir():
+                    continue
                 if not name.parts or name.is_absolute() or ".." in name.parts or ":" in name.parts[0] or is_link:
                     remarks.append(f"{archive.name} contains a path outside its folder; left out: {str(name)[:80]}")
-                elif LEAVE_OUT.search(str(name)):
+                elif not LEAVE_OUT.search(str(name)):
+                    entries[name] = entry
+            if len(entries) > MOST_FILES:
+                return [f"{archive.name} contains more than {MOST_FILES:,} files"], {}
+            depth = len(class_folder(list(entries)).parts) if class_folder and entries else None
+            for name, entry in entries.items():
+                owner = () if depth is None else name.parts[depth : depth + 1]
+                counts[owner] += 1
+                left = min(MOST_IN_ALL - spent.total(), MOST_OF_ONE - spent[owner])
+                if counts[owner] > MOST_FILES_OF_ONE + 1:
                     continue
-                elif spent >= most:
+                if counts[owner] > MOST_FILES_OF_ONE:
+                    lost[target / name] = (
+                        f"{archive.name}: more than {MOST_FILES_OF_ONE:,} files; the rest was left out"
+                    )
+                elif left <= 0:
                     lost[target / name] = f"{archive.name} is too large when unpacked; the rest was left out"
                 else:
-                    size, words = _unpack_one(opened, entry, target / name, most - spent)
-                    spent += size
+                    size, words = _unpack_one(opened, entry, target / name, left)
+                    spent[owner] += size
                     lost |= {target / name: f"{archive.name}: {name.name[:80]} {words}"} if words else {}
     except UNREADABLE as error:
         if is_full(error):

@@ -11,6 +11,9 @@ from dgc_lab.common import LabError
 from dgc_lab_grading.course.report import graded_rows, submitted
 from dgc_lab_grading.course.sources import MARKERS
 
+MOST_CHARACTERS = 20_000  # of an answer; longer ones are compared as text
+UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two if nested too deeply
+
 
 @dataclass(frozen=True)
 class Task:
@@ -83,9 +86,16 @@ def normal_form(source: str) -> str:
             return _2
     """
     try:
-        return _with_numbered_names(ast.parse(source))
-    except (SyntaxError, ValueError, RecursionError):  # RecursionError if nested too deeply
+        return _with_numbered_names(_parsed(source))
+    except UNPARSED:
         return " ".join(source.split())
+
+
+def _parsed(source: str) -> ast.Module:
+    """Parse an answer; raises one of `UNPARSED`."""
+    if len(source) > MOST_CHARACTERS:
+        raise ValueError(f"more than {MOST_CHARACTERS} characters")
+    return ast.parse(source)
 
 
 def _with_numbered_names(tree: ast.Module) -> str:
@@ -133,8 +143,8 @@ def _in_text_order(node: ast.AST):
 def size(source: str) -> int:
     """Return the number of nodes in an answer's syntax tree; 0 if it is not Python."""
     try:
-        return sum(1 for _ in ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
+        return sum(1 for _ in ast.walk(_parsed(source)))
+    except UNPARSED:
         return 0
 
 

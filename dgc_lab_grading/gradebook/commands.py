@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.course.names import spelled_like
 from dgc_lab_grading.course.report import graded_rows, outdated
 from dgc_lab_grading.course.roster import read_roster
 
@@ -44,7 +45,9 @@ def add(command, sources, names, graded) -> None:
     sub.add_argument("names", nargs="*", metavar="EXERCISE", help="default: all exercises")
     sub.add_argument("--to", type=Path, default=Path("solutions"), help="output folder (default: ./solutions)")
     sub = command("publish", "copy the repository for students, without solutions or history")
-    sub.add_argument("to", type=Path, help="empty folder for the copy, a repository with one commit")
+    sub.add_argument("to", type=Path, help="folder for the copy, a repository: empty, or with --update an earlier copy")
+    text = "add a commit and a tag to an earlier copy, so that students can pull what has changed"
+    sub.add_argument("--update", action="store_true", help=text)
     text = "its place on GitHub, for badges and setup cells (default: the same as in yours)"
     sub.add_argument("--repo", metavar="OWNER/NAME", help=text)
 
@@ -95,7 +98,7 @@ def marks(options) -> int:
     target = options.to or options.folder / "marks.csv"
     print(f"{many(len(marks(folder, target, roster, options.assignment)), 'student')} in {target}")
     rows = graded_rows(folder, options.assignment).values()
-    if roster and not any(roster.keys() & every.keys() for every in rows):
+    if roster and not any(spelled_like(student, every) in every for every in rows for student in roster):
         column = f"names come from the first column of {options.roster}, like {next(iter(roster.values()))!r}"
         print(f"0 of {len(roster)} students on the roster have handed in; {column}")
         return 1
@@ -103,7 +106,7 @@ def marks(options) -> int:
 
 
 def fill(options, platform: str) -> int:
-    """Fill a platform's own file."""
+    """Fill a platform's own file; return 1 if the mark of a student is missing in it."""
     from dgc_lab_grading.gradebook.ledger import marks_of
     from dgc_lab_grading.gradebook.platforms import fill
 
@@ -115,7 +118,7 @@ def fill(options, platform: str) -> int:
         raise LabError(f"{target} is the downloaded file, and would be overwritten: name another output file (--to)")
     filled = fill(marks_of(options.folder, options.assignment), file, platform, options.column, options.scale)
     target.write_bytes(filled.data)
-    for line in filled.left:
+    for line in filled.left + filled.kept:
         print(f"not filled: {line}")
     print(f"{many(filled.count, 'mark')} in {target}; nothing else in it has changed")
     return int(bool(filled.left))
@@ -181,7 +184,8 @@ def publish(options) -> int:
     """Copy the repository for students."""
     from dgc_lab_grading.gradebook.publish import publish
 
-    print(f"{many(len(publish(Path(), options.to, options.repo)), 'file')} in {options.to}, as one commit")
+    names = publish(Path(), options.to, options.repo, options.update)
+    print(f"{many(len(names), 'file')} in {options.to}, as {'another' if options.update else 'one'} commit")
     address = f"https://github.com/{options.repo}" if options.repo else "ADDRESS"
     print(f"Push it with its tag, which setup cells install: git -C {options.to} push --tags {address} main")
     return 0

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dgc_lab.common import LabError, read_text
+from dgc_lab_grading.course.names import plain
 from dgc_lab_grading.course.report import read_report
-from dgc_lab_grading.course.submissions import plain
 
 FILE = "late.toml"
 NUMBERS = {"grace_minutes": 0, "percent_a_day": 0, "most_days": 0}

@@ -16,7 +16,7 @@ class Mark:
     """One student's marks for one exercise.
 
     Attributes:
-        points: the points that count, from 0 to ``most``; 0 if it could not be graded.
+        points: the points that count, from 0 to ``most``; those of overrides if it could not be graded.
         reached: the points before any deduction for lateness.
         graded: whether it could be graded.
         late: how late it was; None if in time.
@@ -62,7 +62,8 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
             for student, row in sorted(rows.items()):
                 graded = row["status"] == "graded"
                 grades = every[student] if graded else {}
-                reached = float(sum(grade.score for grade in grades.values()))
+                own = {each["task"]: float(each["points"]) for each in decided if _is_for(each, student, name)}
+                reached = float(sum(grade.score for grade in grades.values()) if graded else sum(own.values()))
                 late = lateness(rules, student, name, row.get("time"), reached, most)
                 marks.setdefault(name, {})[student] = Mark(
                     points=late.points if late else reached,
@@ -71,13 +72,18 @@ def marks_of(folder: Path, exercise: str | None = None) -> dict[str, dict[str, M
                     graded=graded,
                     late=late,
                     waiting=tuple(sorted(task for task in grades.keys() & by_hand if grades[task].needs_manual_grade)),
-                    overrides=tuple(words_of(folder, decided, student, name)) if graded else (),
+                    overrides=tuple(words_of(folder, decided, student, name)),
                     tasks={task: (grades[task].score, grades[task].max_score) for task in grades.keys() - by_hand},
                     handed_in=row.get("handed_in", ""),
                     number=row.get("number", ""),
                     remarks=tuple(row["remarks"]),
                 )
     return marks
+
+
+def _is_for(override: dict, student: str, exercise: str) -> bool:
+    """Whether an override is for this submission."""
+    return (override["student"], override["exercise"]) == (student, exercise)
 
 
 def note(mark: Mark) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab_grading.course.csv_text import read_rows, write_rows
+from dgc_lab_grading.course.names import meant
 from dgc_lab_grading.course.report import graded_rows, locked, read_report, submitted
-from dgc_lab_grading.course.submissions import meant
 from dgc_lab_grading.gradebook.by_hand import points_of, version, version_in
 from dgc_lab_grading.gradebook.grades import gradebook_of, grades_of, marked_by_hand, marked_by_machine
 
@@ -73,16 +73,15 @@ def _full_name(task: str, tasks: dict, exercise: str, place: str = "") -> str:
 def override(folder: Path, student: str, exercise: str, task: str, points: float | None, reason: str) -> list[dict]:
     """Set a student's points for a task, or with ``points`` None remove the override; return all overrides.
 
-    ``task`` is the ``grade_id`` of a test cell, with or without ``marks-``.
+    ``task`` is the ``grade_id`` of a test cell, with or without ``marks-``. A submission that could not be graded has
+    the points of its overrides.
 
     Raises:
         LabError: the student, exercise, task or override does not exist, the points are invalid, or the reason is
             empty.
     """
     folder = Path(folder).resolve()
-    rows = graded_rows(folder, exercise)[exercise]
-    graded = [name for name, row in rows.items() if row["status"] == "graded"]
-    student = meant(student, graded, f"graded submission of {exercise}")
+    student = meant(student, graded_rows(folder, exercise)[exercise], f"submission of {exercise}")
     with gradebook_of(folder) as gradebook:
         tasks = marked_by_machine(gradebook, exercise)
         name = _full_name(task, tasks, exercise)
@@ -102,7 +101,7 @@ def override(folder: Path, student: str, exercise: str, task: str, points: float
         if points is None and kept == before:
             raise LabError(f"there is no override of {student}'s points for {task} of {exercise} to remove")
         if points is not None:
-            made = version(submitted(folder, student, exercise))
+            made = _version(folder, student, exercise)
             now = dt.datetime.now().isoformat(timespec="minutes")
             kept.append(
                 dict(zip(COLUMNS, (student, exercise, name, f"{points:g}", reason.strip(), made, now), strict=True))
@@ -131,12 +130,18 @@ def enter(folder: Path, gradebook) -> list[dict]:
     return rows
 
 
+def _version(folder: Path, student: str, exercise: str) -> str:
+    """Return the version of a submission; "" if it is no notebook."""
+    path = submitted(folder, student, exercise)
+    return version(path) if path.exists() else ""
+
+
 def words_of(folder: Path, overrides: list[dict], student: str, exercise: str) -> list[str]:
     """Describe the overrides of one submission, and flag those for an earlier version of it."""
     words = []
     for row in overrides:
         if (row["student"], row["exercise"]) == (student, exercise):
-            made = version(submitted(folder, student, exercise))
+            made = _version(folder, student, exercise)
             note = "" if made == row["version"] else "; made for an earlier submission, please review"
             words.append(
                 f"{row['task'].removeprefix('marks-')}: {row['points']} points by hand ({row['reason']}){note}"

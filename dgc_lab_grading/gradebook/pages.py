@@ -11,7 +11,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from dgc_lab_grading.course.report import graded_rows
+from dgc_lab_grading.course.report import graded_rows, without_control
 
 
 def pack(folder: Path, exercise: str | None = None) -> tuple[list[Path], list[str]]:
@@ -27,7 +27,8 @@ def pack(folder: Path, exercise: str | None = None) -> tuple[list[Path], list[st
             for student, row in sorted(rows.items()):
                 page = folder / "feedback" / student / name / f"{name}.html"
                 if page.exists() and row.get("handed_in"):
-                    packed.write(page, str(PurePosixPath(row["handed_in"]).with_suffix(".html")))
+                    name_in_zip = without_control(str(PurePosixPath(row["handed_in"]).with_suffix(".html")))
+                    packed.write(page, name_in_zip)
                 else:
                     missing.append(f"{student}, {name}: not in the zip; grade it again, then run feedback")
         target.with_suffix(".new").replace(target)

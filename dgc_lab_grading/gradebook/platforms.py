@@ -21,10 +21,18 @@ from pathlib import Path, PurePosixPath
 
 from dgc_lab.common import LabError
 from dgc_lab_grading.course.csv_text import CsvText, read_table
-from dgc_lab_grading.course.submissions import plain, student_of
+from dgc_lab_grading.course.downloads import student_of
+from dgc_lab_grading.course.names import ascii_form
 from dgc_lab_grading.gradebook.ledger import Mark
 
-CLOSED = {"no", "nein"}  # Moodle's "Grade can be changed"
+CHANGEABLE = {  # Moodle's "Grade can be changed"
+    "Grade can be changed",
+    "Bewertung kann geändert werden",
+    "La note peut être modifiée",
+    "La calificación puede ser cambiada",
+    "La calificación puede cambiarse",
+}
+CLOSED = {"no", "nein", "non"}
 KEPT = {"EX", "N/A"}  # Canvas: excused, and not assigned to this student
 FIRST, LAST = ("First Name", "Vorname"), ("Last Name", "Nachname")
 
@@ -35,7 +43,8 @@ class Platform:
 
     Attributes:
         numbers: columns with the platform's id of a student, at the end of the field or as the whole of it.
-        names: columns with a student's full name, login or address; first and last names are in `FIRST` and `LAST`.
+        names: columns with a student's full name, login or address; first and last names are in `FIRST` and `LAST`. In
+            Moodle's, all columns before the marks.
         marks: pattern for the heading of a column of marks; its first group is the exercise's title.
         most: columns with the maximum points, or a pattern that finds them in the heading.
         one_exercise: whether a file covers one exercise, which the heading does not name.
@@ -50,10 +59,10 @@ class Platform:
 
 PLATFORMS = {
     "moodle": Platform(
-        ("Identifier", "ID"),
-        ("Full name", "Vollständiger Name", "Email address", "E-Mail-Adresse", "ID number", "ID-Nummer", "Username"),
-        r"(Grade|Bewertung)",
-        ("Maximum grade", "Bestwertung"),
+        ("Identifier", "ID", "Identifiant", "Identificador"),
+        (),
+        r"(Grade|Bewertung|Note|Calificación)",
+        ("Maximum grade", "Bestwertung", "Note maximale", "Calificación máxima"),
         one_exercise=True,
     ),
     "canvas": Platform(("ID",), ("Student", "SIS User ID", "SIS Login ID"), r"(.*) \(\d+\)"),
@@ -74,11 +83,15 @@ PLATFORMS = {
 
 @dataclass
 class Filled:
-    """A filled file: the number of fields filled, and for each student left out, the reason."""
+    """A filled file: the number of fields filled, and for each student left out, the reason.
+
+    ``kept`` are those whose field the platform keeps as it is: they are excused, or their grade is final.
+    """
 
     data: bytes
     count: int = 0
     left: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,7 @@ def fill(
     form, table = PLATFORMS[platform], read_table(file)
     heads = table.rows[0]
     places = _columns(form, heads, list(marks), column, file)
-    lines = _lines(form, table, platform)
+    lines = _lines(form, table, platform, min(places.values()))
     found = Filled(b"")
     for name, place in places.items():
         texts = _most_texts(form, table, place)
@@ -127,9 +140,11 @@ def fill(
             line, why = fits[student]
             if line and uses[line.place] > 1:
                 why = "its row matches another student, too"
-            why = why or _closed(table, line, place) or _unfinished(mark)
-            if why:
+            if why := why or _unfinished(mark):
                 found.left.append(f"{student}, {name}: {why}")
+                continue
+            if why := _closed(table, line, place):
+                found.kept.append(f"{student}, {name}: {why}")
                 continue
             text = f"{round(mark.points * factor, 2):g}"
             table.put(line.place, place, text.replace(".", ",") if comma else text)
@@ -164,11 +179,13 @@ def _words(text: str) -> set[str]:
     return {each.lstrip("0") or each for each in re.findall(r"[a-z]+|\d+", text.lower())}
 
 
-def _lines(form: Platform, table: CsvText, platform: str) -> list[Line]:
+def _lines(form: Platform, table: CsvText, platform: str, marks: int) -> list[Line]:
     """Return the students' rows; rows above them (Canvas: points possible, hidden) have no number."""
     heads = [head.strip() for head in table.rows[0]]
     numbers = [place for place, head in enumerate(heads) if head in form.numbers]
-    names = [place for place, head in enumerate(heads) if head in form.names]
+    names = [
+        place for place, head in enumerate(heads) if head in form.names or (platform == "moodle" and place < marks)
+    ]
     lines = []
     for place, row in enumerate(table.rows):
         if place == 0 or len(row) != len(heads):
@@ -191,7 +208,7 @@ def _lines(form: Platform, table: CsvText, platform: str) -> list[Line]:
 
 def _key(name: str) -> str:
     """Normalize a name for comparison; of an address, use the part before the @."""
-    return re.sub(r"[^a-z0-9]", "", plain(name.split("@")[0]).lower()) if name.strip() else ""
+    return re.sub(r"[^a-z0-9]", "", ascii_form(name.split("@")[0]).lower()) if name.strip() else ""
 
 
 def _line_of(lines: list[Line], student: str, mark: Mark, platform: str) -> tuple[Line | None, str]:
@@ -231,13 +248,13 @@ def _closed(table: CsvText, line: Line, place: int) -> str:
     if row[place].strip() in KEPT:
         return f"the platform says {row[place].strip()}"
     for head, value in zip(heads, row, strict=True):
-        if head.strip() in ("Grade can be changed", "Bewertung kann geändert werden") and value.lower() in CLOSED:
+        if head.strip() in CHANGEABLE and value.strip().lower() in CLOSED:
             return "the platform says that this grade cannot be changed"
     return ""
 
 
 def _unfinished(mark: Mark) -> str:
-    if not mark.graded:
+    if not mark.graded and not mark.overrides:
         return f"not graded: {'; '.join(mark.remarks)}"
     return f"to be marked by hand: {', '.join(mark.waiting)}" if mark.waiting else ""
 
@@ -266,4 +283,4 @@ def _comma(table: CsvText, texts: list[str], head: str) -> bool:
     for text in texts:
         if mark := re.search(r"\d([.,])\d", text):
             return mark[1] == ","
-    return table.delimiter == ";" or head.strip() == "Bewertung"
+    return table.delimiter == ";" or head.strip() in ("Bewertung", "Note", "Calificación")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from dgc_lab.common import LabError
 # The sources contain hidden tests. The tests need them, contain wrong answers, or show how to attack the grading. The
 # guide is replaced.
 LEFT_OUT = ("notebooks/exercises/source/", "tests/exercises/", "tests/grading/")
+LIBRARY = ("dgc_lab/", "pyproject.toml")  # what setup cells install
+SUBJECT, VERSION = "The lab, for students", f"v{dgc_lab.__version__}"
+INSTALLS = re.compile(r"(?P<address>git\+https://github\.com/[^\s\"\\@]+)@(?P<tag>v[^\s\"\\]+)")
 GUIDE = "notebooks/exercises/README.md"
 FOR_STUDENTS = """# Exercises
 
@@ -33,36 +37,111 @@ NOBODYS = ("user.name=DGC Lab", "user.email=nobody@localhost", "commit.gpgsign=f
 NOBODYS += ("core.hooksPath=/dev/null",)
 
 
-def publish(root: Path, target: Path, repo: str | None = None) -> list[str]:
+def publish(root: Path, target: Path, repo: str | None = None, update: bool = False) -> list[str]:
     """Copy the files that git tracks in ``root`` to ``target``, a repository with one commit; return their names.
 
     The commit has the tag of this version, ``v1.0.0``, which setup cells install. Badges and setup cells point to
-    ``repo``, ``OWNER/NAME`` on GitHub, or to the same place as in ``root``. If anything fails, ``target`` is removed.
+    ``repo``, ``OWNER/NAME`` on GitHub, or to the same place as in ``root``. If anything fails, ``target`` stays as it
+    was.
+
+    With ``update``, ``target`` is an earlier copy, or a clone of it, and gets another commit and tag, ``v1.0.0-2``. So
+    students who have the earlier commit can pull. Setup cells change only if the library has.
 
     Raises:
-        LabError: the target is not empty, ``root`` has no sources, the copy would contain lines of a solution, or git
-            or a tool of the copy fails.
+        LabError: the target is not empty or, with ``update``, is not a copy without changes of its own; ``root`` has no
+            sources, or has not changed; the copy would contain lines of a solution; git or a tool of the copy fails.
     """
     root, target = Path(root).resolve(), Path(target).resolve()
-    if target.exists() and any(target.iterdir()):
-        raise LabError(f"{target} is not empty")
+    if update:
+        _check_copy(target)
+    elif target.exists() and any(target.iterdir()):
+        raise LabError(f"{target} is not empty; to publish changes into an earlier copy, pass --update")
     if not (root / "notebooks" / "exercises" / "source").is_dir():
         raise LabError(f"{root} has no notebooks/exercises/source: publish from the root of the instructors' copy")
+    with tempfile.TemporaryDirectory() as temporary:
+        made = Path(temporary) / "lab"
+        names = _make(root, made, repo)
+        try:
+            _commit_update(made, target) if update else _commit_first(made, target)
+        except BaseException:
+            if update:
+                _git(target, "read-tree", "--reset", "-u", "HEAD")
+                _git(target, "clean", "--quiet", "-d", "--force")
+            else:
+                shutil.rmtree(target, ignore_errors=True)
+            raise
+    return names
+
+
+def _check_copy(target: Path) -> None:
+    """Raise a LabError if a folder is not the root of an earlier copy, on its branch and without changes."""
+    if not (target / ".git").exists():
+        raise LabError(f"--update needs an earlier copy, and {target} is no git repository")
+    first = _git(target, "log", "--max-parents=0", "--format=%s").strip()
+    if first != SUBJECT or _git(target, "branch", "--show-current").strip() != "main":
+        raise LabError(f"--update needs an earlier copy on its branch main, and {target} is none")
+    if changed := _git(target, "status", "--porcelain").splitlines():
+        raise LabError(f"{target} has changes of its own, which would be lost: {changed[0][3:]}")
+
+
+def _make(root: Path, made: Path, repo: str | None) -> list[str]:
+    """Make the files of a copy; return their names."""
     tracked = [name for name in _git(root, "ls-files", "-z").split("\0") if name and (root / name).exists()]
     names = [name for name in tracked if not name.startswith(LEFT_OUT)]
-    try:
-        for name in names:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, target / name, follow_symlinks=False)
-        _for_students(root, target, names, repo)
-        _git(target, "init", "--quiet", "--initial-branch=main")
-        _git(target, "add", "--all")
-        _git(target, "commit", "--quiet", "-m", "The lab, for students")
-        _git(target, "tag", f"v{dgc_lab.__version__}")
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
+    for name in names:
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, made / name, follow_symlinks=False)
+    _for_students(root, made, names, repo)
     return names
+
+
+def _commit_first(made: Path, target: Path) -> None:
+    """Make a copy's repository, with one commit and the tag of this version."""
+    shutil.copytree(made, target, symlinks=True, dirs_exist_ok=True)
+    _git(target, "init", "--quiet", "--initial-branch=main")
+    _git(target, "add", "--all")
+    _git(target, "commit", "--quiet", "-m", SUBJECT)
+    _git(target, "tag", VERSION)
+
+
+def _commit_update(made: Path, target: Path) -> None:
+    """Replace all files of a copy, as a commit with a new tag."""
+    tags, installed = _git(target, "tag").split(), _installed_tag(target)
+    _git(target, "rm", "-r", "--quiet", ".")
+    _install(made, installed)
+    shutil.copytree(made, target, symlinks=True, dirs_exist_ok=True)
+    _git(target, "add", "--all")
+    changed = _git(target, "diff", "--cached", "--name-only").splitlines()
+    if not changed:
+        raise LabError(f"nothing has changed since the last update of {target}")
+    tag, number = VERSION, 2
+    while tag in tags:
+        tag, number = f"{VERSION}-{number}", number + 1
+    if any(name.startswith(LIBRARY) for name in changed):
+        _install(target, tag)
+        _git(target, "add", "--all")
+    _git(target, "commit", "--quiet", "-m", f"{SUBJECT}: {tag}")
+    _git(target, "tag", tag)
+
+
+def _installed_tag(folder: Path) -> str:
+    """Return the tag that a copy's setup cells install."""
+    found = (INSTALLS.search(path.read_text(encoding="utf-8")) for path in _with_addresses(folder))
+    return next((match["tag"] for match in found if match), VERSION)
+
+
+def _install(folder: Path, tag: str) -> None:
+    """Let all setup cells of a copy install this tag."""
+    for path in _with_addresses(folder):
+        text = path.read_text(encoding="utf-8")
+        stamped = INSTALLS.sub(rf"\g<address>@{tag}", text)
+        if stamped != text:
+            path.write_text(stamped, encoding="utf-8")
+
+
+def _with_addresses(folder: Path) -> list[Path]:
+    """Return the files of a copy that may contain setup cells."""
+    return sorted(path for ending in ("ipynb", "md") for path in (folder / "notebooks").rglob(f"*.{ending}"))
 
 
 def _for_students(root: Path, target: Path, names: list[str], repo: str | None) -> None:
@@ -71,7 +150,8 @@ def _for_students(root: Path, target: Path, names: list[str], repo: str | None) 
     rows = "\n".join(f"- [{name}](release/{name}/{name}.ipynb)" for name in released)
     (target / GUIDE).write_text(FOR_STUDENTS.format(list=rows), encoding="utf-8")
     if given_away := told(root, [target / name for name in names]):
-        raise LabError("these files contain lines of a solution or a hidden test:\n" + "\n".join(sorted(given_away)))
+        named = sorted(Path(name).relative_to(target).as_posix() for name in given_away)
+        raise LabError("these files contain lines of a solution or a hidden test:\n" + "\n".join(named))
     promises = (target / PROMISES).read_text(encoding="utf-8")
     (target / PROMISES).write_text(without_left_out(promises), encoding="utf-8")
     if repo:

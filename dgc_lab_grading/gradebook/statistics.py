@@ -25,26 +25,28 @@ td, th {{ padding: 0 1em 0 0; text-align: right }} td:first-child, th:first-chil
 def statistics(folder: Path, exercise: str | None = None) -> tuple[list[dict], dict[str, dict[str, list]]]:
     """Return a row for each task, and the most frequent wrong answers, with counts, by exercise and task.
 
-    *Attempted* are students who changed the answer, *right* those with full points; *mean* covers all who handed in,
-    blank answers with 0. Wrong answers with the same `normal_form` count as one.
+    *Attempted* are students who changed the answer or have points for it, perhaps by an override; *right* those with
+    full points; *mean* covers all who handed in, blank answers with 0. Wrong answers with the same `normal_form` count
+    as one.
     """
     rows, wrong = [], {}
     for name, marks in marks_of(folder, exercise).items():
         answers = answers_of(folder, name)
         marks = {student: mark for student, mark in marks.items() if mark.graded}
         for task in tasks_of(folder, name):
-            tried = {
+            points = {student: mark.tasks.get(task.name, (0.0, task.most))[0] for student, mark in marks.items()}
+            right = {student for student, reached in points.items() if reached >= task.most}
+            changed = {
                 student
                 for student, given in answers.items()
                 if any(not untouched(given.get(answer, ""), stub) for answer, stub in task.stubs.items())
             }
-            points = {student: mark.tasks.get(task.name, (0.0, task.most))[0] for student, mark in marks.items()}
-            right = {student for student, reached in points.items() if reached >= task.most}
+            tried = changed | {student for student, reached in points.items() if reached > 0}
             mean = sum(points.values()) / len(points) if points else 0.0
             numbers = (len(points), len(tried), len(right), round(mean, 2))
             title = task.name.removeprefix("marks-")
             rows.append(dict(zip(COLUMNS, (name, title, task.most, *numbers), strict=True)))
-            given = [_text(answers[student], task) for student in sorted(tried - right)]
+            given = [_text(answers[student], task) for student in sorted(changed - right)]
             wrong.setdefault(name, {})[title] = most_common(given)
     return rows, wrong
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dgc_lab_grading.course.csv_text import write_rows
+from dgc_lab_grading.course.names import spelled_like
 from dgc_lab_grading.gradebook.ledger import marks_of
 
 
@@ -18,10 +19,11 @@ def marks(folder: Path, target: Path, roster: dict[str, str] | None = None, exer
     """
     known = marks_of(folder, exercise)
     graded = {student for rows in known.values() for student in rows}
+    listed = {spelled_like(student, graded): name for student, name in (roster or {}).items()}
     table = []
-    for student in [*(roster or ()), *sorted(graded - set(roster or ()))]:
-        line, remarks = {"student": (roster or {}).get(student, student)}, []
-        if roster and student not in roster:
+    for student in [*listed, *sorted(graded - set(listed))]:
+        line, remarks = {"student": listed.get(student, student)}, []
+        if roster and student not in listed:
             remarks.append("not on the roster")
         for name, rows in known.items():
             mark = rows.get(student)

@@ -3,25 +3,55 @@
 `keep` forks the kernel at a test cell. The fork has the student's functions as they are at that cell, shows no output,
 and is queried only after the last cell: no cell's output can contain a test's questions, and no later cell can learn
 them. Each attempt runs in a fork of that fork, so that no attempt knows of another.
+
+`define_rest` runs the definitions that a failed cell did not reach.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import os
 import signal
 import socket
 import sys
+import traceback
 
-from dgc_lab.exercises.checking import own_line
+from dgc_lab.exercises.checking import CELL, own_line
 from dgc_lab_grading.marking.channel import ChannelError, receive, send
 
 AT_THE_END = 77  # exit code of a fork that was asked to end; an answer is unlikely to exit with it
+ENDED = "This cell ended at line {}, before {}; the definitions below that line were run all the same."
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
 
-def keep(shell, path: str, place: int, setup: str) -> None:
-    """Leave a fork of this process that answers for a place, after running the setup cell in it once more."""
+def define_rest(shell, source: str) -> None:
+    """After a cell has failed, print where, and run each definition below that line by itself."""
+    frames = traceback.extract_tb(getattr(sys, "last_traceback", None))
+    failed = next((frame for frame in frames if frame.name == "<module>" and CELL.search(frame.filename)), None)
+    if failed is None:  # for example, the cell is not valid Python
+        return
+    nodes = [node for node in ast.parse(shell.transform_cell(source)).body if node.lineno > failed.lineno]
+    rest = [node for node in nodes if isinstance(node, DEFINITIONS)]
+    if rest:
+        print(ENDED.format(failed.lineno, _title(rest[0])))
+    for node in rest:
+        with contextlib.suppress(Exception):
+            exec(compile(ast.Module([node], []), failed.filename, "exec"), shell.user_ns)
+
+
+def _title(node: ast.stmt) -> str:
+    """Return a definition's first words, such as ``def split``."""
+    words = {ast.FunctionDef: "def", ast.ClassDef: "class"}.get(type(node))
+    return f"{words} {node.name}" if words else ast.unparse(node).partition("=")[0].strip()[:40]
+
+
+def keep(shell, path: str, place: int, setup: str, answer: str) -> None:
+    """Leave a fork of this process that answers for a place, after running the setup cell in it once more.
+
+    ``answer`` is the student's answer at this place, for attempts that run it again with references.
+    """
     if os.fork():
         return
     try:
@@ -42,7 +72,7 @@ def keep(shell, path: str, place: int, setup: str) -> None:
                     continue
                 child = os.fork()
                 if child == 0:
-                    _answer(shell, connection, attempt)
+                    _answer(shell, connection, attempt, answer)
                     os._exit(AT_THE_END)
                 _, status = os.waitpid(child, 0)
                 if (code := os.waitstatus_to_exitcode(status)) != AT_THE_END:
@@ -51,20 +81,25 @@ def keep(shell, path: str, place: int, setup: str) -> None:
         os._exit(0)
 
 
-def _answer(shell, connection, attempt) -> None:
+def _answer(shell, connection, attempt, answer: str) -> None:
     """Answer queries until the attempt ends."""
     os.setsid()  # signals of an answer to its process group reach only itself
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends any function whose time is up
     names = shell.user_ns
-    replaced = list(attempt["references"])
-    names.update({name: _reference(connection, name) for name in replaced})
+    replaced = {*attempt["references"], *attempt["values"]}
+    names.update({name: _reference(connection, name) for name in attempt["references"]} | attempt["values"])
     if attempt["uncover"]:
         given = shell.user_ns_hidden
         shared = (name for name in set(names) & set(vars(builtins)) if not name.startswith("_"))
         shadowing = {name for name in shared if given.get(name) is not names[name]}
         for name in shadowing:
             del names[name]
-        replaced += shadowing
+        replaced |= shadowing
+    if replaced and attempt["again"]:  # the answer may be a value, computed with names that are now references
+        signal.setitimer(signal.ITIMER_REAL, attempt["seconds"])
+        with contextlib.suppress(Exception):
+            exec(shell.transform_cell(answer), names)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     send(connection, {"changed": bool(replaced)})
     while "end" not in (question := receive(connection)):
         if "get" in question:

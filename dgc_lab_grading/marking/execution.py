@@ -5,6 +5,8 @@
 - When the time for all cells is up, the remaining cells are left out, and earlier results count.
 - Test cells do not run in the student's kernel: `answers` forks the kernel at each one, and after the last cell `judge`
   queries these forks from its own process.
+- Messages from a kernel that a notebook cannot hold, or that nbclient cannot read, end a cell, never the submission.
+- Definitions that a failed cell did not reach are run all the same.
 - Remarks for the instructor's report say what happened.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,14 +25,20 @@ import time
 
 import zmq
 from jupyter_core.utils import ensure_async, run_sync
+from nbclient.client import CellExecutionComplete
 from nbclient.exceptions import DeadKernelError
-from nbformat.v4 import new_output
+from nbformat.v4 import new_code_cell, new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Integer, List, Unicode
 
+from dgc_lab_grading.marking.outputs import clean, error_output
+
 SECONDS_TO_GIVE_IN, SECONDS_TO_START = 3, 30
 TIMES_IN_ALL = 20  # the output of all cells is limited to this multiple of a cell's limit
-KEEP = "__import__('dgc_lab_grading.marking.answers', fromlist=['keep']).keep(get_ipython(), {!r}, {!r}, {!r})"
+ANSWERS = "__import__('dgc_lab_grading.marking.answers', fromlist=['keep'])"
+KEEP = f"{ANSWERS}.keep(get_ipython(), {{!r}}, {{!r}}, {{!r}}, {{!r}})"
+DEFINE_REST = f"{ANSWERS}.define_rest(get_ipython(), {{!r}})"
+ENDED = re.compile(r"This cell (ended at line \d+, before [^;\n]{1,200});")
 
 
 class CarefulExecute(Execute):
@@ -48,17 +57,20 @@ class CarefulExecute(Execute):
         """Run the notebook, and again without each cell that killed the kernel."""
         self.fatal, self.remarks, self.deadline = {}, [], time.monotonic() + self.most_seconds
         for _ in range(self.most_restarts + 1):
-            self.characters, self.running, self.spent, self.interrupt, self.kept = {}, 0, False, None, set()
+            self.characters, self.running, self.spent, self.interrupt, self.kept = {}, 0, "", None, set()
             shutil.rmtree(self.kernel_folder, ignore_errors=True)  # a kernel's files must not affect the next one
             os.mkdir(self.kernel_folder)
             with socket.socket(socket.AF_UNIX) as self.listener:
                 self.listener.bind(os.path.join(self.kernel_folder, "answers"))
                 self.listener.listen(len(nb.cells))
                 try:
-                    return super().preprocess(nb, resources, km)
+                    found = super().preprocess(nb, resources, km)
                 except DeadKernelError:
-                    words = "could not be stopped" if self.spent else "ended its process"
-                    self._leave_out(self.running, f"{words}; graded without it")
+                    self._leave_out(self.running, f"{self.spent or 'ended its process'}; graded without it")
+                else:
+                    for cell in nb.cells:
+                        clean(cell)
+                    return found
         raise DeadKernelError(f"{len(self.fatal)} cells ended the process")
 
     def _leave_out(self, cell_index, words):
@@ -79,7 +91,7 @@ class CarefulExecute(Execute):
                 reached = f"the time limit of {self.most_seconds} s was reached"
                 self._remark(index, f"and all later cells were left out: {reached}")
         if words is not None:
-            cell.outputs = [_error("LeftOut", words)]
+            cell.outputs = [error_output("LeftOut", words)]
             found = cell, self.resources
         else:
             found = super().preprocess_cell(cell, resources, index)
@@ -107,11 +119,16 @@ class CarefulExecute(Execute):
     _cleanup_kernel = run_sync(_async_cleanup_kernel)
 
     async def async_execute_cell(self, cell, cell_index, execution_count=None, store_history=True):
-        """Run a cell; give up a kernel that accepts no messages."""
+        """Run a cell; give up a kernel that accepts no messages, or sends some that cannot be read."""
         try:
             return await self._execute_cell(cell, cell_index, execution_count, store_history)
+        except DeadKernelError:
+            raise
         except zmq.Again:
             await self._give_up()
+        except Exception as error:  # nbclient and jupyter_client raise any, and would end the whole notebook
+            self.log.exception("cell %s", cell_index)
+            await self._give_up(f"sent the notebook something that it cannot read ({type(error).__name__})")
 
     execute_cell = run_sync(async_execute_cell)
 
@@ -120,8 +137,9 @@ class CarefulExecute(Execute):
         if _is_test(cell):
             cell.outputs = []
             setup = next((each.source for each in self.nb.cells if _kind(each).get("grade_id") == "setup"), "")
+            given = [each.source for each in self.nb.cells[:cell_index] if _kind(each).get("solution")]
             path = self.listener.getsockname()
-            request = self.kc.execute(KEEP.format(path, cell_index, setup), silent=True)
+            request = self.kc.execute(KEEP.format(path, cell_index, setup, "".join(given[-1:])), silent=True)
             reply = await self.async_wait_for_reply(request)
             if reply is None:  # an earlier cell has broken the kernel
                 await self._give_up()
@@ -136,7 +154,20 @@ class CarefulExecute(Execute):
             arrived, self.interrupt = await self.interrupt, None
             if not (arrived and await self._idle()):  # the next cell would be blamed for it
                 await self._give_up()
+        failed = any(output.output_type == "error" for output in cell.get("outputs", ()))
+        if failed and not cell.source.startswith(ANSWERS):
+            await self._define_rest(cell, cell_index)
         return cell
+
+    async def _define_rest(self, cell, cell_index):
+        """Run the definitions that a failed cell did not reach, and remark on them."""
+        rest = new_code_cell(DEFINE_REST.format(cell.source))
+        await self._execute_cell(rest, cell_index, None, True)
+        self.nb.cells[cell_index] = cell
+        printed = [output for output in rest.outputs if output.output_type == "stream"]
+        cell.outputs += printed
+        if ended := ENDED.match("".join(output.text for output in printed)):
+            self._remark(cell_index, f"{ended[1]}; the definitions below were run all the same")
 
     def _judge(self):
         """Run the tests with `judge`, and put the results under their cells."""
@@ -171,11 +202,26 @@ class CarefulExecute(Execute):
             if result and result["printed"]:
                 cell.outputs.append(new_output("stream", name="stdout", text=result["printed"]))
             if not result or not result["passed"]:
-                cell.outputs.append(_error("NotPassed", result["error"] if result else "the tests did not finish"))
+                cell.outputs.append(
+                    error_output("NotPassed", result["error"] if result else "the tests did not finish")
+                )
 
     def _get_timeout(self, cell):
         """Return a cell's timeout, at most the time left for all cells."""
         return max(1, min(self.timeout, int(self.deadline - time.monotonic())))
+
+    def process_message(self, msg, cell, cell_index):
+        """Handle a message as nbclient does, and leave out one that it cannot read."""
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except CellExecutionComplete:
+            raise
+        except Exception as error:  # the student's process can send anything
+            self._remark(cell_index, f"sent a message that was left out ({type(error).__name__})")
+            return None
+
+    def handle_comm_msg(self, outs, msg, cell_index):
+        """Ignore widgets: nbclient imitates a front end for some, and nobody reads what they would show."""
 
     def output(self, outs, msg, display_id, cell_index):
         """Handle output as nbclient does, up to ``most_output`` characters a cell.
@@ -209,9 +255,9 @@ class CarefulExecute(Execute):
             await self._give_up()
         return {"content": {**self.error_on_timeout, "status": "error"}}
 
-    async def _give_up(self):
-        """Give up a kernel that the last cell has made unusable."""
-        self.spent = True
+    async def _give_up(self, words="could not be stopped"):
+        """Give up a kernel that the last cell has made unusable; the words say how."""
+        self.spent = words
         raise DeadKernelError("the kernel cannot be interrupted")
 
     async def _interrupt(self) -> bool:
@@ -245,8 +291,3 @@ def _kind(cell) -> dict:
 def _is_test(cell) -> bool:
     """Whether a cell is a test, rather than an answer that a person marks."""
     return cell.cell_type == "code" and bool(_kind(cell).get("grade")) and not _kind(cell).get("solution")
-
-
-def _error(name: str, words: str):
-    """Return an error output, for which nbgrader gives no points."""
-    return new_output("error", ename=name, evalue=words, traceback=[words])

@@ -7,9 +7,9 @@ student's code cannot affect a test, and a test affects a student's process only
 
 The output that students may read, from checks that they also have, is recorded before the first hidden test: no later
 answer can reveal what a hidden test asked. Slow tests are tried again after all others. Tests that still fail are tried
-once more, with the reference in place of earlier failed functions, and without the student's names that shadow built-in
-ones. A process that has called a reference could leak its results to others in a file, so no answer is queried after
-its own reference was used.
+once more, with the references in place of earlier failed answers, and without the student's names that shadow built-in
+ones; an answer that is a value is computed again. A process that has called a reference could leak its results to
+others in a file, so no answer is queried after its own reference was used.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import time
 import traceback
 from dataclasses import dataclass
 
+import numpy as np
+
 from dgc_lab.exercises.checking import own_line
 from dgc_lab_grading.marking.session import ENDED, Gone, OutOfTime, Session, connected
 
@@ -35,6 +37,7 @@ SECONDS_FIRST, SECONDS_TO_TELL = 5, 5  # for a task's first attempt; for the stu
 NO_COPY = "was not tested: no fork of the process connected"
 MOST_PRINTED = 20_000  # characters of a check's output
 FAILED = "A test did not pass."
+VALUES = (bool, int, float, complex, str, list, tuple, dict, set, np.ndarray, np.generic)  # may replace a student's
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Task:
     space: dict  # the reference's names at this place
     answer: str  # the grade_id of the answer before it
     own: set[str]  # names that the answer defines and the tests use
-    functions: set[str]  # functions that the answer defines
+    defined: dict  # functions and values that the answer defines, by name, as far as they can be sent
     passed: bool = False
     slow: bool = False
     printed: str = ""
@@ -71,9 +74,9 @@ def read_tasks(cells: list[dict]) -> list[Task]:
             begin = HIDDEN.search(source)
             cut = begin.start() if begin else len(source)
             hidden = "\n" * source[:cut].count("\n") + source[cut:]  # keeps the line numbers of errors
-            functions = {name for name, value in defined.items() if callable(value)}
+            sent = {name: value for name, value in defined.items() if callable(value) or isinstance(value, VALUES)}
             own = used & set(defined)
-            tasks.append(Task(cell["name"], cell["place"], source[:cut], hidden, dict(space), answer, own, functions))
+            tasks.append(Task(cell["name"], cell["place"], source[:cut], hidden, dict(space), answer, own, sent))
             continue
         before = dict(space)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -118,7 +121,7 @@ class Judge:
     def _with_references(self, task: Task) -> None:
         """Try a task once more if failures of earlier answers may be why it did not pass."""
         failed = [each for each in self.tasks[: self.tasks.index(task)] if not each.passed]
-        names = {name for each in failed if each.answer != task.answer for name in each.functions}
+        names = {name for each in failed if each.answer != task.answer for name in each.defined} - set(task.defined)
         before = task.error, task.remark
         if self._again(task, SECONDS_FIRST, {name: task.space[name] for name in sorted(names)}):
             stand_in = f"with the reference answer in place of {', '.join(sorted(names))}"
@@ -137,11 +140,11 @@ class Judge:
             return None, None
         task.error = task.remark = ""
         with self._limit(task, seconds, late):
-            session = Session(self.connections[task.place], references)
+            again = not all(map(callable, (task.defined.get(name) for name in task.own)))
+            session = Session(self.connections[task.place], self.until, references, again)
             if references is not None and not session.changed:
                 session.end()
                 return None, None
-            session.until = self.until
             space = {name: value for name, value in task.space.items() if name not in task.own}
             try:
                 space.update(session.names(task.own))

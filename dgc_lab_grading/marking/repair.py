@@ -12,15 +12,18 @@ import copy
 import re
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.marking.reading import pictures
 
-MOST_CELLS = 1000
-KINDS = ("code", "markdown", "raw")
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
 DEFINES = re.compile(r"^(?:def|class)\s+(\w+)|^(\w+)\s*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
+# The student's code is searched line by line, and no expression reads a line more than once: a line may be a megabyte.
 REACHES = re.compile(
-    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|dgc_lab\s+import[^\n]*\b(exercises|course)\b"
-    r"|import\s+dgc_lab\s+as\b|setattr\s*\(\s*dgc_lab\b|__globals__|\bimport[^\n]*\b(inspect|importlib)\b"
-    r"|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
+    r"dgc_lab\s*\.\s*(exercises(?!\.variants)|course|check\s*=[^=])|import\s+dgc_lab\s+as\b|setattr\s*\(\s*dgc_lab\b"
+    r"|__globals__|sys\.modules|_getframe|get_ipython\s*\(\)\s*\.(?!run_)"
+)
+IMPORTS = (  # both in one line
+    (re.compile(r"\bimport\b"), re.compile(r"\b(inspect|importlib)\b")),
+    (re.compile(r"dgc_lab\s+import\b"), re.compile(r"\b(exercises|course)\b")),
 )
 SETS_VARIANT = re.compile(r"\bVARIANT\b\s*(=(?!=)|:=)")
 
@@ -36,36 +39,18 @@ def first_line(cell) -> str:
     return cell.source.strip().split("\n")[0].strip()
 
 
-def read(path):
-    """Return the cells of a submitted file; LabError, worded for the report, if it is no notebook."""
-    import nbformat
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        raise LabError("the file is not a notebook: it is not text") from None
-    if not text.strip():
-        raise LabError("the file is empty")
-    try:
-        found = nbformat.reads(text, as_version=4)
-        cells = [cell for cell in found.cells if isinstance(cell.source, str) and cell.get("cell_type") in KINDS]
-    except Exception as error:  # nbformat passes on errors of its parser: KeyError, AttributeError, ...
-        raise LabError(
-            f"the file is not a notebook: {str(error).splitlines()[0][:150] if str(error) else error!r}"
-        ) from None
-    if len(cells) > MOST_CELLS:
-        raise LabError(f"the notebook has more than {MOST_CELLS} cells")
-    return cells
-
-
 def repair(cells, release, name: str):
     """Return the exercise with a student's answers, and remarks; ``release`` already has the student's number."""
+    from nbformat.v4 import new_code_cell
+
     known, lines = _index(release)
     names, lost = _names(cells, release, known, lines)
     answers: dict[str, list] = {}
     extras: dict[str | None, list] = {}
     given = {c.metadata["nbgrader"]["grade_id"]: c.source.strip() for c in release.cells if "nbgrader" in c.metadata}
-    seen, place = [], None
+    graded = {c.metadata["nbgrader"]["grade_id"] for c in release.cells if c.metadata.get("nbgrader", {}).get("grade")}
+    setups = {n for n, answer in known.items() if not answer} - graded
+    seen, place, remarks = [], None, []
     for cell, name_of_cell in zip(cells, names, strict=True):
         if name_of_cell is None:
             if not _is_given(cell, release):
@@ -77,9 +62,34 @@ def repair(cells, release, name: str):
         place = name_of_cell
         if known[name_of_cell]:
             answers.setdefault(name_of_cell, []).append(cell)
+        elif cell.cell_type == "code" and name_of_cell in setups and (more := added(cell.source, given[name_of_cell])):
+            extras.setdefault(name_of_cell, []).append(new_code_cell(more))
+            remarks.append(f"lines that the student added to {name_of_cell} were kept")
     if not answers:
         raise LabError(f"this notebook has no answer of {name}: is it from another exercise?")
-    return _assembled(release, answers, extras, seen, lost, known)
+    repaired, others = _assembled(release, answers, extras, seen, lost, known)
+    return repaired, [*remarks, *others]
+
+
+def added(source: str, given: str) -> str:
+    """Return the lines of a changed cell that the exercise's version does not have.
+
+    Example:
+        >>> added("import math\\nimport numpy as np", "import numpy as np\\nimport dgc_lab")
+        'import math'
+    """
+    known = {line.strip() for line in given.split("\n")}
+    return "\n".join(line for line in source.split("\n") if line.strip() and line.strip() not in known)
+
+
+def reaches(line: str) -> bool:
+    """Whether a line of code accesses the checks, or the kernel, as no answer needs to.
+
+    Example:
+        >>> reaches("import dgc_lab, inspect"), reaches("import math  # not importlike")
+        (True, False)
+    """
+    return bool(REACHES.search(line)) or any(one.search(line) and other.search(line) for one, other in IMPORTS)
 
 
 def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
@@ -133,7 +143,8 @@ def _assembled(release, answers, extras, seen, lost, known):
     twice = sorted({grade_id for grade_id in seen if seen.count(grade_id) > 1})
     if sets_variant:
         remarks.append("the student's code sets VARIANT; the tests run with the correct one")
-    if any(REACHES.search(source) for source in sources):
+    given = {line.strip() for cell in release.cells for line in cell.source.split("\n")}
+    if any(reaches(line) for source in sources for line in source.split("\n") if line.strip() not in given):
         remarks.append("the student's code accesses checks or the kernel: read it before you trust the marks")
     if lost:
         remarks.append(f"metadata lost: {lost} cells were identified by their first lines or names")
@@ -178,20 +189,8 @@ def _put(target, cells):
     """
     target.source = "\n\n".join(cell.source for cell in cells)
     if target.cell_type == "markdown":
-        images = {name: data for cell in cells for name, data in _pictures(cell).items()}
+        images = {name: data for cell in cells for name, data in pictures(cell).items()}
         target.source = ATTACHED.sub(lambda name: name[0] if name[1] in images else f"missing:{name[1]}", target.source)
         if images:
             target.attachments = images
     return target
-
-
-def _pictures(cell) -> dict[str, dict[str, str]]:
-    """Return the pictures attached to a cell."""
-    attached = cell.get("attachments")
-    found = {}
-    for name, data in attached.items() if isinstance(attached, dict) else ():
-        if isinstance(data, dict):
-            found[name] = {
-                kind: text for kind, text in data.items() if kind.startswith("image/") and isinstance(text, str)
-            }
-    return {name: data for name, data in found.items() if data}

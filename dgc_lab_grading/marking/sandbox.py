@@ -4,9 +4,10 @@ If Linux allows user namespaces (`user_namespaces(7)`), or for root, the command
 
 - its own network, without any connection;
 - its own process ids: when its first process ends, all others are killed;
+- none of what processes share without a file: keyrings, System V IPC, message queues (`system_calls`);
 - its own file system in memory: the system's programs and its Python are readable, its folder and ``/tmp`` are
   writable, and nothing else of the machine is visible: no homes, no accounts, no other submissions;
-- no root privileges over any of this: if root grades, the command runs as nobody.
+- no root privileges over any of this: if root grades, the command runs as a user that nothing else runs as.
 
 Everywhere it gets limits on memory and file size, and no core dumps; for users other than root, also a limit on
 processes. Only the standard library is imported here, because each submission starts this module twice.
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dgc_lab.cluster.private_network import first_way
+from dgc_lab_grading.marking.system_calls import refusing, unfiltered
 
 SPACES = ("--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
 # In a user namespace made by root, root would keep its rights to the machine's files and settings.
@@ -34,12 +36,18 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/sys/devices/sys
 SETTINGS = ("ld.so.cache", "nsswitch.conf", "localtime", "fonts", "alternatives")
 ACCOUNTS = {"passwd": "{0}:x:{1}:{1}::/tmp:/bin/sh\n", "group": "{0}:x:{1}:\n"}  # replace the machine's
 HOSTS = "127.0.0.1 localhost\n"
-NOBODY = 65534  # id of the unprivileged user and group, on every Linux
+FIRST_USER, USERS = 61184, 4336  # ids that systemd gives to services while they run; no account has one of them
+MOST_TERMINALS = 64
 DEVICES = ("null", "zero", "full", "random", "urandom")
 MOST_THREADS = 1024  # of all processes together; does not apply to root
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x1000, 0x4000, 0x40000  # linux/mount.h
-MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 0x1  # the same number on every architecture
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38  # linux/prctl.h
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
+MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = (
+    442,
+    0x8000,
+    0x1,
+)  # linux/mount.h; the same number on every architecture
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38  # linux/prctl.h
+SECCOMP_MODE_FILTER = 2  # linux/seccomp.h
 INSIDE = "--inside"  # in place of the parent's process id
 
 
@@ -52,6 +60,7 @@ class Plan:
     memory: int  # bytes of a process's data (RLIMIT_DATA)
     disk: int  # bytes of a file, and of all files in /tmp together
     entrance: tuple[str, ...]  # command prefix that enters the namespaces; empty for none
+    user: int  # id of the user and group that the command runs as, if root grades
 
     def text(self) -> str:
         """Return the plan as one command-line argument."""
@@ -60,12 +69,12 @@ class Plan:
 
 def fence_missing() -> str | None:
     """Return why this machine allows no sandbox, or None if it allows one."""
-    return first_way(_ways())[1]
+    return unfiltered() or first_way(_ways())[1]
 
 
 def entrance() -> tuple[str, ...]:
     """Return the command prefix that enters new namespaces; empty without a sandbox."""
-    return first_way(_ways())[0]
+    return () if fence_missing() else first_way(_ways())[0]
 
 
 def _ways() -> tuple[tuple[str, ...], ...]:
@@ -117,10 +126,10 @@ def build(plan: Plan) -> None:
     from dgc_lab.cluster.private_network import raise_loopback
 
     raise_loopback()
-    os.umask(0o022)  # the command may run as nobody, and must be able to enter the folders made here
+    os.umask(0o022)  # the command may run as another user, and must be able to enter the folders made here
     if runs_as_root(plan):
         for path in (Path(plan.home), *Path(plan.home).rglob("*")):
-            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+            os.chown(path, plan.user, plan.user, follow_symlinks=False)
     root = Path(tempfile.mkdtemp(prefix="root-", dir=plan.home))
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={plan.disk},mode=755")
@@ -135,16 +144,18 @@ def build(plan: Plan) -> None:
     for name in ("tmp", "dev/shm"):
         (root / name).mkdir(exist_ok=True, parents=True)
         (root / name).chmod(0o1777)
-    names = [("root", 0), ("nobody", NOBODY)]
+    names = [("root", 0), ("nobody", plan.user)]
     for file, line in ACCOUNTS.items():
         (root / "etc" / file).write_text("".join(line.format(*account) for account in names))
     (root / "etc" / "hosts").write_text(HOSTS)
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/shmall", "w") as pages:  # of this namespace
-        pages.write(str(plan.disk // 4096))
+    (root / "dev/pts").mkdir()
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={MOST_TERMINALS}"  # IPython runs "!command" in one
+    mount("devpts", root / "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, terminals)
+    os.symlink("pts/ptmx", root / "dev/ptmx")
     (root / "proc").mkdir()
     try:
         mount("proc", root / "proc", "proc", MS_NOSUID | MS_NODEV | MS_RDONLY)
-    except OSError:  # in some containers; processes of the outer /proc cannot be reached from here
+    except OSError:  # in some containers; processes of other users or namespaces cannot be reached from here
         bind("/proc", root, read_only=True)
     bind(plan.home, root, mounts_below=False)  # the new root is one of them
     os.chroot(root)
@@ -184,9 +195,10 @@ def first_process(plan: Plan, command: list[str]) -> int:
                     call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
             if runs_as_root(plan):
                 os.setgroups([])
-                os.setresgid(NOBODY, NOBODY, NOBODY)
-                os.setresuid(NOBODY, NOBODY, NOBODY)
+                os.setresgid(plan.user, plan.user, plan.user)
+                os.setresuid(plan.user, plan.user, plan.user)
             call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(refusing()), 0, 0)
             limit(plan)
             os.execvp(command[0], command)
         finally:
@@ -205,7 +217,6 @@ def limit(plan: Plan) -> None:
         (resource.RLIMIT_DATA, plan.memory),
         (resource.RLIMIT_FSIZE, plan.disk),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
     ]
     # Linux counts processes per user namespace since 5.14; before, the user's other processes count, too.
     if "--user" in plan.entrance and tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14):

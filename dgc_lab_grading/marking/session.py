@@ -27,19 +27,26 @@ class Gone(BaseException):
 class Session:
     """One attempt of a student's process to answer for one place; `answers` is the other side.
 
-    ``references`` are functions that replace the student's, by name. Unless it is None, names that shadow built-in ones
-    are removed, too; ``{}`` does only that.
+    ``references`` are functions and values that replace the student's, by name. Unless it is None, names that shadow
+    built-in ones are removed, too; ``{}`` does only that. With ``again``, the answer is then run once more, because it
+    may be a value that was computed with what has been replaced.
     """
 
-    def __init__(self, connection: socket.socket, references: dict | None = None):
-        self.connection, self.references, self.until = connection, references or {}, 0.0
-        self.opening = {"references": list(self.references), "uncover": references is not None}
+    def __init__(
+        self, connection: socket.socket, until: float, references: dict[str, object] | None = None, again: bool = False
+    ):
+        self.connection, self.until = connection, until
+        self.references = {name: one for name, one in (references or {}).items() if callable(one)}
+        values = {name: one for name, one in (references or {}).items() if not callable(one)}
+        self.opening = {"references": list(self.references), "values": values}
+        self.opening |= {"uncover": references is not None, "again": again}
         reply = self._begun()
         self.changed = bool(reply.get("changed"))  # whether anything differs from the student's notebook
 
     def _begun(self) -> dict:
         self.number = next(NUMBERS)
-        return self._asked(self.opening | {"number": self.number})
+        seconds = max(0.1, self.until - time.monotonic())
+        return self._settled(self.opening | {"number": self.number, "seconds": seconds}, self.references)
 
     def begin_again(self) -> None:
         """Switch to another fork of the process, which has not been queried yet."""
@@ -64,9 +71,7 @@ class Session:
             callbacks = {f"{name}'s argument {place}": one for place, one in enumerate(arguments) if callable(one)}
             plain = [f"{name}'s argument {place}" if callable(one) else one for place, one in enumerate(arguments)]
             question = {"call": name, "arguments": plain, "lent": list(callbacks), "named": named, "seconds": left}
-            reply = self._asked(question)
-            while "ask" in reply:
-                reply = self._asked(self._referred(reply, self.references | callbacks))
+            reply = self._settled(question, self.references | callbacks)
             if "error" in reply:
                 raise remade(reply["error"])
             return reply.get("result")
@@ -77,6 +82,13 @@ class Session:
 
         ask.afresh = afresh  # see `dgc_lab.exercises.checking.afresh`
         return ask
+
+    def _settled(self, message: dict, functions: dict) -> dict:
+        """Send a message, and answer the student's calls of our functions until its reply arrives."""
+        reply = self._asked(message)
+        while "ask" in reply:
+            reply = self._asked(self._referred(reply, functions))
+        return reply
 
     def _referred(self, question: dict, functions: dict) -> dict:
         """Return what a reference, or a function passed as an argument, gives to the student's call."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dgc_lab_grading.marking.repair import is_variant
-from dgc_lab_grading.marking.sandbox import Plan, end_with, python_folders
+from dgc_lab_grading.marking.sandbox import FIRST_USER, USERS, Plan, end_with, python_folders
+
+STUBS = str(Path(__file__).parent / "stubs")  # modules that Colab has
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def kernel_folder(task: Task) -> str:
 
 def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
     """Return the command that runs another in a sandbox, with its own folder."""
-    plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance))
+    user = FIRST_USER + (2 * os.getpid() + (folder == kernel_folder(task))) % USERS  # the tests have another
+    plan = Plan(folder, python_folders(), task.memory, task.disk, tuple(task.entrance), user)
     place = "/tmp" if task.entrance else folder  # in the sandbox, /tmp is private
     clean = ["env", "-i", *(f"{name}={value}" for name, value in environment(place, kernel_folder(task)).items())]
     return [*clean, sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *command]
@@ -48,14 +51,16 @@ def fenced(task: Task, folder: str, command: list[str]) -> list[str]:
 
 def environment(place: str, runtime: str) -> dict[str, str]:
     """Return the variables of a student's kernel: those it needs, and none of the instructor's."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
     return kept | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [STUBS, os.environ.get("PYTHONPATH")])),
         "HOME": place,
         "TMPDIR": place,
         "JUPYTER_RUNTIME_DIR": runtime,
         "IPYTHONDIR": f"{place}/ipython",
         "MPLCONFIGDIR": f"{place}/matplotlib",
         "MPLBACKEND": "agg",
+        "PIP_RETRIES": "0",  # there is no network
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",  # TensorFlow's messages at its start are not the student's errors
         "TF_ENABLE_ONEDNN_OPTS": "0",

@@ -224,7 +224,7 @@ def test_tape_sums_large_contributions_early(uses, width, inputs):
 def test_a_single_use_needs_no_addn():
     assert gradient_graph.sum_nodes(gradient_graph.gradient_graph(1)[1]) == []
     assert gradient_graph.depth([]) == 0
-    assert aggregation_pictures.sum_graphs({"one": []}).alt.endswith("one: no AddN, the gradient is no sum.")
+    assert aggregation_pictures.sum_graphs({"one": []}).alt.endswith("one: no AddN, because the gradient is not a sum.")
 
 
 def test_chains_longer_than_the_recursion_limit_work():
@@ -409,8 +409,8 @@ def test_alt_texts_describe_the_figures():
         name: gradient_graph.sum_nodes(gradient_graph.gradient_graph(4, name)[1])
         for name in ("ADD_N", "EXPERIMENTAL_TREE")
     }
-    assert "ADD_N: 1 AddN with 4 inputs, 1 in a row" in aggregation_pictures.sum_graphs(nodes).alt
-    assert "EXPERIMENTAL_TREE: 3 AddN with 2 inputs, 3 in a row" in aggregation_pictures.sum_graphs(nodes).alt
+    assert "ADD_N: 1 AddN with 4 inputs, depth 1" in aggregation_pictures.sum_graphs(nodes).alt
+    assert "EXPERIMENTAL_TREE: 3 AddN with 2 inputs, depth 3" in aggregation_pictures.sum_graphs(nodes).alt
     trace = traces.make_trace([("AddN", 0.0, 0.001)], [(0.0, 2_000_000)])
     assert "one: 1 AddN, 1.00 ms, peak 2.00 MB" in aggregation_pictures.timeline({"one": trace}).alt
     nothing = traces.make_trace([("AddN", 0.0, 0.001)], [(0.0, 0)])
@@ -425,7 +425,7 @@ def test_alt_texts_describe_the_figures():
     alt = aggregation_pictures.error_and_time_bars(rows, "b").alt
     assert "a: error overflow, 2 ms; b: error exact, 2 ms; c: error 1.0e-03" in alt
     assert (
-        "x: 2 gives 0.1, 4 gives inf" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
+        "x: 0.1 at 2, inf at 4" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
     )
 
 
@@ -454,7 +454,7 @@ def test_training_step_figure_shows_its_table():
     picture = aggregation_pictures.training_step(step)
     assert picture.alt == (
         "One training step of 2 workers. worker 0: weight 2, own gradient -2, mean -5; "
-        "worker 1: weight 2, own gradient -8, mean -5. In the exchange each worker's gradient reaches all of them."
+        "worker 1: weight 2, own gradient -8, mean -5. In the exchange, each worker's gradient reaches all workers."
     )
     shown = {text.get_text() for text in picture.figure.findobj(Text)}
     assert {"weight", "own gradient", "mean", "worker 1", "-8", "compute", "exchange"} <= shown

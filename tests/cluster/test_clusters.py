@@ -21,6 +21,7 @@ from dgc_lab.cluster import (
     RankDied,
     RankFailed,
     calls,
+    horovod_ranks,
     magic,
     private_network,
     stop_requested,
@@ -631,6 +632,34 @@ def test_startup_reports_progress_warning_and_time_limit(horovod):
         ranks.start()
     assert said == ["importing TensorFlow and Horovod, once for all ranks"]
     assert set(family()) <= before
+
+
+def test_ranks_that_are_not_ready_in_time_are_killed(two_ranks):
+    found = pids(two_ranks)
+    arguments = {"rank 0": (600,), "rank 1": (600,)}
+    with pytest.raises(LabError, match=r"the ranks were not ready in time and were killed. restart\(\) tries again"):
+        two_ranks._results(time.sleep, arguments, {}, deadline=time.monotonic() + 0.1)  # as in a start
+    assert not any(map(there, found))
+    assert two_ranks.restart().run(total) == [3.0, 3.0]
+
+
+def test_ranks_may_use_the_whole_timeout_to_join(two_ranks):
+    """Gloo's own limit of 30 seconds would abort many ranks on few cores; 30 more let the cluster's pass first."""
+    limits = two_ranks.run(os.getenv, "HOROVOD_GLOO_TIMEOUT_SECONDS")
+    assert limits == [str(two_ranks.timeout + 30)] * 2
+
+
+def test_failed_start_names_more_ranks_than_cores(horovod, monkeypatch):
+    monkeypatch.setattr(horovod_ranks, "cores", lambda: 1)
+
+    def kill_one(text):
+        if "join Horovod" in text:
+            ranks._group.members["rank 1"].process.kill()
+
+    ranks = HorovodRanks(2, progress=kill_one)
+    expected = r"^rank 1 died. 2 ranks share 1 cores: .*start fewer, or pass a timeout above 180"
+    with pytest.warns(UserWarning, match="2 ranks share 1 cores"), pytest.raises(LabError, match=expected):
+        ranks.start()
 
 
 @pytest.mark.parametrize("way", ["start", "restart", "__enter__"])

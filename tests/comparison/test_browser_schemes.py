@@ -56,7 +56,7 @@ def test_runs_add_rows_and_offer_downloads(page):
     wait_for_message(page, "Done: 6 rows", 400)
     assert rows(page).count() == 6
     picture = widget(page).locator("img[alt^='Training loss']")
-    assert "Right: test accuracy by kB a step and worker" in picture.get_attribute("alt")
+    assert "Right: test accuracy by kB per step and worker" in picture.get_attribute("alt")
     widget(page).screenshot(path=ROOT / "artefacts" / "scheme_lab.png")
     press(page, "Save")
     for name in ("table.csv", "picture.png", "picture.svg"):

@@ -52,12 +52,12 @@ def test_each_scheme_and_seed_adds_a_point(lab):
         ("sign", 0),
         ("sign", 1),
     ]
-    assert [label for label, *_ in widget.curves.points] == ["dense", "dense", "sign", "sign"]
+    assert [label for label, *_ in widget.curves.points] == ["uncompressed", "uncompressed", "signSGD", "signSGD"]
     (_, dense, _, one), (_, _, _, two), (_, sign, _, other), _ = widget.curves.points
     assert dense > 10 * sign
     assert one.get_color() == two.get_color() != other.get_color()
     assert np.any(picture_of(widget) != before)
-    assert re.search(r"Right: test accuracy by kB a step and worker. dense: 0\.\d+ at 153", widget.image.value)
+    assert re.search(r"Right: test accuracy by kB per step and worker. uncompressed: 0\.\d+ at 153", widget.image.value)
     assert list(widget.frame()["scheme"]) == ["dense", "dense", "sign", "sign"]
     assert len(widget.curves.accuracy_axes.get_legend().get_texts()) == 2
     assert widget.saves.value == ""
@@ -72,12 +72,13 @@ def test_scheme_parameter_list_and_presets_agree(lab):
     widget = lab()
     widget.scheme.value = "powersgd"
     assert widget.schemes.value == "powersgd:rank=2"
-    widget.knob.value = 4
+    widget.parameter.value = 4
     assert widget.schemes.value == "powersgd:rank=4"
-    assert widget.knob.description == "Rank"
+    assert widget.parameter.description == "Rank"
+    assert widget.parameter.layout.display is None, "visible"
     widget.scheme.value = "sign"
     assert widget.schemes.value == "sign"
-    assert widget.knob.disabled
+    assert widget.parameter.layout.display == "none", "a sign has no parameter"
     widget.preset.value = "one bit"
     assert widget.schemes.value == "dense sign signum ef_sign one_bit"
     widget.schemes.value = "dense"
@@ -96,12 +97,12 @@ def test_custom_schemes_are_listed_and_train(lab, tmp_path):
     assert widget.schemes.value == "whole"
     assert widget.scheme.options[:2] == ("whole", "gather_all")
     widget.schemes.value = "whole gather_all dense"
-    widget.learning_rate.value = 0.05
+    widget.learning_rate.value = "0.05"
     widget.run()
     own, other, dense = widget.rows
     assert own["accuracy"] == dense["accuracy"] == pytest.approx(other["accuracy"], abs=0.01)
     assert own["scheme"] == "whole"
-    assert own["bytes a step"] == dense["bytes a step"]
+    assert own["bytes per step"] == dense["bytes per step"]
     assert len(read_rows(tmp_path / "rows.jsonl", {})) == 3
 
 
@@ -131,7 +132,8 @@ def test_two_ranks_train_with_a_scheme_from_a_notebook_cell(lab, two_ranks, monk
         ("seeds", "one", "seeds must be whole numbers such as 0, 1, 2, got .*one"),
         ("seeds", "", "seeds must be whole numbers"),
         ("workers", 0, "workers must be a whole number of at least 1, got 0"),
-        ("learning_rate", -1, "learning_rate must be"),
+        ("learning_rate", "-1", "learning_rate must be"),
+        ("learning_rate", "fast", "learning_rate must be a number such as 0.1, or tuned, got .*fast"),
     ],
 )
 def test_invalid_settings_are_reported(lab, control, value, message):
@@ -181,14 +183,25 @@ def test_other_data_sets_start_with_mnist_learning_rates(dataset):
     assert rate_of("nothing like it", "mnist") == 0.05
 
 
+@pytest.mark.parametrize("text", ["tuned", "", " tuned "])
+def test_tuned_learning_rates_differ_between_schemes(lab, text):
+    runs = lab(schemes="dense sign", dataset="mnist1d", learning_rate=text).runs()
+    assert [settings.learning_rate for settings, _ in runs] == [rate_of(name, "mnist1d") for name in ("dense", "sign")]
+
+
+def test_typed_learning_rate_applies_to_every_scheme(lab):
+    runs = lab(schemes="dense sign", learning_rate="0.03").runs()
+    assert [settings.learning_rate for settings, _ in runs] == [0.03, 0.03]
+
+
 def test_points_keep_the_marker_of_their_settings(lab):
     widget = lab(schemes="dense sign", steps=20)
-    widget.learning_rate.value = 0.05
+    widget.learning_rate.value = "0.05"
     marks = []
     widget.curves.add_row = lambda sent, accuracy, mark: (marks.append(mark), turn())
 
     def turn():
-        widget.learning_rate.value = 0.1  # while the run is in progress
+        widget.learning_rate.value = "0.1"  # while the run is in progress
 
     widget.run()
     assert [row["learning_rate"] for row in widget.rows] == [0.05, 0.05]
@@ -198,7 +211,7 @@ def test_points_keep_the_marker_of_their_settings(lab):
 def test_parameter_control_keeps_all_digits(lab):
     widget = lab()
     for scheme, value, text in (("top_k", 0.01234567, "top_k:ratio=0.01234567"), ("qsgd", 7, "qsgd:levels=7")):
-        widget.scheme.value, widget.knob.value = scheme, value
+        widget.scheme.value, widget.parameter.value = scheme, value
         assert widget.schemes.value == text
 
 

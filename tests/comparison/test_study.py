@@ -66,8 +66,8 @@ def test_the_table_has_the_spread_of_the_compared_runs_alone(finished):
     assert sorted(table.index) == ["DGC", "dense"]
     assert (table["seeds"] == 2).all()
     compared = [row["accuracy"] for row in rows_by_method(SHORT, rows)["DGC"]]
-    assert table.loc["DGC", ["least", "greatest"]].tolist() == sorted(compared)
-    assert table.loc["DGC", "kB a step"] < table.loc["dense", "kB a step"]
+    assert table.loc["DGC", ["min", "max"]].tolist() == sorted(compared)
+    assert table.loc["DGC", "kB per step"] < table.loc["dense", "kB per step"]
 
 
 def test_the_search_shows_each_rate_and_what_diverged(finished):
@@ -100,7 +100,7 @@ def test_names_of_rows_stay_right_after_a_divergence(digits):
 
 
 def test_studies_on_ranks_need_the_command():
-    with pytest.raises(ValueError, match="study must be one on simulated workers"):
+    with pytest.raises(ValueError, match="study must run on simulated workers"):
         run_study(STUDIES["schemes on ranks"])
 
 
@@ -112,8 +112,10 @@ def test_a_search_alone_gives_an_empty_table(finished, capsys):
         yield RowEnded(0, search[0], from_file=False)
         raise KeyboardInterrupt
 
-    assert show(stopped(), ["dense, rate 0.05"] * 2, 20, "rows.jsonl", lambda rows: study_table(SHORT, rows)) == 130
-    assert "Stopped: 1 of 2 rows finished, kept in rows.jsonl" in capsys.readouterr().err
+    assert (
+        show(stopped(), ["dense, rate 0.05"] * 2, [20, 20], "rows.jsonl", lambda rows: study_table(SHORT, rows)) == 130
+    )
+    assert "Stopped: 1 of 2 rows finished, saved in rows.jsonl" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,13 @@ def test_invalid_studies_are_rejected(options, message):
         Study(**{"methods": METHODS, "common": {}, "rates": (0.1,), "seeds": (0,), **options})
 
 
+def test_each_row_has_the_steps_of_its_method():
+    study = STUDIES["rates"]
+    steps = dict(zip(study.row_names(), study.row_steps(), strict=True))
+    assert all(steps[f"{method}, seed 0"] == own["steps"] for method, own in study.methods.items())
+    assert len(set(steps.values())) == 4, "1, 2, 4 and 8 workers"
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_stored_studies_are_complete(name):
     """Only at rates that are too high for it may a run of a method have diverged."""
@@ -154,3 +163,8 @@ def test_run_study_returns_the_table_of_its_rows(finished, digits):
     again = run_study(SHORT, digits, finished[0])
     expected = study_table(SHORT, read_rows(finished[0], {}))
     assert again.equals(expected)
+
+
+def test_unwritable_files_are_refused_before_the_study():
+    with pytest.raises(ValueError, match=r"out must be writable, got '/proc/rows\.jsonl'"):
+        run_study(SHORT, out="/proc/rows.jsonl")

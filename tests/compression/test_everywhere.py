@@ -1,5 +1,7 @@
 """Schemes in trainers, sweeps and result files: every row names its scheme."""
 
+from dataclasses import replace
+
 import cloudpickle
 import pytest
 import tensorflow as tf
@@ -39,14 +41,14 @@ def scaled(factor):
 
 def test_one_trace_serves_all_ratios_of_a_scheme():
     rows, trainer = rows_of("top_k", [0.5, 0.1, 0.01])
-    sent = [row["bytes a step"] for row in rows]
+    sent = [row["bytes per step"] for row in rows]
     assert sent[0] > 3 * sent[1] > 9 * sent[2]
     assert trainer.traces == 1
 
 
 def test_rows_name_their_scheme_and_are_reused(tmp_path):
     out = tmp_path / "rows.jsonl"
-    half, quarter = scaled(0.5)._replace(name="half"), scaled(0.25)._replace(name="quarter")
+    half, quarter = replace(scaled(0.5), name="half"), replace(scaled(0.25), name="quarter")
     new_rows = [rows_of(scheme, [1], out)[0][0] for scheme in ("qsgd:levels=4", "qsgd:levels=1", half, quarter)]
     assert [row["scheme"] for row in new_rows] == ["qsgd:levels=4", "qsgd:levels=1", "half", "quarter"]
     rows_of("qsgd:levels=4", [1], out)
@@ -66,7 +68,7 @@ def test_only_unmodified_gallery_schemes_are_published():
     for name in SCHEMES:
         assert is_published(parse_scheme(name))
     for other in (
-        scaled(0.5)._replace(name="sign"),
+        replace(scaled(0.5), name="sign"),
         scaled(0.5),
         with_error_feedback(qsgd(4)),
         top_k(tf.Variable(0.1)),
@@ -76,13 +78,13 @@ def test_only_unmodified_gallery_schemes_are_published():
 
 def test_a_published_scheme_is_recognized_after_pickling():
     assert is_published(cloudpickle.loads(cloudpickle.dumps(qsgd(4))))
-    assert not is_published(qsgd(4)._replace(per_tensor=False))
+    assert not is_published(replace(qsgd(4), per_tensor=False))
 
 
 @pytest.mark.parametrize("name", ["dgc", "qsgd:levels=7"])
 def test_a_custom_scheme_cannot_take_a_published_name(name):
     with pytest.raises(ValueError, match=f"scheme must have a name of its own, got '{name}', a published scheme's"):
-        DistributedConfig(scheme=scaled(0.5)._replace(name=name))
+        DistributedConfig(scheme=replace(scaled(0.5), name=name))
 
 
 def test_wrappers_extend_the_name_if_there_is_one():
@@ -113,6 +115,8 @@ def test_momentum_follows_the_exchange_unless_built_in():
         ("nonsense", "scheme must be one of dense, .*, got 'nonsense'"),
         ("qsgd:level=4", "parameters of qsgd must be one of levels, every, since, got 'level'"),
         ("qsgd:levels=many", "levels of qsgd must be a number, got 'many'"),
+        ("qsgd:levels=", "levels of qsgd must be a number, got ''"),
+        ("qsgd:levels=4,levels=2", "levels of qsgd must be given once, got 'levels=4,levels=2'"),
         ("dense:since=3,every=1", "every must be a whole number of at least 2, got 1"),
         ("sign:x=1", "parameters of sign must be one of every, since, got 'x'"),
     ],
@@ -122,6 +126,50 @@ def test_invalid_scheme_descriptions_are_rejected(text, message):
         parse_scheme(text)
     with pytest.raises(ValueError, match=message):
         DistributedConfig(scheme=text)
+
+
+def test_spaces_in_a_scheme_description_are_ignored():
+    assert parse_scheme("qsgd: levels = 4").name == parse_scheme("qsgd:levels=4").name
+    assert parse_scheme("dense:every= 8, since=3").name == "dense, every 8 steps from step 3 on"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"step": "x"}, "step must be a function, got 'x'"),
+        ({"init": 0}, "init must be a function, got 0"),
+        ({"name": None}, "name must be text, got None"),
+        ({"every": "8"}, "every must be a whole number of at least 1, got '8'"),
+        ({"every": True}, "every must be a whole number of at least 1, got True"),
+        ({"since": -1}, "since must be a whole number of at least 0, got -1"),
+        ({"momentum": True}, "momentum must be a number, got True"),
+        ({"per_tensor": "False"}, "per_tensor must be True or False, got 'False'"),
+        ({"selects_non_finite": 1}, "selects_non_finite must be True or False, got 1"),
+        ({"nesterov": ""}, "nesterov must be True or False, got ''"),
+    ],
+)
+def test_invalid_fields_of_a_scheme_are_rejected(values, message):
+    with pytest.raises(ValueError, match=message):
+        Scheme(**{"step": lambda gradient, state, context: None, **values})
+
+
+@pytest.mark.parametrize("wrap", [with_error_feedback, with_momentum, local_sgd])
+def test_wrappers_reject_what_is_not_a_scheme(wrap):
+    with pytest.raises(ValueError, match="scheme must be an instance of Scheme, got 'qsgd'"):
+        wrap("qsgd")
+
+
+def test_options_must_be_a_config():
+    with pytest.raises(ValueError, match="options must be an instance of DGCConfig, got 5"):
+        Compressor(sign(), [tf.Variable([1.0])], OneWorker(), options=5)
+
+
+@pytest.mark.parametrize("kind", [tf.complex64, tf.int32])
+@pytest.mark.parametrize("scheme", [DGCConfig(), sign()])
+def test_variables_must_hold_floating_point_numbers(kind, scheme):
+    weight = tf.Variable(tf.zeros([2], kind), name="weight")
+    with pytest.raises(ValueError, match=f"variables must hold floating-point numbers, got {kind.name} in weight"):
+        Compressor(scheme, [weight], OneWorker())
 
 
 def test_the_train_command_accepts_a_scheme(capsys):

@@ -254,7 +254,7 @@ def test_wrapper_momentum_is_part_of_the_scheme_name():
 
 def test_per_tensor_schemes_check_every_tensor():
     weights = [tf.Variable(tf.zeros([4]), name=name) for name in ("a", "b")]
-    compressor = Compressor(lab.masking(0.5)._replace(per_tensor=True), weights, OneWorker(), options=EVERY)
+    compressor = Compressor(dataclasses.replace(lab.masking(0.5), per_tensor=True), weights, OneWorker(), options=EVERY)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of \W*b\W* on worker 0"):
         compressor([[tf.ones([4]), tf.fill([4], np.nan)]])
 
@@ -362,6 +362,25 @@ def silent(gradient, state, context):
             returns((tf.zeros([2]), tf.zeros([2]), tf.zeros([2]))),
             "must return a state with the structure",
         ),
+        (with_error_feedback(returns(None)), r"the scheme mine must return \(update, own, state\), got None"),
+        (with_momentum(returns(None)), r"the scheme mine must return \(update, own, state\), got None"),
+        (
+            with_error_feedback(returns((tf.zeros([2]), tf.zeros([3]), ()))),
+            r"the scheme mine must return as own a float32 tensor of shape \(2,\)",
+        ),
+        (
+            with_momentum(returns((tf.zeros([3]), None, ()))),
+            r"the scheme mine must return as update a float32 tensor of shape \(2,\)",
+        ),
+        (with_error_feedback(returns((tf.zeros([2]), None, ()))), "the scheme mine must return its own contribution"),
+        (
+            dataclasses.replace(returns((tf.zeros([2]), None, tf.zeros([3]))), init=tf.zeros_like),
+            r"mine, .* must return a state with the tensors that init makes, float32 of shape \(2,\), got",
+        ),
+        (
+            dataclasses.replace(returns((tf.zeros([2]), None, tf.zeros([2], tf.int32))), init=tf.zeros_like),
+            r"mine, .* must return a state with the tensors that init makes, float32 of shape \(2,\), got",
+        ),
         (Scheme(silent, name="mine"), "must yield a question at least once"),
         (Scheme(lambda gradient, state, context: gradient, name="mine"), "must have a step with a yield in it"),
     ],
@@ -379,6 +398,32 @@ def test_gathering_an_unknown_shape_suggests_set_shape():
     compressor = Compressor(Scheme(step, name="mine"), [tf.Variable([0.0])], OneWorker(), options=EVERY)
     with pytest.raises(ValueError, match=r"mine, for .* except for the first dimension, got <unknown>: use set_shape"):
         tf.function(compressor, autograph=False)([[tf.constant([1.0])]])
+
+
+def asked_in_a_branch(gradient):
+    def ask():
+        return (yield AllReduceMean(gradient))
+
+    return tf.cond(tf.reduce_sum(gradient) > 0, ask, lambda: gradient)
+
+
+def only_in_a_branch(gradient, state, context):
+    return asked_in_a_branch(gradient), gradient, state
+
+
+def also_in_a_branch(gradient, state, context):
+    yield AllReduceMean(asked_in_a_branch(gradient) + gradient)
+    return gradient, gradient, state
+
+
+@pytest.mark.parametrize("step", [only_in_a_branch, also_in_a_branch])
+def test_a_yield_in_a_branch_is_explained(step):
+    compressor = Compressor(Scheme(step, name="mine"), [tf.Variable([0.0])], OneWorker(), options=EVERY)
+    in_graph = tf.function(lambda gradient: compressor([[gradient]]), autograph=False)
+    with pytest.raises(ValueError, match=r"mine, .* must not yield in a function that tf\.cond .*: yield in the step"):
+        in_graph(tf.constant([1.0]))
+    with pytest.raises(ValueError, match=r"mine, .* must (not yield in a function|have a step with a yield in it)"):
+        compressor([[tf.constant([1.0])]])
 
 
 def test_workers_must_yield_the_same_requests():

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from dgc_lab.compression import DGCConfig
-from dgc_lab.distributed import DistributedOptimizer
+from dgc_lab.distributed import DistributedOptimizer, SimulatedWorkers
 from dgc_lab.distributed.keras_refusals import held_optimizers
+from dgc_lab.training import ModelTrainer
 
 SGD, LossScale = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
 
@@ -37,7 +38,7 @@ class Lookahead(keras.optimizers.Optimizer):
             lambda: DistributedOptimizer(SGD(0.1), DGCConfig()),
             "must not be a DistributedOptimizer: .* and its config as config",
         ),
-        (lambda: LossScale(SGD(0.1)), "must not be a LossScaleOptimizer: .* Set loss_scale_factor"),
+        (lambda: LossScale(SGD(0.1)), "must not be a LossScaleOptimizer: .* Pass the optimizer inside it"),
         (
             lambda: LossScale(keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(SGD(0.1)))),
             "must not be a LossScaleOptimizer",
@@ -67,6 +68,42 @@ def test_optimizers_that_hold_ordinary_ones_are_accepted():
         np.testing.assert_allclose(weight, [0.9, 1.9], rtol=1e-5)
 
 
+def trainer(model, communicator=None):
+    loss = keras.losses.MeanSquaredError()
+    return ModelTrainer(model, loss, lambda turn: (np.ones((4, 16)), np.ones((4, 16))), DGCConfig(), 0.1, communicator)
+
+
+def test_the_trainer_rejects_float8_and_float16():
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16, name="layer")])
+    model.quantize("float8")
+    with pytest.raises(ValueError, match=r"must not be quantized to float8, got .*layer/inputs_scale"):
+        trainer(model)
+    half = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16, dtype="mixed_float16")])
+    with pytest.raises(ValueError, match=r"model must not compute in float16, .* Use mixed_bfloat16"):
+        trainer(half)
+
+
+def test_the_trainer_rejects_synchronized_moments_of_workers():
+    """One worker has all moments, so nothing is wrong there."""
+    norm = keras.layers.BatchNormalization(synchronized=True, name="shared")
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16), norm])
+    with pytest.raises(ValueError, match=r"synchronized must be False .* got True in \['shared'\]"):
+        trainer(model, SimulatedWorkers(2))
+    assert len(list(trainer(model).run(steps=1))) == 1
+
+
+def default_workers():
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)])
+    optimizer = DistributedOptimizer(SGD(0.1))
+    optimizer.build(model.trainable_variables)
+    return trainer(model).communicator.size, optimizer.communicator.size
+
+
+def test_the_trainer_takes_the_same_ranks_as_the_optimizer(two_ranks):
+    assert default_workers() == (1, 1)
+    assert two_ranks.run(default_workers) == [(2, 2)] * 2
+
+
 @pytest.mark.parametrize("config", [None, DGCConfig()])
 def test_float8_is_rejected(config):
     """Its scales are assigned, not added; momentum, clipping and the mean over batches would spoil them."""
@@ -78,3 +115,15 @@ def test_float8_is_rejected(config):
         model.fit(np.ones((16, 16)), np.ones((16, 16)), verbose=0)
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": "dgc"}, "config must be a DGCConfig, a Scheme or None, got 'dgc'"),
+        ({"communicator": 5}, "communicator must be an instance of Collectives, got 5"),
+    ],
+)
+def test_config_and_communicator_are_checked_at_construction(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DistributedOptimizer(SGD(0.1), **arguments)

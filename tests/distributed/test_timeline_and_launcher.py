@@ -76,7 +76,7 @@ def test_the_alternative_text_describes_the_figure(tmp_path):
     (tmp_path / "many").write_text(json.dumps(events))
     picture = timelines({"1 %": read(FILE), "whole": read(tmp_path / "many")})
     assert "1 %: 1 tensor, 7.1 ms" in picture.alt
-    assert "whole: 30 tensors, 29.5 ms, 12 of them drawn; longest in all: ALLREDUCE 15.00 ms" in picture.alt
+    assert "whole: 30 tensors, 29.5 ms, 12 of them drawn; longest in total: ALLREDUCE 15.00 ms" in picture.alt
     one, many = picture.figure.axes
     assert len(one.collections) == 8, "phases are bars; rank ticks are lines"
     assert len(one.lines) == 4

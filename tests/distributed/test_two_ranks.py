@@ -187,7 +187,7 @@ def train_digits(settings, ratio, folder=None, interrupt=False):
         trainer.save(folder)
         trainer = DistributedTrainer(settings, HorovodWorkers())
         assert trainer.restore(folder, ratio)
-    losses = [e.loss for e in trainer.run(ratio, go_on=interrupt) if isinstance(e, DistributedStep)]
+    losses = [e.loss for e in trainer.run(ratio, resume=interrupt) if isinstance(e, DistributedStep)]
     return losses, [weight.numpy() for weight in trainer.weights]
 
 
@@ -225,11 +225,11 @@ def test_a_stopped_sweep_on_ranks_keeps_finished_rows(two_ranks, digits, tmp_pat
             break
     events.close()
     assert [row["ratio"] for row in rows] == [1.0]
-    assert rows[0]["bytes a step"] == 4 * 38282 + 4 * 3 * 2, "the gradient, and three numbers per rank"
+    assert rows[0]["bytes per step"] == 4 * 38282 + 4 * 3 * 2, "the gradient, and three numbers per rank"
     finished = [event.row for event in sweep(settings, [1, 0.01], out, trainer=trainer) if isinstance(event, RowEnded)]
     assert [row["ratio"] for row in finished] == [1.0, 0.01]
     assert finished[0] == rows[0], "rows finished before the stop are kept"
-    assert finished[1]["bytes a step"] < rows[0]["bytes a step"] / 15
+    assert finished[1]["bytes per step"] < rows[0]["bytes per step"] / 15
     assert finished[1]["workers"] == 2
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dgc_lab
+from dgc_lab.exercises import checking
 from dgc_lab.exercises.checking import NotYet, array_like
 from dgc_lab_grading.course import sources
 from dgc_lab_grading.marking.nbgrader_api import STUB, TEXT_STUB
@@ -64,6 +65,7 @@ def marks(notebook):
 def run(name, answers=(), variant=0, space=None):
     """Run an exercise with these answers in place of the solutions; return the tasks that pass, and the output."""
     space, reached, answers = {} if space is None else space, set(), dict(answers)
+    checking.wrong_values.clear()  # each run stands for a new kernel
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for cell in source_of(name).cells:
             if cell.cell_type != "code" or "%pip" in cell.source:
@@ -148,6 +150,7 @@ def test_variants_accept_right_answers_and_reject_wrong_ones(name):
         for cell, code, lost in wrong_answers(name):
             if cell.startswith("my-") and lost == {cell}:
                 theirs, passed = dict(space), False
+                checking.wrong_values.clear()
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(AssertionError):
                     exec(code, theirs)
                     exec(tests[f"marks-{cell}"], theirs)

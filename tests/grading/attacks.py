@@ -84,6 +84,30 @@ os._exit(0)""",
     "everybody is killed": "import os, signal\nos.kill(-1, signal.SIGKILL)",
     "no copies of the process": "import os\nos.fork = lambda: 1\nos.waitpid = lambda *what: (1, 0)",
     "no end of a copy": "import os\nos._exit = lambda status: None\nos.setsid = lambda: None",
+    "bytes that are no messages": """kernel = get_ipython().kernel
+for channel in (kernel.iopub_socket, kernel.shell_stream):
+    try:
+        getattr(channel, "send_multipart", None)([b"x", b"<IDS|MSG>", b"", b"{", b"[" * 100_000, b"7", b"{}"])
+    except Exception as error:
+        print(error)""",
+    "messages that no front end expects": """kernel = get_ipython().kernel
+for kind in ("display_data", "stream", "error", "update_display_data", "clear_output", "comm_open", "comm_msg", "x"):
+    for content in ({}, {"data": 7}, {"transient": {"display_id": [1]}}, {"execution_count": {}}, [], None):
+        try:
+            kernel.session.send(kernel.iopub_socket, kind, content, parent=kernel.get_parent())
+        except Exception as error:
+            print(error)""",
+    "words in the kernel's keyrings": """import ctypes, subprocess
+libc = ctypes.CDLL(None)
+print([libc.syscall(248, b"user", b"dgc", b"word", 4, where) for where in (-3, -4, -5)])
+print(libc.syscall(29, 7, 4096, 0o1777), libc.syscall(68, 7, 0o1777), libc.syscall(64, 7, 1, 0o1777))""",
+    "a way out of the folder": """import os
+for step in (lambda: os.unshare(os.CLONE_NEWUSER), lambda: os.chroot("/tmp"), lambda: os.chdir("/proc/1/root/..")):
+    try:
+        step()
+    except (OSError, AttributeError) as error:
+        print(error)
+print(os.listdir("/proc/1/root/.."), os.listdir("/"))""",
     "points from the display": "get_ipython().displayhook(18)\n18",
     "a look at the tests": """import gc, sys
 for thing in gc.get_objects():
@@ -172,6 +196,18 @@ def split(gradient, mask):
             answers.send(thing, {"ask": "split", "arguments": [gradient, mask], "named": {}})
             return answers.receive(thing)["result"]""",
         "share-sent": "def share_sent(gradients, ratio, whose):\n    return share_sent",
+    },
+    "values that references compute": {
+        "fewest-elements": "fewest_elements = sampled_threshold = my_counts = None",
+        "my-threshold": "my_threshold = top_k_mask(my_gradient, my_k)",
+        "guaranteed-threshold": "guaranteed_threshold = sampled_threshold",
+        "share-sent": "share_sent = lambda gradients, ratio, whose: top_k_mask(gradients[0], 1).mean()",
+        "my-counts": "my_counts = [share_sent, guaranteed_threshold]",
+    },
+    "half characters in place of words": {
+        "split": "def split(gradient, mask):\n    raise ValueError('\\ud800')",
+        "my-threshold": "my_threshold = '\\ud800'",
+        "top-k-mask": "def top_k_mask(gradient, k):\n    return {'\\ud800': '\\udfff'}",
     },
     "the tests' own process": {
         "split": """def split(gradient, mask):

@@ -90,12 +90,11 @@ def rows(place, name):
     return json.loads((place / "grading" / "report.json").read_text())[name]
 
 
-# In the damaged one, np and sum are shadowed where the last values are calculated.
 SCORES = {
     "solved": 18,
     "blank": 0,
     "Wrong-Answers": 14,
-    "damaged": 14,
+    "damaged": 18,
     "hostile": 15,
     "cunning": 0,
     "chatty": 18,

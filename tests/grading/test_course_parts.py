@@ -13,7 +13,7 @@ import pytest
 from dgc_lab.cluster.private_network import first_way
 from dgc_lab.common import LabError
 from dgc_lab_grading.__main__ import main
-from dgc_lab_grading.course import entries, grading, roster, scaffold, sources, submissions, unzip
+from dgc_lab_grading.course import entries, grading, names, roster, scaffold, sources, submissions, unzip
 from dgc_lab_grading.course.report import outdated, without_control
 from dgc_lab_grading.marking import supervision
 from kernels import until
@@ -47,7 +47,7 @@ def test_a_secret_is_made_once_and_only_its_owner_can_read_it(tmp_path):
         roster.read_secret(tmp_path / "short")
     for heading in ("Email", "E-mail address", "student", "SIS Login ID", "Last name", "Username"):
         (tmp_path / "names").write_text(f"{heading};x\nMüller, Al;1\n")
-        assert roster.read_roster(tmp_path / "names") == {"Muller-Al": "Müller, Al"}
+        assert roster.read_roster(tmp_path / "names") == {"Müller-Al": "Müller, Al"}
     (tmp_path / "names").write_text("José\nJose\n")
     with pytest.raises(LabError, match=r"'Jose' and 'José' cannot be told apart"):
         roster.read_roster(tmp_path / "names")
@@ -64,7 +64,7 @@ def test_a_rosters_heading_is_skipped(tmp_path, heading):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_rosters_in_spreadsheet_encodings_are_read(tmp_path, encoding):
     (tmp_path / "names").write_text("Nachname\tMail\nMüller, Jörg\tmj@x.org\n", encoding=encoding)
-    assert roster.read_roster(tmp_path / "names") == {"Muller-Jorg": "Müller, Jörg"}
+    assert roster.read_roster(tmp_path / "names") == {"Müller-Jörg": "Müller, Jörg"}
 
 
 def test_a_new_exercise_is_a_valid_source(tmp_path, capsys):
@@ -179,6 +179,34 @@ def test_the_variant_identifies_the_student():
     assert entries.whose(cells, "jane", None, None, []) == ("jane", 0)
 
 
+@pytest.mark.parametrize("spelled", ["Jorg Muller", "Jo\u0308rg Mu\u0308ller"])
+def test_a_name_is_found_on_the_roster_in_another_spelling(spelled):
+    secret, cells = "a secret of the course", [nbformat.v4.new_code_cell("VARIANT = {}")]
+    cells[0].source, remarks = f"VARIANT = {roster.variant_number(secret, 'Jörg Müller')}", []
+    who, _ = entries.whose(cells, names.plain(spelled), secret, ["Ann", "Jörg-Müller"], remarks)
+    assert (who, remarks) == ("Jörg-Müller", [])
+
+
+@pytest.mark.parametrize("folder", ["grading[1]", "grading?", "lab*/grading"])
+def test_folders_that_nbgrader_cannot_search_are_refused(tmp_path, capsys, monkeypatch, folder):
+    for arguments in (["marks", "--folder", str(tmp_path / folder)], ["marks"]):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "argument --folder: must not have" in capsys.readouterr().err
+
+
+def test_two_students_of_a_name_are_never_merged(tmp_path):
+    """Earlier downloads gave both the same name, or the variant of a third belongs to both."""
+
+    def entry(name, number):
+        return entries.Entry(submissions.Submission(name, None, number=number), "s1001", remarks=[])
+
+    who = [entry("Ann", "1"), entry("Bo", "2"), entry("s1001", "3")]
+    assert [each.student for each in entries.one_each(who)] == ["Ann", "Bo", "s1001"]
+
+
 def test_a_copied_notebook_replaces_nobodys_submission(tmp_path):
     """The roster has ids and the platform has names: Bob hands in a copy of Alice's notebook after her."""
     secret, ids = "a secret of the course", ("s1001", "s1002")
@@ -280,15 +308,16 @@ def test_names_ignore_case_and_errors_list_similar_ones(a_class):
     assert "[1/1] Jane-Doe: 2 of 4" in grade(only=["jane doe"])[1]
     with pytest.raises(LabError, match=r"'Jnae-Doe' has no submission in .*/in; these have: Jane-Doe$"):
         grade(only=["Jnae-Doe"])
-    assert submissions.meant("jane", ["Jane", "jane"], "row") == "jane"
+    assert names.meant("jane", ["Jane", "jane"], "row") == "jane"
+    assert names.meant("jorg doe", ["Jörg-Doe", "Jorgen"], "row") == "Jörg-Doe"
     with pytest.raises(LabError, match="'JANE' has no row; these have: Jane, jane"):
-        submissions.meant("JANE", ["Jane", "jane"], "row")
+        names.meant("JANE", ["Jane", "jane"], "row")
     with pytest.raises(LabError, match=r"'x' has no row; these have: s0, s1, s10, s100, s101$"):
-        submissions.meant("x", [f"s{number}" for number in range(200)], "row")
+        names.meant("x", [f"s{number}" for number in range(200)], "row")
 
 
 def test_reports_contain_no_control_characters():
-    assert without_control("\x1b]0;title\x07 \u202egnp.exe\r\n\u00fc") == "]0;title gnp.exe  \u00fc"
+    assert without_control("\x1b]0;title\x07 \u202egnp.exe\r\n\u00fc\ud800") == "]0;title gnp.exe  \u00fc"
 
 
 ROW = {"student": "jane", "status": "graded", "score": 1, "most": 2, "seconds": 1, "remarks": []}

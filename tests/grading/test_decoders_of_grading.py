@@ -17,7 +17,7 @@ from damage import Decoder, inputs, written
 from dgc_lab.common import LabError
 from dgc_lab_grading.course import csv_text, report, roster, sources, submissions, unzip
 from dgc_lab_grading.gradebook import by_hand, late, overrides, platforms
-from dgc_lab_grading.marking import channel, repair
+from dgc_lab_grading.marking import channel, reading, repair
 from instructor import EXERCISES
 
 EXERCISE = "04_masking"
@@ -75,7 +75,7 @@ def notebooks():
     older = nbformat.v3.writes_json(nbformat.convert(nbformat.read(path, as_version=4), 3)).encode()
 
     def decode(data, folder):
-        return repair.repair(repair.read(written(folder, "x.ipynb", data)), release, EXERCISE)
+        return repair.repair(reading.read(written(folder, "x.ipynb", data)), release, EXERCISE)
 
     return Decoder((path.read_bytes(), older), decode, (LabError,))
 

@@ -126,6 +126,11 @@ SUM = """def total(x):
         (SUM.replace("+=", "-="), False),
         ("def total(x) return", False),
         ("def total(x):\n    return " + " + ".join(["x"] * 600), False),  # exceeds the recursion limit
+        *(
+            (f"y = {sign * 10_000}1{end * 10_000}", False)
+            for sign, end in (("-", ""), ("(", ")"), ("[", "]"), ("not ", ""))
+        ),
+        ("x = 1\n" * 200_000, False),
     ],
 )
 def test_normal_form_ignores_style(other, alike):
@@ -275,6 +280,16 @@ def test_pages_are_zipped_under_the_submissions_name(tmp_path, given, wanted):
     assert missing == []
     with zipfile.ZipFile(packed) as file:
         assert {name: file.read(name) for name in file.namelist()} == {wanted: b"<p>Well done.</p>"}
+
+
+def test_a_name_in_latin_1_does_not_stop_the_zip_of_pages(tmp_path):
+    """A name from an old zip, unpacked on Linux, has bytes that are no text."""
+    report = {"04_masking": {"jane": ROW | {"handed_in": "M\udcfcller.ipynb"}}}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    (tmp_path / "feedback" / "jane" / "04_masking").mkdir(parents=True)
+    (tmp_path / "feedback" / "jane" / "04_masking" / "04_masking.html").write_text("x")
+    [packed], missing = pages.pack(tmp_path)
+    assert (zipfile.ZipFile(packed).namelist(), missing) == (["Mller.html"], [])
 
 
 def test_missing_pages_are_named_and_a_failure_keeps_the_old_zip(tmp_path):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dgc_lab.cluster.private_network import first_way
-from dgc_lab_grading.marking import cgroup, repair, sandbox, supervision
+from dgc_lab_grading.marking import cgroup, reading, repair, sandbox, supervision, system_calls
 from kernels import until
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
@@ -68,7 +68,7 @@ def test_a_process_without_its_parent_does_nothing(tmp_path, module):
     """Linux reports a parent's end only after it was asked to."""
     folder = {"home": str(tmp_path / "home"), "memory": 2**30, "disk": 2**20, "entrance": []}
     if module == "sandbox":
-        arguments = [json.dumps(folder | {"readable": []}), "touch", str(tmp_path / "home")]
+        arguments = [json.dumps(folder | {"readable": [], "user": 61184}), "touch", str(tmp_path / "home")]
     else:
         task = {"folder": "", "assignment": "", "student": "", "number": 0}
         arguments = [json.dumps(task | folder | dict.fromkeys(("seconds", "test_seconds", "cell_seconds"), 1))]
@@ -126,7 +126,9 @@ def test_daemons_are_killed(tmp_path, monkeypatch):
 
 
 LOOK = """
-import json, os, resource, socket, sys, dgc_lab
+import ctypes, json, os, pty, resource, socket, sys, dgc_lab
+from dgc_lab_grading.marking import system_calls
+libc = ctypes.CDLL(None, use_errno=True)
 found = {}
 def tried(name, do):
     try:
@@ -159,6 +161,18 @@ rights = ("CapEff", "CapBnd", "NoNewP")
 tried("rights", lambda: [line.split() for line in open("/proc/self/status") if line[:6] in rights])
 tried("limits", lambda: resource.getrlimit(resource.RLIMIT_NPROC)[1])
 tried("folder", os.getcwd)
+def called(number):
+    if libc.syscall(number, b"user", b"dgc", b"word", 4, -4) < 0:
+        raise OSError(ctypes.get_errno(), "")
+numbers = system_calls.MACHINES[os.uname().machine][1]
+for name, number in zip(system_calls.REFUSED, numbers, strict=True):
+    tried(name, lambda: called(number))
+    tried(name + " by its other number", lambda: called(number + system_calls.X32_CALLS))
+tried("terminal", lambda: [os.ttyname(number) for number in pty.openpty()])
+def unshared():
+    if libc.unshare(0x10000000) < 0:  # CLONE_NEWUSER
+        raise OSError(ctypes.get_errno(), "")
+tried("new user", unshared)
 print(json.dumps(found))
 sys.stdout.flush()
 open("x", "wb").write(bytes(2**23))
@@ -176,7 +190,7 @@ def in_the_sandbox(request, tmp_path):
     (home / "mine").write_text("mine")
     (home / "mine").chmod(0o600)
     (tmp_path / "secret").write_text("the course's")
-    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance)
+    plan = sandbox.Plan(str(home), sandbox.python_folders(), 2**30, 2**22, entrance, sandbox.FIRST_USER + 7)
     look = [sys.executable, "-c", LOOK, str(home), str(tmp_path / "secret")]
     command = [sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *look]
     before = os.umask(0o077)  # as set by the instructors' commands
@@ -203,17 +217,27 @@ def test_behind_the_fence_there_is_python_and_nothing_else(in_the_sandbox, tmp_p
         "FileNotFoundError",
     )
     assert found["network"] == "OSError"
-    assert found["devices"] == sorted([*sandbox.DEVICES, "shm"])
+    assert found["devices"] == sorted([*sandbox.DEVICES, "ptmx", "pts", "shm"])
+    assert "/dev/pts/0" in found["terminal"]
     assert len(found["other processes"]) == 2
     assert not found["secrets"]
     assert [int(value, 16) for _, value in found["rights"]] == [0, 0, 1]
     if sandbox.runs_as_root(plan):
-        assert found["user"] == [sandbox.NOBODY, sandbox.NOBODY, []]
+        assert found["user"] == [plan.user, plan.user, []]
     else:
         assert found["limits"] == sandbox.MOST_THREADS
     assert reason
     assert any(words in said for words in ("File too large", "No space left"))
     assert not [place for place in ("/tmp/written", "/dev/shm/written") if Path(place).exists()]
+
+
+def test_nothing_outlives_a_sandbox_in_the_kernel(in_the_sandbox):
+    """Keyrings, System V IPC and message queues could carry a hidden test's questions to another submission."""
+    found, *_ = in_the_sandbox
+    calls = {name: said for name, said in found.items() if name.split()[0] in system_calls.REFUSED}
+    assert len(calls) == 2 * len(system_calls.REFUSED)
+    assert set(calls.values()) == {"PermissionError"}, calls
+    assert found["new user"] == "PermissionError", "as its root, a process could leave the new root folder"
 
 
 def test_the_checkout_and_the_working_folder_are_unreadable(tmp_path, monkeypatch):
@@ -272,7 +296,7 @@ def test_malformed_metadata_does_no_harm(tmp_path):
     written = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("last = 1")])
     del written.cells[-1]["cell_type"]
     (tmp_path / "x.ipynb").write_text(json.dumps(written))
-    read = repair.read(tmp_path / "x.ipynb")
+    read = reading.read(tmp_path / "x.ipynb")
     assert [repair.is_variant(cell) for cell in read] == [False] * 3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dgc_lab
 from dgc_lab.common import LabError
-from dgc_lab_grading.gradebook.publish import LEFT_OUT, publish, told
+from dgc_lab_grading.gradebook.publish import LEFT_OUT, VERSION, publish, told
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "notebooks" / "exercises" / "source"
@@ -66,6 +66,133 @@ def test_setup_cells_install_the_copys_own_commit(copy):
     )
     assert address == f"git+https://github.com/ada/lab-for-students@v{dgc_lab.__version__}"
     assert git(copy, "rev-parse", address.partition("@")[2]) == git(copy, "rev-parse", "HEAD")
+
+
+CELL = 'import importlib.util\n%pip install "dgc_lab @ git+https://github.com/ada/lab@{}"\n'
+LESSON, GONE, NEW, EDITED = (f"notebooks/{name}.ipynb" for name in ("01_sums", "02_gone", "03_new", "04_edited"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A small copy of the instructors' repository."""
+    files = {
+        "docs/reliability.md": "# Promises\n",
+        "dgc_lab/common.py": "ONE = 1\n",
+        "notebooks/exercises/README.md": "# Guide\n",
+        "notebooks/exercises/source/01_sums/text/01_sums.md": "# Exercise\n",
+        LESSON: CELL.format(VERSION) + "".join(f"line {number}\n" for number in range(20)),
+        GONE: "gone\n",
+        EDITED: "gone, too\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    git(tmp_path / "root", "init", "--quiet")
+    git(tmp_path / "root", "add", "--all")
+    return tmp_path / "root"
+
+
+def change(root, name, text):
+    """Change a file of the instructors' repository; remove it if there is no text."""
+    if text is None:
+        (root / name).unlink()
+    else:
+        (root / name).write_text(text)
+    git(root, "add", "--all")
+
+
+def pull(clone):
+    """Run the commands of nbgitpuller's `GitPuller.pull`, in their order."""
+    git(clone, "fetch")
+    for name in git(clone, "ls-files", "--deleted").splitlines():
+        if name not in git(clone, "diff", "--name-only", "--diff-filter=D", "main...origin/main").splitlines():
+            git(clone, "checkout", "origin/main", "--", name)
+    author = ("-c", "user.email=nbgitpuller@nbgitpuller.link", "-c", "user.name=nbgitpuller")
+    git(clone, *author, "commit", "-am", "Automatic commit by nbgitpuller", "--allow-empty")
+    merged = subprocess.run(
+        ["git", "-C", clone, *author, "merge", "-Xours", "origin/main"], capture_output=True, text=True
+    )
+    if merged.returncode:
+        assert "CONFLICT (modify/delete)" in merged.stdout, merged.stderr
+        git(clone, *author, "commit", "-am", "Automatic commit by nbgitpuller", "--allow-empty")
+
+
+def test_students_can_pull_an_update_of_the_copy(tmp_path, root):
+    """They keep what they have written, get what has changed, and lose what is gone from the lab."""
+    publish(root, tmp_path / "copy")
+    clone = tmp_path / "student"
+    subprocess.run(["git", "clone", "--quiet", tmp_path / "copy", clone], check=True)
+    edited = (clone / LESSON).read_text().replace("line 15", "my answer")
+    (clone / LESSON).write_text(edited)
+    (clone / EDITED).write_text("my answer\n")
+    (clone / "notebooks" / "mine.ipynb").write_text("mine")
+    change(root, LESSON, (root / LESSON).read_text().replace("line 5", "line five"))
+    change(root, GONE, None)
+    change(root, EDITED, None)
+    change(root, NEW, "new\n")
+    publish(root, tmp_path / "copy", update=True)
+    pull(clone)
+    assert (clone / LESSON).read_text() == edited.replace("line 5", "line five")
+    assert [(clone / name).exists() for name in (GONE, NEW, "notebooks/mine.ipynb")] == [False, True, True]
+    assert (clone / EDITED).read_text() == "my answer\n"
+    assert not (tmp_path / "copy" / EDITED).exists()
+    assert git(tmp_path / "copy", "log", "--format=%s").splitlines() == [
+        f"The lab, for students: {VERSION}-2",
+        "The lab, for students",
+    ]
+    publish(root, tmp_path / "again")
+    git(clone, "remote", "set-url", "origin", tmp_path / "again")
+    with pytest.raises(AssertionError, match="unrelated histories"):  # why an update has the same root
+        pull(clone)
+
+
+def test_setup_cells_install_the_newest_library_of_the_copy(tmp_path, root):
+    copy = tmp_path / "copy"
+    publish(root, copy)
+    for text, tags, installed in (
+        ("ONE = 1\nTWO = 2\n", 2, f"{VERSION}-2"),
+        (None, 3, f"{VERSION}-2"),  # only a lesson has changed
+        ("ONE = 1\n", 4, f"{VERSION}-4"),
+    ):
+        change(root, "dgc_lab/common.py" if text else GONE, text)
+        publish(root, copy, update=True)
+        assert len(git(copy, "tag").split()) == tags
+        assert (copy / LESSON).read_text().startswith(CELL.format(installed))
+        assert git(copy, "show", f"{installed}:dgc_lab/common.py") == (root / "dgc_lab/common.py").read_text()
+        assert git(copy, "status", "--porcelain") == ""
+
+
+def test_an_update_that_fails_leaves_the_copy_as_it_was(tmp_path, root, monkeypatch):
+    copy = tmp_path / "copy"
+    publish(root, copy)
+    before = git(copy, "rev-parse", "HEAD")
+    with pytest.raises(LabError, match=r"nothing has changed since the last update of .*copy"):
+        publish(root, copy, update=True)
+    change(root, GONE, "more\n")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "yesteryear")
+    with pytest.raises(LabError, match=r"^git commit in .*yesteryear"):
+        publish(root, copy, update=True)
+    monkeypatch.delenv("GIT_COMMITTER_DATE")
+    assert (git(copy, "rev-parse", "HEAD"), git(copy, "status", "--porcelain")) == (before, "")
+    assert (copy / GONE).read_text() == "gone\n"
+    (copy / GONE).write_text("changed here\n")
+    with pytest.raises(LabError, match=f"has changes of its own, which would be lost: {GONE}"):
+        publish(root, copy, update=True)
+    assert (copy / GONE).read_text() == "changed here\n"
+
+
+def test_an_update_touches_no_other_repository(tmp_path, root):
+    other = tmp_path / "other"
+    (other / "empty").mkdir(parents=True)
+    git(other, "init", "--quiet", "--initial-branch=main")
+    (other / "file").write_text("keep me")
+    git(other, "add", "--all")
+    git(other, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "Another")
+    with pytest.raises(LabError, match=r"needs an earlier copy on its branch main, and .*other is none"):
+        publish(root, other, update=True)
+    with pytest.raises(LabError, match=r"needs an earlier copy, and .*empty is no git repository"):
+        publish(root, other / "empty", update=True)
+    assert (other / "file").read_text() == "keep me"
 
 
 @pytest.mark.nightly

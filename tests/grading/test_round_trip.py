@@ -143,7 +143,7 @@ def test_a_feedback_page_has_one_total_and_no_broken_picture(graded, course):
 
 def test_an_override_survives_regrading_and_can_be_removed(graded, course):
     folder = ("--folder", graded.folder)
-    student, reason = "Jose-O-Neill", "right, but handed back the mask"
+    student, reason = "José-O-Neill", "right, but handed back the mask"
     before = mark_of(graded, course, student)
     course("override", student, FIRST, "split", "0.5", "--reason", reason, *folder)
     assert mark_of(graded, course, student) == before + 0.5
@@ -168,33 +168,33 @@ def test_an_override_survives_regrading_and_can_be_removed(graded, course):
 
 def test_overrides_edited_by_hand_are_checked_by_line(graded, course):
     folder, file = ("--folder", graded.folder), graded.folder / "overrides.csv"
-    head, before = "student,exercise,task,points,reason,version,when\n", mark_of(graded, course, "Jose-O-Neill")
+    head, before = "student,exercise,task,points,reason,version,when\n", mark_of(graded, course, "José-O-Neill")
     grade = ("grade", FIRST, graded.place / "all.zip", *folder)
-    file.write_text(f'{head}Jose-O-Neill,{FIRST},split,"0,5",half right,x,\n')
+    file.write_text(f'{head}José-O-Neill,{FIRST},split,"0,5",half right,x,\n')
     course(*grade, expected=1)
-    assert mark_of(graded, course, "Jose-O-Neill") == before + 0.5
-    course("override", "Jose-O-Neill", FIRST, "split", "none", *folder)
-    assert mark_of(graded, course, "Jose-O-Neill") == before
+    assert mark_of(graded, course, "José-O-Neill") == before + 0.5
+    course("override", "José-O-Neill", FIRST, "split", "none", *folder)
+    assert mark_of(graded, course, "José-O-Neill") == before
     for row, words in (
-        (f"Jose-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
+        (f"José-O-Neill,{FIRST},split,100,x,x,", "line 2: points must be a number from 0 to 1, got '100'"),
         (
-            f"Jose-O-Neill,{FIRST},splitt,1,x,x,",
+            f"José-O-Neill,{FIRST},splitt,1,x,x,",
             "line 2: 'splitt' is not an autograded task of 04_masking; choose from: ",
         ),
     ):
         file.write_text(f"{head}{row}\n")
         for command in (grade, ("marks", *folder), ("feedback", *folder)):
             assert words in refused(command)
-    file.write_text(f"{head}Jose-O-Neil,{FIRST},split,1,x,x,\n")
-    words = "overrides.csv, line 2: Jose-O-Neil has no submission of 04_masking, so this is ignored"
+    file.write_text(f"{head}José-O-Neil,{FIRST},split,1,x,x,\n")
+    words = "overrides.csv, line 2: José-O-Neil has no submission of 04_masking, so this is ignored"
     assert words in course(*grade, expected=1)
     assert words in course("marks", *folder)
-    assert mark_of(graded, course, "Jose-O-Neill") == before
+    assert mark_of(graded, course, "José-O-Neill") == before
     file.unlink()
 
 
 def test_overrides_edited_by_hand_take_effect_at_once(graded, course):
-    folder, file, student = ("--folder", graded.folder), graded.folder / "overrides.csv", "Jose-O-Neill"
+    folder, file, student = ("--folder", graded.folder), graded.folder / "overrides.csv", "José-O-Neill"
     page = graded.folder / "feedback" / student / FIRST / f"{FIRST}.html"
     before = mark_of(graded, course, student)
     file.write_text(f"student,exercise,task,points,reason,version,when\n{student},{FIRST},split,0.5,half,x,\n")

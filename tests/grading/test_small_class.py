@@ -14,10 +14,35 @@ from hand_ins import FIRST, assert_no_hidden_test, cunning, grade_and_kill, host
 
 from dgc_lab_grading.course import grading, sources
 from dgc_lab_grading.marking import sandbox
-from instructor import answered, needs_instructor, write
+from instructor import answered, index, needs_instructor, write
 
 pytestmark = needs_instructor
-SCORES = {"Ann": 18, "Bo-Wrong": 14, "cunning": 0, "hostile": 17}
+SCORES = {"Ann": 18, "Bo-Wrong": 13, "cunning": 0, "hostile": 17}
+# Lines on top of answers: two that run, and some that end their cell.
+ON_TOP = {
+    "fewest-elements": "!echo written in a terminal\nfrom google.colab import drive\ndrive.mount('/content/drive')\n",
+    "top-k-mask": "%matplotlib widget\n",
+    "split": "assert math.pi > 3\nname = input('Who are you? ')\n",
+    "my-threshold": "import nowhere\n",
+}
+# A widget that captures output, and messages that no notebook can hold.
+FRONT_END = """import json, ipywidgets
+out = ipywidgets.Output()
+display(out)
+with out:
+    print("captured")
+# %%
+from ipykernel.kernelapp import IPKernelApp
+kernel = IPKernelApp.instance().kernel
+kernel.session.pack = lambda content: json.dumps(content, default=str).encode()
+def publish(kind, content):
+    kernel.session.send(kernel.iopub_socket, kind, content, parent=kernel.get_parent())
+half = "\\udcff"
+print("half a character:", half)
+publish("display_data", {"data": {"text/plain": 7, "text/html": ["\\ud800"]}, "metadata": half})
+publish("display_data", {"data": "x", "metadata": {}, "transient": {"display_id": "x"}})
+publish("stream", {"name": "stdout", "text": {"a": [None]}})
+publish("execute_input", {"execution_count": "seven", "code": ""})"""
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +54,11 @@ def graded(tmp_path_factory, course):
     course("release", FIRST, *names, "--to", place / "variants")
     variants = {path.parent.name: variant_of(nbformat.read(path, 4)) for path in place.glob("variants/*/*.ipynb")}
     wrong = {"top-k-mask": "def top_k_mask(gradient, k):\n    return gradient > 0", "split": "x ="}
+    wrong |= {"share-sent": "def share_sent(gradients, ratio, whose):\n    return 0.5"}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         submissions = {
-            "final version": answered(FIRST, variant=variants["Ann"]),
+            "final version": solved_in_a_hurry(variants["Ann"]),
             "Bo Wrong": answered(FIRST, wrong, variant=variants["Bo-Wrong"]),
             "cunning": sources.with_variant(cunning(place), variants["cunning"]),
             "hostile": hostile(place, port, variants["hostile"], endless=False),
@@ -54,6 +80,19 @@ def graded(tmp_path_factory, course):
     )
 
 
+def solved_in_a_hurry(variant):
+    """A solved exercise as an editor on Windows writes it, with lines that have nothing to do with its answers."""
+    notebook = answered(FIRST, variant=variant)
+    notebook.cells[3:3] = [nbformat.v4.new_code_cell(source) for source in FRONT_END.split("\n# %%\n")]
+    notebook.cells[index(notebook, "setup")].source += "\nimport math"
+    for name, line in ON_TOP.items():
+        cell = notebook.cells[index(notebook, name)]
+        cell.source = line + cell.source
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("\n", "\r\n")
+    return notebook
+
+
 def rows(place):
     return json.loads((place / "grading" / "report.json").read_text())[FIRST]
 
@@ -64,6 +103,26 @@ def test_each_student_gets_the_marks_due(graded):
     assert {student: row["score"] for student, row in found.items()} == SCORES, found
     assert {row["most"] for row in found.values()} == {18}
     assert "handed in as final-version" in found["Ann"]["remarks"]
+
+
+def test_lines_on_top_of_an_answer_cost_no_points(graded):
+    remarks = rows(graded.place)["Ann"]["remarks"]
+    said = " ".join(remarks)
+    assert "lines that the student added to setup were kept" in said
+    for task, line, before in (("top-k-mask", 1, "def top_k_mask"), ("split", 2, "def split")):
+        assert re.search(rf"\({task}\) ended at line {line}, before {before}; the definitions below", said), said
+    assert "(my-threshold) ended at line 1, before my_threshold" in said
+    assert "fewest-elements" not in said
+    assert "accesses checks" not in said
+    page = (graded.place / "grading" / "autograded" / "Ann" / FIRST / f"{FIRST}.ipynb").read_text()
+    for words in ("written in a terminal", "captured", "half a character: ?"):
+        assert words in page, words
+    assert "(the student's own) sent a message that was left out" in said
+
+
+def test_a_wrong_function_costs_only_its_own_task(graded):
+    said = " ".join(rows(graded.place)["Bo-Wrong"]["remarks"])
+    assert "(marks-my-counts) right with the reference answer in place of share_sent, split, top_k_mask" in said
 
 
 def test_a_file_that_is_no_notebook_is_named(graded):
@@ -101,7 +160,7 @@ def test_feedback_has_points_and_no_hidden_test(graded, course):
     folder = graded.place / "grading"
     assert "5 pages" in course("feedback", "--folder", folder)
     pages = {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{FIRST}/*.html")}
-    assert "14 of 18 points" in pages["Bo-Wrong"]
+    assert "13 of 18 points" in pages["Bo-Wrong"]
     assert "not a notebook" in pages["Pia"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
@@ -114,5 +173,5 @@ def test_the_table_of_marks_has_the_whole_roster(graded, course):
     with target.open(encoding="utf-8-sig") as file:
         marks = {row["student"]: row[FIRST] for row in csv.DictReader(file)}
     assert marks == {
-        **{"Ann": "18.0", "Bo Wrong": "14.0", "cunning": "0.0", "hostile": "17.0", "Pia": "0.0", "Absent Al": ""}
+        **{"Ann": "18.0", "Bo Wrong": "13.0", "cunning": "0.0", "hostile": "17.0", "Pia": "0.0", "Absent Al": ""}
     }

@@ -29,6 +29,7 @@ from dgc_lab.common import LabError
 LIBRARY = str(Path(__file__).resolve().parents[2] / "dgc_lab")
 # Valid arguments for names whose docstring example is skipped or calls something else.
 EXAMPLES = {
+    "compression.Scheme": "Scheme(lambda gradient, state, context: None)",
     "distributed.average_statistics": "import keras\naverage_statistics(keras.Sequential([keras.Input((3,))]))",
     "parameter_server.train": "train(RingGAN(hidden=4), AsyncConfig(gradients=6))",
     "parameter_server.train_mirrored": "train_mirrored(RingGAN(hidden=4), AsyncConfig(gradients=6))",
@@ -48,10 +49,7 @@ from dgc_lab.workloads import RingGAN
 NOT_HERE = {  # name: reason
     "parameter_server.worker_step": "its model is on parameter servers",
     **dict.fromkeys(
-        [
-            f"compression.{name}"
-            for name in ("AllGather", "AllReduceMean", "Rule", "Scheme", "SparseMean", "StepContext")
-        ],
+        [f"compression.{name}" for name in ("AllGather", "AllReduceMean", "Rule", "SparseMean", "StepContext")],
         "TensorFlow takes tuples apart",
     ),
     # Results, which only the library creates.

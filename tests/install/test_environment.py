@@ -1,5 +1,7 @@
 """Installation guarantees: a fast import, a correct doctor report, and a working Horovod."""
 
+import json
+import math
 import os
 import re
 import shutil
@@ -8,6 +10,7 @@ import sys
 import sysconfig
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import psutil
@@ -15,6 +18,7 @@ import pytest
 
 from check_colab import pins
 from dgc_lab.install import build_horovod, doctor, horovod_source
+from dgc_lab.install.launch_env import cores, cpu_quotas
 from kernels import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +57,17 @@ def test_doctor_reports_the_environment():
     import keras
 
     assert re.search(rf"^ok +keras +{re.escape(keras.__version__)} *$", done.stdout, re.MULTILINE)
-    for name in ("python", "tensorflow", "horovod", "C\\+\\+ compiler", "GPUs", "processor cores", "memory", "MNIST"):
+    for name in (
+        "python",
+        "tensorflow",
+        "Keras's settings",
+        "horovod",
+        "C\\+\\+ compiler",
+        "GPUs",
+        "processor cores",
+        "memory",
+        "MNIST",
+    ):
         assert re.search(rf"^\S+ +{name}", done.stdout, re.MULTILINE), f"no line for {name}"
 
 
@@ -215,6 +229,16 @@ def test_sources_with_unexpected_retry_code_are_rejected(tmp_path):
         horovod_source.keep_trying(tmp_path)
 
 
+def test_patched_controller_knows_its_ranks(tmp_path):
+    source = tmp_path / horovod_source.CONTROLLER_SOURCE
+    source.parent.mkdir(parents=True)
+    source.write_text("  global_ranks_.reserve(size_);\n")
+    horovod_source.report_stalls(tmp_path)
+    assert source.read_text() == "  global_ranks_.resize(size_);\n"
+    with pytest.raises(horovod_source.BuildError, match=r"must reserve memory for global_ranks_ once, found 0 times"):
+        horovod_source.report_stalls(tmp_path)
+
+
 def test_wheel_cache_depends_on_python_and_tensorflow(monkeypatch, tmp_path):
     monkeypatch.setenv("DGC_LAB_CACHE", str(tmp_path))
     monkeypatch.setattr(build_horovod, "tensorflow_version", lambda: "2.20.0")
@@ -296,3 +320,126 @@ def test_custom_cache_folder_needs_no_home(monkeypatch, tmp_path):
     monkeypatch.delenv("DGC_LAB_DATA", raising=False)
     assert build_horovod.wheel_folder().is_relative_to(tmp_path)
     assert "not downloaded yet" in doctor.mnist_finding().found
+
+
+V1, DOCKER = "sys/fs/cgroup/cpu,cpuacct", "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n0::/"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "least"),
+    [
+        ("0::/", {"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b", {"sys/fs/cgroup/a/cpu.max": "200000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 2),
+        (DOCKER, {f"{V1}/cpu.cfs_quota_us": "50000\n", f"{V1}/cpu.cfs_period_us": "100000\n"}, 0.5),
+        (DOCKER, {f"{V1}/docker/1/cpu.cfs_quota_us": "-1", f"{V1}/docker/1/cpu.cfs_period_us": "100000"}, math.inf),
+        ("0::/", {}, math.inf),
+    ],
+)
+def test_cpu_quotas_of_containers_are_found(groups, files, least, tmp_path):
+    for name, text in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert min(cpu_quotas(tmp_path)) == least
+    assert cpu_quotas(tmp_path / "not Linux") == [math.inf]
+
+
+@pytest.fixture
+def one_core():
+    """A control group of version 1 or 2 whose quota is one core; yields its folder."""
+    version_1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
+    group = Path("/sys/fs/cgroup", "cpu" * version_1, f"dgc_lab_test_{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be created here: {error}")
+    try:
+        name, text = ("cpu.cfs_quota_us", "100000") if version_1 else ("cpu.max", "100000 100000")
+        try:
+            (group / name).write_text(text)
+        except OSError as error:
+            pytest.skip(f"no quota can be set here: {error}")
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+@pytest.mark.skipif(cores() < 2, reason="one core has no room for a quota")
+def test_a_process_with_a_quota_counts_its_cores(one_core):
+    code = f"""
+import os
+open({str(one_core / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+from dgc_lab.install import doctor, launch_env
+print(launch_env.cores(), *(finding.found for finding in doctor.examine() if finding.name == "processor cores"))
+"""
+    done = python(code)
+    assert done.stdout.strip() == f"1 1 of {os.cpu_count()}", done.stderr
+
+
+def test_make_ignores_other_installation_folders():
+    """PIP_USER=1, common on clusters, is an error in a virtual environment."""
+    show = ["make", "-s", "--eval", f"show: ; +@{sys.executable} -m pip install --dry-run --no-index pip", "show"]
+    elsewhere = {"PIP_USER": "1", "PIP_TARGET": "/nowhere", "PIP_PREFIX": "/nowhere", "PIP_ROOT": "/nowhere"}
+    done = subprocess.run([*show, "GPU=0"], cwd=ROOT, capture_output=True, text=True, env=os.environ | elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "Requirement already satisfied: pip" in done.stdout
+
+
+def test_horovod_is_installed_for_this_python(monkeypatch, tmp_path):
+    """Settings of pip for other folders would install it where this Python does not find it."""
+    seen = tmp_path / "seen"
+    for name, value in {"PIP_USER": "1", "PIP_TARGET": str(tmp_path / "elsewhere"), "PIP_NO_INDEX": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(build_horovod, "verify", lambda: seen.write_text("installed"))
+    wheel = tmp_path / "dgc_lab_test_wheel-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        about = "dgc_lab_test_wheel-1.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: dgc_lab_test_wheel\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    try:
+        build_horovod.install_and_verify(wheel)
+        assert seen.exists()
+        assert build_horovod.installed("dgc_lab_test_wheel") == "1.0"
+    finally:
+        subprocess.run([sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "dgc_lab_test_wheel"])
+
+
+def test_mac_needs_the_libraries_of_gloo(monkeypatch):
+    which = shutil.which
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(shutil, "which", lambda name, **k: which(name, **k) if name != "pkg-config" else None)
+    with pytest.raises(build_horovod.BuildError, match="brew install pkg-config libuv"):
+        build_horovod.check_tools()
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "message"),
+    [
+        ({"KERAS_BACKEND": "jax"}, {}, "'jax'"),  # the reason depends on whether JAX is installed
+        ({}, {"backend": "jax"}, "'jax'"),
+        ({"KERAS_BACKEND": "none"}, {}, "Keras cannot be imported (Unable to import backend : none)"),
+        ({}, {"floatx": "float16"}, "floatx must be 'float32', got 'float16'"),
+        (
+            {},
+            {"image_data_format": "channels_first"},
+            "image_data_format must be 'channels_last', got 'channels_first'",
+        ),
+    ],
+)
+def test_other_settings_of_keras_are_refused(variables, settings, message, tmp_path):
+    """They would train other models without a word, and mix their rows with those of the lessons."""
+    (tmp_path / "keras.json").write_text(json.dumps(settings))
+    environment = {"KERAS_HOME": str(tmp_path), **variables}
+    done = python("from dgc_lab.workloads import digits_cnn; digits_cnn()", **environment)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("dgc_lab.common.LabError: Keras")
+    assert message in last
+    code = "from dgc_lab.__main__ import main; print(main(['sweep', '--steps', '1']), main(['train', '--steps', '1']))"
+    done = python(code, **environment)
+    assert done.stdout.split() == ["1", "1"]
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: Keras")]
+    assert len(said) == 2
+    assert all(message in line for line in said)
+    done = python("from dgc_lab.install.doctor import keras_finding; print(keras_finding().remedy)", **environment)
+    assert message in done.stdout

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = sorted(FOLDER.glob("*.ipynb"))
 README = (FOLDER.parent / "README.md").read_text()
 SETUP = """\
-# On Colab, get the lab from your copy and what else this lesson needs; elsewhere everything is there already.
+# On Colab, install the lab and the packages that this lesson needs. Elsewhere they are already installed.
 import importlib.util
 
 if importlib.util.find_spec("dgc_lab") is None:

@@ -125,7 +125,7 @@ def test_backup_worker_replaces_a_dead_one(three, task):
 
 
 def test_more_deaths_than_backups_raise_an_error(three, task):
-    with pytest.raises(FunctionFailed, match="worker 0 and worker 2 died, and backup workers training cannot go on"):
+    with pytest.raises(FunctionFailed, match="worker 0 and worker 2 died, and backup workers training cannot continue"):
         train_and_kill(three, task, settings("backup workers", stragglers=SLOW), ["worker 0", "worker 2"])
 
 
@@ -138,7 +138,7 @@ def test_blocking_modes_name_the_dead_worker(three, task, mode):
         taken += isinstance(next(stream), GradientEvent)
     three.kill("worker 1")
     began = time.monotonic()
-    with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot go on without.*restart_work"):
+    with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot continue without.*restart_work"):
         list(stream)
     assert time.monotonic() - began < 5
     three.restart_worker(1)
@@ -165,7 +165,7 @@ def test_immediate_restart_still_counts_as_a_death(three, task, mode):
                 three.restart_worker(1)
 
     if mode in ("synchronous", "bounded staleness"):
-        with pytest.raises(FunctionFailed, match=f"worker 1 died, and {mode} training cannot go on without"):
+        with pytest.raises(FunctionFailed, match=f"worker 1 died, and {mode} training cannot continue without"):
             train_and_lose_worker_1()
         assert time.monotonic() - began < 30
     else:

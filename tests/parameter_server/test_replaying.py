@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from dgc_lab.parameter_server import figures
 from dgc_lab.parameter_server.config import AsyncConfig
-from dgc_lab.parameter_server.metrics import speed_in_parts
+from dgc_lab.parameter_server.metrics import seconds_to
 from dgc_lab.parameter_server.replaying import replay
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler
 from dgc_lab.parameter_server.simulation import StepCosts, simulate
-from dgc_lab.parameter_server.stability import guaranteed_rate, largest_stable_rate, stable_rate
+from dgc_lab.parameter_server.stability import guaranteed_rate, largest_stable_rate, stability_table, stable_rate
 from dgc_lab.parameter_server.tasks import Classifier
 from dgc_lab.replicas.training_loop import dense_network
 from dgc_lab.workloads.data import load
@@ -58,6 +58,18 @@ def test_gradients_use_the_weights_they_read():
     np.testing.assert_allclose([one.loss for one in training.records], losses, rtol=1e-5)
 
 
+def test_one_task_is_replayed_with_any_staleness():
+    """The trace of one replay serves the next, which remembers more or fewer past weights."""
+    task, config = Slope(), AsyncConfig(gradients=20, batch=2, learning_rate=0.02)
+    h = curvatures(config)
+    for staleness in (3, 7, 0, 1):
+        records = [record(update, max(0, update - staleness), update) for update in range(20)]
+        w = [1.0]
+        for update in range(20):
+            w.append(w[-1] - 0.02 * h[update] * w[max(0, update - staleness)])
+        assert replay(task, config, records).end.weights[0][0] == pytest.approx(w[-1], rel=1e-4)
+
+
 def test_updates_average_gradients_and_skip_dropped_ones():
     config = AsyncConfig(gradients=5, batch=2, learning_rate=0.01, momentum=0.5)
     records = [record(0, 0, 0), record(1, 0, 0), record(2, 0, DROPPED), record(3, 1, 1), record(4, 1, 1)]
@@ -69,6 +81,21 @@ def test_updates_average_gradients_and_skip_dropped_ones():
     assert training.end.weights[0][0] == pytest.approx(w, abs=1e-6)
     assert sum(math.isnan(one.loss) for one in training.records) == 1
     assert len(training.records) == 5
+
+
+def test_replay_scores_at_the_times_of_its_updates():
+    config = AsyncConfig(gradients=10, batch=2, learning_rate=0.01, score_every=4)
+    one_each = replay(Slope(), config, [record(number, number, number) for number in range(10)])
+    assert [(score.gradients, score.seconds) for score in one_each.scores] == [(4, 4), (8, 8), (10, 10)]
+    w = np.cumprod(1 - 0.01 * curvatures(config))
+    assert [score.values["w"] for score in one_each.scores] == pytest.approx(w[[3, 7, 9]], rel=1e-5)
+    pairs = [record(number, number // 2, number // 2) for number in range(10)]
+    in_pairs = replay(Slope(), dataclasses.replace(config, score_every=5), pairs)
+    assert [(score.gradients, score.seconds) for score in in_pairs.scores] == [(6, 6), (10, 10)]
+    assert seconds_to(one_each.scores, "w", 0.0) == 4
+    assert seconds_to(one_each.scores, "w", 2.0) == math.inf
+    with pytest.raises(ValueError, match="name must be one of w, got 'accuracy'"):
+        seconds_to(one_each.scores, "accuracy", 0.5)
 
 
 @pytest.mark.parametrize(("staleness", "share"), [(0, 1), (1, 1), (2, 1 / 2), (3, 1 / 3)])
@@ -170,11 +197,14 @@ def test_stable_rate_needs_the_start_of_a_run():
 
 
 def test_stable_rate_falls_with_the_number_of_workers():
-    found = {}
-    for workers in (1, 4, 16):
-        runs = [simulate(Schedule("asynchronous"), workers, 60 * workers, COSTS, seed) for seed in (0, 1, 2)]
-        found[workers] = [workers * largest_stable_rate(records) for records in runs]
-    assert all(1.5 < one < 2.7 for rates in found.values() for one in rates)
+    table = stability_table([1, 4, 16], COSTS)
+    assert table["workers"].tolist() == [1, 1, 1, 4, 4, 4, 16, 16, 16]
+    assert (table["workers"] * table["largest stable rate"]).between(1.5, 2.7).all()
+    order = simulate(Schedule("asynchronous"), 4, 240, COSTS, seed=1)
+    assert table["largest stable rate"][4] == largest_stable_rate(order)
+    assert table["mean staleness"][4] == pytest.approx(np.mean([one.staleness for one in order]))
+    with pytest.raises(ValueError, match="workers must be a whole number from 1 to 1024, got 0"):
+        stability_table([0], COSTS)
 
 
 def test_plot_of_stable_rates_shows_the_table():
@@ -187,19 +217,4 @@ def test_plot_of_stable_rates_shows_the_table():
     np.testing.assert_allclose(marks.get_xydata(), [[1, 2], [1.96, 1.15]])
     np.testing.assert_allclose(limit.get_xydata(), [[1, 2], [2, 1]])
     np.testing.assert_allclose(guarantee.get_xydata(), [[1, 1], [2, 0.5]])
-    assert "found on simulated schedules: 0 allows 2, 0.96 allows 1.15; always as stale" in picture.alt
-
-
-def test_simultaneous_gradients_have_infinite_speed():
-    assert speed_in_parts(simulate(Schedule(), 2, 4, StepCosts(1.0)), 4) == [1.0, math.inf, 1.0, math.inf]
-
-
-def test_speed_is_computed_for_parts_of_a_run():
-    records = [
-        dataclasses.replace(record(place, place, place), done=done) for place, done in enumerate((1, 2, 4, 6, 7))
-    ]
-    assert speed_in_parts(records, parts=2) == pytest.approx([2 / 2, 2 / 4])
-    assert speed_in_parts(records[::-1], parts=5) == pytest.approx([1, 1, 1 / 2, 1 / 2, 1])
-    assert speed_in_parts(records, parts=1) == pytest.approx([5 / 7])
-    with pytest.raises(ValueError, match="parts must be a whole number from 1 to 5, got 6"):
-        speed_in_parts(records, parts=6)
+    assert "found on simulated schedules: 0 allows 2, 0.96 allows 1.15; limit if all" in picture.alt

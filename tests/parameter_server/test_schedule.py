@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 
-from dgc_lab.parameter_server import StepCosts, scale_row, simulate, sweep_workers
+from dgc_lab.parameter_server import StepCosts, scale_row, simulate, study_figures, sweep_workers
 from dgc_lab.parameter_server import figures as schedule_pictures
 from dgc_lab.parameter_server import metrics as event_log
+from dgc_lab.parameter_server.events import Score, Training
 from dgc_lab.parameter_server.schedule import DROPPED, MODES, GradientEvent, Schedule, Straggler, draw_delay
 from dgc_lab.ui.charts import bars
 
@@ -455,12 +456,18 @@ def test_spans_are_clipped_to_the_window(measured_like):
 
 def test_histograms_show_the_share_of_each_staleness(measured_like):
     picture = schedule_pictures.staleness_histograms(measured_like)
-    for axes, (name, records) in zip(picture.figure.axes, measured_like.items(), strict=True):
+    panels = [axes for axes in picture.figure.axes if axes.axison]
+    for axes, (name, records) in zip(panels, measured_like.items(), strict=True):
         stale = [record.staleness for record in records if record.update != DROPPED]
         heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
         counted = {staleness: count / len(stale) for staleness, count in Counter(stale).items()}
         assert {staleness: height for staleness, height in heights.items() if height} == pytest.approx(counted)
-        assert f"{name}: mean {np.mean(stale):.2f}, at most {max(stale)}" in picture.alt
+        assert f"{name}: mean {np.mean(stale):.2f}, largest {max(stale)}" in picture.alt
+        assert axes.get_title() == f"{name}\nmean {np.mean(stale):.2f}, largest {max(stale)}"
+        [mean] = axes.lines
+        assert mean.get_xdata() == pytest.approx([np.mean(stale)] * 2)
+        low, high = axes.get_ylim()
+        assert low < min(counted.values()) <= max(counted.values()) < high, "no bar is cut off"
     many = {"many": simulate(Schedule("asynchronous"), 100, 1000, COSTS)}
     bars = schedule_pictures.staleness_histograms(many).figure.axes[0].patches
     assert len(bars) <= 30
@@ -469,27 +476,30 @@ def test_histograms_show_the_share_of_each_staleness(measured_like):
     assert "nothing: no update" in schedule_pictures.staleness_histograms(nothing).alt
 
 
-def test_losses_are_plotted_by_time_and_by_gradients(measured_like):
-    by_time = schedule_pictures.loss_curves(measured_like)
-    by_gradients = schedule_pictures.loss_curves(measured_like, by="gradients")
-    for number, records in enumerate(measured_like.values()):
-        for picture, places in ((by_time, [record.done for record in records]), (by_gradients, range(1, 91))):
-            x, y = picture.figure.axes[0].lines[number].get_data()
-            np.testing.assert_allclose(x, places)
-            assert y[0] == pytest.approx(2.0)
-            assert y[1] == pytest.approx(1.995)
-            np.testing.assert_allclose(y[19:], 2.0 - (np.arange(19, 90) - 9.5) / 100)
-    assert "synchronous: 2.000 at first, 1.205 after 90 gradients" in by_gradients.alt
-    with pytest.raises(ValueError, match=r"runs must have losses, got none for 'simulated'"):
-        schedule_pictures.loss_curves({"simulated": simulate(Schedule(), 2, 4, COSTS)})
-    with pytest.raises(ValueError, match=r"by must be one of seconds, gradients, got 'steps'"):
-        schedule_pictures.loss_curves(measured_like, by="steps")
+def test_score_curves_show_the_time_to_the_target():
+    runs = {
+        "fast": Training(scores=[Score(n, 2.0 * n, {"accuracy": 0.2 * n}) for n in range(1, 5)]),
+        "slow": Training(scores=[Score(n, 9.0 * n, {"accuracy": 0.1 * n}) for n in range(1, 5)]),
+    }
+    picture = study_figures.score_curves(runs, "accuracy", 0.5)
+    fast, slow, target = picture.figure.axes[0].lines
+    np.testing.assert_allclose(fast.get_xydata(), [[2, 0.2], [4, 0.4], [6, 0.6], [8, 0.8]])
+    np.testing.assert_allclose(slow.get_ydata(), [0.1, 0.2, 0.3, 0.4])
+    assert target.get_ydata() == [0.5, 0.5]
+    assert "fast: reaches 0.5 after 6 seconds, ends at 0.800; slow: reaches 0.5 never, ends at 0.400." in picture.alt
+    with pytest.raises(ValueError, match="runs must hold at least one thing"):
+        study_figures.score_curves({}, "accuracy", 0.5)
 
 
-def test_diverging_loss_leaves_other_curves_visible(measured_like):
-    diverged = [replace(record, loss=10.0**place) for place, record in enumerate(measured_like["asynchronous"])]
-    picture = schedule_pictures.loss_curves({"good": measured_like["synchronous"], "diverged": diverged})
-    assert picture.figure.axes[0].get_ylim() == (0, 10)
+def test_each_seed_is_a_dot_beside_the_mean():
+    picture = study_figures.each_seed(pd.Series({"one": [1.0, 3.0], "other": [2.0, np.nan]}), "seconds")
+    [axes] = picture.figure.axes
+    dots, mean, *_ = axes.lines
+    np.testing.assert_allclose(dots.get_xydata(), [[1, 0], [3, 0]])
+    np.testing.assert_allclose(mean.get_xdata(), [2, 2])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "other"]
+    assert "one: mean 2, from 1 to 3 (2 runs); other: mean 2, from 2 to 2 (1 run), 1 without a value" in picture.alt
+    assert "never: no value, 1 without a value" in study_figures.each_seed({"never": [np.nan]}, "seconds").alt
 
 
 def test_throughput_bars_match_the_table(measured_like):
@@ -505,9 +515,18 @@ def test_throughput_bars_match_the_table(measured_like):
 def test_scaling_plot_separates_simulated_and_measured_runs(measured_like):
     rows = [scale_row(name, records, 3, "measured") for name, records in measured_like.items()]
     simulated = sweep_workers({mode: Schedule(mode) for mode in MODES}, COSTS, workers=(2, 4, 8), gradients_each=5)
-    picture = schedule_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]))
-    speeds = picture.figure.axes[0]
+    picture = schedule_pictures.by_workers(pd.concat([simulated, pd.DataFrame(rows)]), lock_seconds=0.002)
+    speeds, staleness, _ = picture.figure.axes
     assert (speeds.get_xscale(), speeds.get_yscale()) == ("log", "log")
+    *_, limit = speeds.lines
+    assert limit.get_ydata() == [500, 500]
+    limit.remove()
+    fresh = {"synchronous", "backup workers"}
+    assert {line.split(":")[0] for line in staleness.texts[0].get_text().splitlines()} == fresh
+    assert len(staleness.lines) == 2 * (len(MODES) - len(fresh)), "a simulated and a measured line each"
+    strokes = {str(line._dash_pattern) for line in speeds.lines if line.get_linestyle() != "None"}
+    assert len(strokes) == len(MODES), "lines that coincide stay distinguishable"
+    assert "The servers' lock allows 500 gradients/s." in picture.alt
     marks = [line for line in speeds.lines if line.get_linestyle() == "None"]
     assert [line.get_xdata().tolist() for line in marks] == [[3]] * 4
     assert [line.get_ydata()[0] for line in marks] == pytest.approx([row["gradients/s"] for row in rows])
@@ -515,4 +534,4 @@ def test_scaling_plot_separates_simulated_and_measured_runs(measured_like):
     assert "asynchronous, measured: 3 workers" in picture.alt
     assert "asynchronous, simulated: 8 workers" in picture.alt
     with pytest.raises(ValueError, match=r"frame must have at least one row, got none"):
-        schedule_pictures.by_workers(simulated.iloc[:0])
+        schedule_pictures.by_workers(simulated.iloc[:0], 1.0)

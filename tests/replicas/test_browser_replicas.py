@@ -78,7 +78,7 @@ def test_slider_shows_a_field_per_replica(page):
 
 def test_rejected_combinations_are_reported(page):
     control(page, "Synchronization").select_option("NONE")
-    wait_for(page, "TensorFlow refused to make the variable")
+    wait_for(page, "TensorFlow refused to create the variable")
     control(page, "Synchronization").select_option("ON_READ")
     control(page, "Aggregation").select_option("NONE")
     wait_for(page, "TensorFlow refused to read it outside the replicas")

@@ -414,11 +414,11 @@ def test_alt_texts_describe_the_figures():
     fine = AssignmentResult((0.0, 0.0), (1.5, 1.5), 1.5)
     alt = replica_pictures.copies_before_and_after(fine, [1, 2], "assign, MEAN").alt
     assert alt == (
-        "assign, MEAN. The replicas gave 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5. "
+        "assign, MEAN. The replicas assigned 1, 2. Copies before: 0, 0. Copies after: 1.5, 1.5. "
         "A read outside the replicas gives 1.5."
     )
     refused = AssignmentResult((), (), None, "create", "not supported")
-    assert "TensorFlow refused to make the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
+    assert "TensorFlow refused to create the variable: not supported" in replica_pictures.in_words(refused, [1, 2])
     loops = replica_pictures.losses_over_reference({"SUM": [[2, 4], [1, 1]], "MEAN": [3, 2]}, [3, 2], "one device")
     assert loops.alt == (
         "Training loss by step. one device: from 3.000 to 2.000; SUM: from 3.000 to 1.000, at most 1.000 from one "
@@ -445,3 +445,12 @@ def test_difference_of_unsigned_bytes_does_not_wrap():
     from dgc_lab.replicas.training_loop import largest_difference
 
     assert largest_difference([np.uint8([0])], [np.uint8([1])]) == 1.0
+
+
+@on_replicas
+def test_integer_variables_cannot_have_a_mean():
+    """Lesson 2 says so: students try an integer step counter first."""
+    import tensorflow as tf
+
+    with strategy(4).scope(), pytest.raises(ValueError, match="MEAN and a non-floating dtype is not supported"):
+        tf.Variable(0, aggregation=tf.VariableAggregation.MEAN)

@@ -58,9 +58,9 @@ def test_controls_change_figure_message_and_table(page):
 
 
 def test_invalid_values_are_reported_until_corrected(page):
-    fill(page, {"Latency, µs a hop": "-3"})
+    fill(page, {"Latency, µs per hop": "-3"})
     expect(message(page, "latency must be at least 0 µs, got -3")).to_have_attribute("role", "alert")
-    fill(page, {"Latency, µs a hop": "10"})
+    fill(page, {"Latency, µs per hop": "10"})
     expect(message(page, "Modelled: ResNet-50")).to_have_attribute("role", "status")
 
 

@@ -74,22 +74,22 @@ def test_table_matches_the_cost_model(explorer):
         expected = step(work, link, 64, method, 0.004)
         row = table[method, "modelled"]
         for column, value in {
-            "ms a step": 1e3 * expected.seconds,
+            "ms per step": 1e3 * expected.seconds,
             "speed-up": expected.speed_up,
-            "MB handed over": expected.handed / 1e6,
-            "MB past a link": expected.passed / 1e6,
+            "MB sent per worker": expected.handed / 1e6,
+            "MB per link": expected.passed / 1e6,
             "speed-up with 1024": step(work, link, 1024, method, 0.004).speed_up,
         }.items():
             assert row[column] == pytest.approx(value, rel=1e-3), (method, column)
         assert f"{method}, modelled: speed-up {expected.speed_up:.3g}" in explorer.picture.alt
     assert f'alt="{explorer.picture.alt}"' in explorer.image.value
-    assert "Switching: " in explorer.message.value
-    assert "shorter below a ratio of 0.0312" in explorer.message.value, "2 / 64 with 4 bytes an entry"
+    assert "Speed-up over one worker: switching " in explorer.message.value
+    assert "smaller below a ratio of 0.0312" in explorer.message.value, "2 / 64 with 4 bytes an entry"
 
 
 @pytest.mark.nightly
 def test_every_control_changes_the_figure(explorer):
-    moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "as fitted here", "ratio": 0.01}
+    moves = {"workers": 256, "bandwidth": GBIT / 10, "latency": 5000, "ends": "fitted to measurements", "ratio": 0.01}
     moves |= {"overlap": 1.0, "compressing": "tensor by tensor"}
     moves |= {"values": "float16", "indices": "run_lengths", "compute": 500, "selection": 100, "model": "BERT-base"}
     assert set(moves) == set(explorer.controls)
@@ -108,14 +108,14 @@ def image(explorer):
 def test_link_starts_as_the_reference_link(explorer):
     assert explorer.controls["latency"].value == 20
     expected = step(workload("mnist_cnn", HERE), Link(GBIT), 8, "dense")
-    assert shown(explorer)["dense", "modelled"]["ms a step"] == pytest.approx(1e3 * expected.seconds, rel=1e-3)
+    assert shown(explorer)["dense", "modelled"]["ms per step"] == pytest.approx(1e3 * expected.seconds, rel=1e-3)
 
 
 def test_fitted_endpoint_costs_are_applied(explorer):
     set_and_wait(explorer, bandwidth=200 * GBIT)
-    free = shown(explorer)["dense", "modelled"]["ms a step"]
-    set_and_wait(explorer, ends="as fitted here")
-    fitted = shown(explorer)["dense", "modelled"]["ms a step"]
+    free = shown(explorer)["dense", "modelled"]["ms per step"]
+    set_and_wait(explorer, ends="fitted to measurements")
+    fitted = shown(explorer)["dense", "modelled"]["ms per step"]
     expected = step(workload("mnist_cnn", HERE), Link(200 * GBIT, 20e-6, 0.9, 1e-9), 8, "dense")
     assert fitted == pytest.approx(1e3 * expected.seconds, rel=1e-3)
     assert fitted > free
@@ -131,15 +131,15 @@ def test_overlap_applies_to_dense_and_per_tensor_exchanges(explorer):
     assert "The backward pass hides up to 66.67 ms of an exchange." in explorer.message.value
     for method in METHODS:
         hidden = 1e3 * ASSUMED_COMPUTE["ResNet-50"] * 2 / 3 if method in ("dense", "float16") else 0
-        assert shown(explorer)[method, "modelled"]["ms a step"] == pytest.approx(
-            shown_all[method, "modelled"]["ms a step"] - hidden, rel=1e-3
+        assert shown(explorer)[method, "modelled"]["ms per step"] == pytest.approx(
+            shown_all[method, "modelled"]["ms per step"] - hidden, rel=1e-3
         )
     assert np.any(image(explorer) != before)
-    at_the_end = shown(explorer)["sparse", "modelled"]["ms a step"]
+    at_the_end = shown(explorer)["sparse", "modelled"]["ms per step"]
     set_and_wait(explorer, compressing="tensor by tensor")
     work = dataclasses.replace(workload("ResNet-50", explorer.times["ResNet-50"]), overlap=1, by_tensor=True)
     expected = 1e3 * step(work, Link(10 * GBIT), 8, "sparse", 0.01).seconds
-    assert shown(explorer)["sparse", "modelled"]["ms a step"] == pytest.approx(expected, rel=1e-3)
+    assert shown(explorer)["sparse", "modelled"]["ms per step"] == pytest.approx(expected, rel=1e-3)
     assert expected < at_the_end
 
 
@@ -150,7 +150,7 @@ def test_measured_steps_are_marked_at_their_settings(explorer):
     assert "dense, measured: speed-up 0.667 with 2; sparse, measured: speed-up 1.67 with 2" in explorer.picture.alt
     set_and_wait(explorer, values="float16")
     assert "sparse, measured: speed-up 1.72 with 2" in explorer.picture.alt
-    assert shown(explorer)["sparse", "measured"]["MB past a link"] == 0.028
+    assert shown(explorer)["sparse", "measured"]["MB per link"] == 0.028
     set_and_wait(explorer, values="float32")
     set_and_wait(explorer, ratio=0.01)
     assert ("dense", "measured") in shown(explorer)

@@ -13,6 +13,13 @@ told to wait.
 
 TEXT = "whoever"  # Vectors go
 # whole, like `whoever`.
+raise ValueError(
+    f"{TEXT} must not come "
+    f"to rest, got {TEXT}"
+)
+HELP = """
+Vectors go whole.
+"""
 '''
 MARKDOWN = """---
 title: whoever
@@ -30,7 +37,8 @@ Two cases can be told apart. Whoever waits loses.
 
 
 def test_phrases_are_found_with_their_lines():
-    assert [found[:2] for found in check(PYTHON, python=True)] == [(3, "is told"), (10, "go whole")]
+    found = [(3, "is told"), (10, "go whole"), (13, "come to rest"), (17, "go whole")]
+    assert [each[:2] for each in check(PYTHON, python=True)] == found
     assert [found[:2] for found in check(MARKDOWN, python=False)] == [(5, "comes to rest"), (12, "Whoever")]
 
 

@@ -34,9 +34,19 @@ def test_table_command_reproduces_the_stored_rows(tmp_path, capsys):
     assert all(method in printed for method in STUDIES["rules"].methods)
 
 
+def test_modes_command_reproduces_the_stored_rows(tmp_path, capsys):
+    stored, out = results_file("modes.jsonl"), tmp_path / "rows.jsonl"
+    shutil.copy(stored, out)
+    assert main(["modes", "--out", str(out)]) == 0
+    assert out.read_bytes() == stored.read_bytes()
+    assert len(capsys.readouterr().out.splitlines()) == len(stored.read_text().splitlines())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["modes", "--seed", "3"], "--seed must not be set here: each study has seeds of its own, got 3"),
+        (["modes", "--data", "x"], "--data is for the single-node or two-node table, got 'x'"),
         (["schemes", "--scope", "tensor"], "--scope is for the single-node table, got 'tensor'"),
         (["schemes", "--seed", "3"], "--seed must not be set here: seeds are (100, 101, 102) and"),
         (["single-node", "--steps", "0"], "steps must be a whole number of at least 1, got 0"),
@@ -66,4 +76,4 @@ def test_invalid_values_are_reported_before_training(options, message, capsys):
 
 
 def test_every_study_has_a_command():
-    assert {*TABLES} == {"single-node", "two-node", *(name.replace(" ", "-") for name in STUDIES)}
+    assert {*TABLES} == {"single-node", "two-node", "modes", *(name.replace(" ", "-") for name in STUDIES)}

@@ -70,7 +70,7 @@ def test_saved_prediction_is_compared_with_the_results(page):
     expect(quiz.get_by_role("button")).to_be_disabled()
     expect(quiz.locator(".noUi-target[disabled]")).to_have_count(4)
     cell = run_cell(page, "guess.confront(")
-    predicted = kernel_says(page, "' '.join(f'{share:.2f}' for share in guess.kept.values())").strip("'").split()
+    predicted = kernel_says(page, "' '.join(f'{share:.2f}' for share in guess.saved.values())").strip("'").split()
     expect(cell.locator("tbody tr td:nth-of-type(1)")).to_have_text(predicted)
     expect(quiz.get_by_role("status").last).to_contain_text("furthest off for")
 
@@ -114,7 +114,7 @@ def test_widget_reports_an_invalid_value(page):
 def test_other_controls_work_by_label(page):
     control(page, "Ratios").fill("0.05")
     control(page, "Threshold").select_option("hierarchical")
-    control(page, "Whose").select_option("one over all tensors")
+    control(page, "Scope").select_option("one for all tensors")
     fill(page, {"Learning rate": "0.02", "Momentum": "0.8", "Batch": "32", "Steps": "50", "Seed": "3"})
     press(page, "Run")
     wait_for_message(page, "Done: 1 row")

@@ -46,7 +46,7 @@ def test_run_starts_ranks_with_the_selected_switches(page):
     control(page, "Momentum factor masking").uncheck()
     control(page, "Warm-up").select_option("geometric")
     control(page, "Values").select_option("float16")
-    fill(page, {"Clip norm": "1", "Steps a stage": "5"})
+    fill(page, {"Clip norm": "1", "Steps per stage": "5"})
     expect(control(page, "Method")).to_have_value("no momentum factor masking", timeout=30_000)
     press(page, "Run")
     wait_for_message(page, "Done: 2 rows")
@@ -57,7 +57,7 @@ def test_run_starts_ranks_with_the_selected_switches(page):
 def test_another_method_updates_plots_live(page):
     fill(page, {"Ratios": "0.01", "Steps": "4000"})
     control(page, "Method").select_option("masking alone")
-    expect(control(page, "Accumulate what is not sent")).not_to_be_checked(timeout=30_000)  # the kernel has replied
+    expect(control(page, "Accumulate unsent elements")).not_to_be_checked(timeout=30_000)  # the kernel has replied
     press(page, "Run")
     wait_for_message(page, r"step \d+ of 4000")
     wait_for_message(page, r"a rank sends")

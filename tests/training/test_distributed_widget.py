@@ -35,7 +35,7 @@ def test_run_trains_on_ranks_and_compares_bytes_with_dense(lab):
     assert "Done: 2 rows" in said(lab)
     assert re.search(rf"Step {lab.steps.value}: a rank sends <b>[\d.,]+ kB</b> \(dense: 153.1 kB", lab.traffic.value)
     frame = lab.frame().set_index("ratio")
-    assert frame.loc[0.01, "bytes a step"] < frame.loc[1, "bytes a step"] / 10
+    assert frame.loc[0.01, "bytes per step"] < frame.loc[1, "bytes per step"] / 10
     assert "ratio 0.01" in lab.image.value
 
 

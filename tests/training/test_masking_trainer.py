@@ -34,9 +34,9 @@ def test_events_are_in_order(digits):
     assert [evaluation.step for evaluation in evaluations] == [4, 8, 12]
     assert events[-1] is evaluations[-1]
     assert all(later.seconds > earlier.seconds for earlier, later in itertools.pairwise(steps))
-    assert steps[0].kept.shape == (len(trainer.names),)
+    assert steps[0].shares_sent.shape == (len(trainer.names),)
     assert trainer.names[0] == "conv1/kernel"
-    assert steps[0].kept_overall == pytest.approx(np.sum(steps[0].kept * trainer.sizes) / np.sum(trainer.sizes))
+    assert steps[0].share_sent == pytest.approx(np.sum(steps[0].shares_sent * trainer.sizes) / np.sum(trainer.sizes))
 
 
 @pytest.mark.nightly_except("tensor-sampled", "global-exact", "first-hierarchical")
@@ -46,7 +46,7 @@ def test_ratio_1_equals_no_compression_bit_for_bit(digits, rule, scope):
     dense, _ = weights_after(Trainer(dataclasses.replace(SHORT, rule="off"), digits))
     masked, events = weights_after(Trainer(dataclasses.replace(SHORT, rule=rule, scope=scope), digits))
     assert_same(dense, masked)
-    assert events[0].kept_overall == 1
+    assert events[0].share_sent == 1
 
 
 def test_ratio_0_leaves_weights_unchanged(digits):
@@ -54,7 +54,7 @@ def test_ratio_0_leaves_weights_unchanged(digits):
     before = [weight.numpy() for weight in trainer.weights]
     after, events = weights_after(trainer, 0.0)
     assert_same(before, after)
-    assert events[0].kept_overall == 0
+    assert events[0].share_sent == 0
 
 
 def test_dense_run_matches_keras_momentum_sgd(digits):
@@ -112,8 +112,8 @@ def test_share_of_elements_sent_matches_the_ratio(digits):
     wanted = np.ceil(0.01 * sizes * (1 - 1e-7)) / sizes
     for event in events:
         if isinstance(event, Step):
-            assert np.all(event.kept <= wanted + 1e-12), "too many sent (fewer is fine: zeros are skipped)"
-            assert event.kept[2] == pytest.approx(wanted[2])
+            assert np.all(event.shares_sent <= wanted + 1e-12), "too many sent (fewer is fine: zeros are skipped)"
+            assert event.shares_sent[2] == pytest.approx(wanted[2])
 
 
 def test_evaluation_covers_the_whole_test_set(digits):
@@ -150,7 +150,7 @@ def test_custom_masks_replace_rule_and_scope(digits):
         return kept
 
     _, events = weights_after(Trainer(SHORT, digits, every_other), 0.3)
-    assert events[0].kept_overall == 0.5
+    assert events[0].share_sent == 0.5
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_masks_broadcast_and_see_only_ratios_of_the_run(digits):
 
     trainer = Trainer(SHORT, digits, rows)
     _, events = weights_after(trainer, 0.3)
-    np.testing.assert_allclose(events[0].kept, [1 / weight.shape[0] for weight in trainer.weights])
+    np.testing.assert_allclose(events[0].shares_sent, [1 / weight.shape[0] for weight in trainer.weights])
 
 
 def test_divergence_names_step_ratio_and_variable(digits):

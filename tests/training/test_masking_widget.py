@@ -371,7 +371,7 @@ def test_rule_off_with_another_ratio_is_reported(lab):
     lab.ratios.value = "1"
     press(lab, "run")
     assert lab.wait(60)
-    assert lab.rows[0]["kept"] == 1
+    assert lab.rows[0]["share sent"] == 1
 
 
 def test_every_control_has_a_label(lab):

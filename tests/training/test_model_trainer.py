@@ -277,7 +277,7 @@ def test_untied_lookup_sends_only_the_rows_read():
     )
     [step] = trainer.run(steps=1)
     assert np.flatnonzero(np.any(model.get_weights()[0] != before, axis=1)).tolist() == [1, 4]
-    assert step.kept[0] == pytest.approx(2 / 9), "two rows of nine must be sent"
+    assert step.shares_sent[0] == pytest.approx(2 / 9), "two rows of nine must be sent"
 
 
 # Batch normalization statistics -------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def test_trainer_saves_to_every_requested_folder(digits, tmp_path):
         trainer.save(tmp_path / name)
     assert [file.name for file in sorted(tmp_path.glob("*/*"))] == ["rank_0_step_2.npz"] * 2
     assert trainer.restore(tmp_path / "another", ratio)
-    assert [type(event) for event in trainer.run(ratio, go_on=True)] == [Evaluation], "retrained"
+    assert [type(event) for event in trainer.run(ratio, resume=True)] == [Evaluation], "retrained"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ ROW = {"ratio": 0.1, "accuracy": 0.9}
 
 
 def step(number):
-    return Step(number, loss=2.0, kept=np.ones(1), kept_overall=0.1, seconds=0.1 * number)
+    return Step(number, loss=2.0, shares_sent=np.ones(1), share_sent=0.1, seconds=0.1 * number)
 
 
 def row(number, steps):
@@ -23,7 +23,7 @@ def row(number, steps):
 
 def after(*events, names=("ratio 1", "ratio 0.1"), steps=2, out=None, seconds=10.0):
     """Return the progress after `events`, the last at ``seconds`` after the sweep started."""
-    progress = SweepProgress(list(names), steps, out)
+    progress = SweepProgress(list(names), [steps] * len(names), out)
     for event in events:
         progress.take(event, seconds)
     return progress

@@ -35,7 +35,7 @@ def test_single_worker_rows_match_the_published_length(scope):
 def test_two_worker_rows_match_the_published_length(method):
     rows = published.two_node_rows(method)
     assert [row["ratio"] for row in rows] == TWO_NODE_RATIOS
-    assert share_settings(rows, published.two_node_settings(method).facts(), method == "masking_per_tensor")
+    assert share_settings(rows, published.two_node_settings(method).to_dict(), method == "masking_per_tensor")
     assert {row["steps"] * row["workers"] for row in rows} == {published.PUBLISHED_STEPS}
 
 
@@ -44,7 +44,7 @@ def test_rows_behind_the_verdict_have_three_seeds(method, ratio):
     found = [row for seed in (0, 1, 2) for row in published.two_node_rows(method, seed) if row["ratio"] == ratio]
     assert [row["seed"] for row in found] == [0, 1, 2]
     for row in found:
-        assert row_matches(row, published.two_node_settings(method, seed=row["seed"]).facts())
+        assert row_matches(row, published.two_node_settings(method, seed=row["seed"]).to_dict())
 
 
 def on_digits(settings):

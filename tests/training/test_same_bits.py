@@ -138,7 +138,7 @@ def test_sweep_reproduces_recorded_rows(digits):
     for row, wanted in zip(rows, recorded, strict=True):
         found = {name: row[name] for name in wanted}
         if not SAME_MACHINE:
-            for name, tolerance in {"accuracy": 0.05, "loss": 0.1, "kept": 2e-3}.items():
+            for name, tolerance in {"accuracy": 0.05, "loss": 0.1, "share sent": 2e-3}.items():
                 assert found.pop(name) == pytest.approx(wanted[name], abs=tolerance)
         assert found.items() <= wanted.items()
 

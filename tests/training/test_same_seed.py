@@ -73,7 +73,7 @@ def test_another_seed_changes_dropout(small_mnist):
     trainers = [make_trainer(few, SimulatedWorkers(2), seed, data) for seed in (3, 4)]
     first, other = map(hash_after_run, trainers)
     assert first != other
-    begun = hash_after_run(trainers[1].with_seed(3), go_on=True)
+    begun = hash_after_run(trainers[1].with_seed(3), resume=True)
     assert first == begun, "a new seed must not resume the old run"
     assert first == hash_after_run(trainers[1].with_seed(3))
     with pytest.raises(ValueError, match=r"seed must be .* got -1"):
@@ -103,7 +103,7 @@ def test_a_sweeps_rows_repeat(tmp_path, digits):
 
     first = rows("first")
     assert first == rows("again")
-    assert {"accuracy", "loss", "kept"} <= set(first[0])
+    assert {"accuracy", "loss", "share sent"} <= set(first[0])
 
 
 @pytest.mark.nightly

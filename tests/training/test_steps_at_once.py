@@ -85,7 +85,7 @@ def test_trainer_stops_promptly_and_resumes(digits):
     events = list(trainer.run(ratio, stop=lambda: asked.append(None) or len(asked) == 3))
     assert len(asked) == 3
     assert len(events) == trainer.steps_done
-    again = [event.step for event in trainer.run(ratio, go_on=True) if not isinstance(event, Evaluation)]
+    again = [event.step for event in trainer.run(ratio, resume=True) if not isinstance(event, Evaluation)]
     assert again == list(range(len(events) + 1, 41))
 
 

@@ -58,7 +58,7 @@ def test_row_records_its_full_configuration(digits, tmp_path):
     assert row == json.loads(file.read_text())
     assert row.items() >= {**dataclasses.asdict(SHORT), "model": "digits_cnn", "ratio": 0.1}.items()
     assert 0 <= row["accuracy"] <= 1
-    assert 0.09 < row["kept"] < 0.12
+    assert 0.09 < row["share sent"] < 0.12
     assert row["seconds"] > 0
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["started"])
 
@@ -172,8 +172,9 @@ def test_sweep_left_at_a_row_does_not_defer_interrupts(digits):
 
 
 def test_row_is_printed_when_it_cannot_be_saved(tmp_path):
-    file, few = tmp_path / "rows.jsonl", (40, 40)  # maximum file size in bytes
-    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, few)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n" * 4990)  # the check before the training finds space, and the row does not fit
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (5000, 5000))
     done = cli("sweep", "--ratios", "1", "--steps", "2", "--out", str(file), preexec_fn=limit)
     assert done.returncode == 1
     assert f"error: {file} cannot be written (File too large)" in done.stderr
@@ -224,7 +225,7 @@ def test_ratios_are_parsed_from_text():
 
 def test_table_shows_the_settings_that_differ(digits):
     rows = rows_of(sweep(SHORT, [0.1, 1], data=digits))
-    assert list(table(rows).columns) == ["ratio", "accuracy", "loss", "kept", "seconds"]
+    assert list(table(rows).columns) == ["ratio", "accuracy", "loss", "share sent", "seconds"]
     assert table(rows)["ratio"].tolist() == [1, 0.1]
     rows += rows_of(sweep(dataclasses.replace(SHORT, momentum=0), [1], data=digits))
     assert table(rows)["momentum"].tolist() == [0.9, 0, 0.9]
@@ -247,7 +248,7 @@ def test_published_accuracy_is_added_only_to_mnist_rows():
 
 
 def configuration_defaults():
-    return {**dataclasses.asdict(SHORT), "loss": 1.0, "kept": 1.0, "seconds": 1.0}
+    return {**dataclasses.asdict(SHORT), "loss": 1.0, "share sent": 1.0, "seconds": 1.0}
 
 
 def test_configuration_covers_every_setting(digits):
@@ -306,7 +307,7 @@ def test_ctrl_c_during_imports_prints_one_line(tmp_path):
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     done = cli("sweep", env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 130
-    assert done.stderr == "Stopped. The same command goes on from what it has kept.\n"
+    assert done.stderr == "Stopped. The same command continues from the saved state.\n"
 
 
 @pytest.mark.nightly_except("Ctrl-C")
@@ -330,7 +331,7 @@ def test_ctrl_c_keeps_rows_prints_them_and_says_how_to_go_on(tmp_path, number, s
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert printed.splitlines()[1].split()[0] == "1.0"
-    assert f"1 of 2 rows finished, kept in {out}" in errors
+    assert f"1 of 2 rows finished, saved in {out}" in errors
 
 
 def test_interrupt_in_a_destructor_is_not_lost():
@@ -350,7 +351,7 @@ def test_interrupt_in_a_destructor_is_not_lost():
         sys.exit(status_of(work))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=29)
-    assert (done.returncode, done.stderr) == (130, "Stopped. The same command goes on from what it has kept.\n")
+    assert (done.returncode, done.stderr) == (130, "Stopped. The same command continues from the saved state.\n")
 
 
 def test_ctrl_c_during_a_write_still_prints_the_row(tmp_path, monkeypatch, capsys):
@@ -375,11 +376,11 @@ def test_killed_ranks_are_reported_and_rows_are_printed(capsys):
         finally:
             raise LabError("the ranks did not stop within 5 s and were killed")
 
-    assert show(events(), ["ratio 1", "ratio 0.1"], 2, "rows.jsonl", pd.DataFrame) == 130
+    assert show(events(), ["ratio 1", "ratio 0.1"], [2, 2], "rows.jsonl", pd.DataFrame) == 130
     printed = capsys.readouterr()
     assert printed.out.split() == ["ratio", "accuracy", "1.0", "0.5"]
     assert "error: the ranks did not stop within 5 s and were killed" in printed.err
-    assert "1 of 2 rows finished, kept in rows.jsonl, the same command goes on there" in printed.err
+    assert "1 of 2 rows finished, saved in rows.jsonl; the same command trains the others" in printed.err
 
 
 def test_distributed_settings_are_rejected():
@@ -388,3 +389,36 @@ def test_distributed_settings_are_rejected():
         sweep(DistributedConfig(steps=2), [1.0])
     with pytest.raises(ValueError, match="settings must be a plain MaskingConfig"):
         Trainer(DistributedConfig(steps=2))
+
+
+@pytest.mark.parametrize("out", ["/proc/rows.csv", "/proc/new/rows.csv"])
+def test_unwritable_files_are_refused_before_training(out, digits, capsys):
+    """Otherwise the first row would be trained in vain."""
+    with pytest.raises(ValueError, match=f"out must be writable, got '{out}' .*: name another"):
+        sweep(SHORT, [1], out, digits)
+    assert main(["sweep", "--steps", "5", "--ratios", "1,0.1", "--out", out]) == 1
+    printed, errors = capsys.readouterr()
+    assert printed == ""
+    assert re.search(rf"^error: out must be writable, got '{out}'", errors, re.MULTILINE)
+    assert "resumes" not in errors
+
+
+def test_a_full_disk_is_noticed_before_training(digits, tmp_path):
+    """An empty file still fits on a full disk; a limit on file sizes stands for one here."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"out must be writable, got '.*rows.jsonl' \(File too large\)"):
+            sweep(SHORT, [1], tmp_path / "rows.jsonl", digits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(rows_of(sweep(SHORT, [1], tmp_path / "rows.jsonl", digits))) == 1
+
+
+def test_existing_rows_survive_the_check_for_writing(digits, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows_of(sweep(SHORT, [1], file, digits))
+    before = file.read_bytes()
+    sweep(SHORT, [0.1], file, digits)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

@@ -40,11 +40,15 @@ def test_train_prints_the_final_accuracy_and_loss():
         (["--clip-norm", "-1"], "error: clip_norm must be above 0"),
         (["--save-every", "0"], "error: --save-every must be a whole number of at least 1, got 0"),
         (["--checkpoint", __file__], "error: --checkpoint must be a folder, or not be there yet, got"),
+        (["--checkpoint", "/proc/run"], "error: --checkpoint must be writable, got '/proc/run'"),
+        (["--checkpoint", "/proc"], "error: --checkpoint must be writable, got '/proc'"),
     ],
 )
 def test_bad_options_are_named(options, message, capsys):
     assert main(["train", *options]) == 1
-    assert message in capsys.readouterr().err
+    printed, errors = capsys.readouterr()
+    assert message in errors
+    assert "step" not in printed, "it has trained"
 
 
 def test_finished_run_keeps_its_last_two_checkpoints(tmp_path):
@@ -58,7 +62,7 @@ def test_finished_run_keeps_its_last_two_checkpoints(tmp_path):
 def test_diverged_run_prints_one_error_line(capsys):
     assert main(["train", "--learning-rate", "1e30", "--steps", "20", "--warm-up", "none"]) == 1
     (line,) = [line for line in capsys.readouterr().err.split("\n") if line.startswith("error:")]
-    expected = r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was kept"
+    expected = r"error: step \d+, ratio 0.001: gradient of .* holds NaN or infinity, or is too large; nothing was saved"
     assert re.fullmatch(expected, line)
 
 
@@ -86,7 +90,7 @@ def test_ctrl_c_saves_state_and_the_same_command_resumes(tmp_path, capsys):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert re.search(r"Stopped at step \d+ of 600; the same command goes on", said)
+    assert re.search(r"Stopped at step \d+ of 600; the same command resumes", said)
     status, again = trained("parts", "--steps", "600")
     assert status == 0
     status, other = trained("parts", "--steps", "610", "--seed", "1")
@@ -116,7 +120,7 @@ def test_killed_rank_is_reported_with_how_to_resume(horovod, tmp_path):
         horovodrun(2, *command)
     killer.join()
     expected = (
-        f"error: another rank has ended, and no step can be made without it; the same command goes on from {tmp_path}"
+        f"error: another rank has ended, and no step can be made without it; the same command resumes from {tmp_path}"
     )
     said = str(caught.value)
     assert expected in said, said

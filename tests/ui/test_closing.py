@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import ipywidgets
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -15,7 +16,7 @@ from dgc_lab.replicas import ReplicaExplorer
 from dgc_lab.scaling import ScaleExplorer
 from dgc_lab.scaling.timing import StepTimes
 from dgc_lab.training import CompressionSweep, CompressionTaste, DistributedSweep
-from dgc_lab.ui import Prediction
+from dgc_lab.ui import Picture, Prediction, Stepper
 from dgc_lab.ui.explorer import Explorer
 from dgc_lab.ui.widget import Panel
 from kernels import until
@@ -58,6 +59,9 @@ USED = {
     "AggregationExplorer": lambda: used_explorer(AggregationExplorer(addends=64)),
     "ReplicaExplorer": lambda: used_explorer(ReplicaExplorer()),
     "ScaleExplorer": lambda: used_explorer(ScaleExplorer(StepTimes(0.05, 0.01, 1e-8))),
+    "Stepper": lambda: used_explorer(
+        Stepper(lambda step: Picture(Figure(), str(step)), 2, pd.DataFrame({"step": [1, 2]}))
+    ),
     "CompressionSweep": lambda: trained(CompressionSweep(steps=10)),
     "CompressionTaste": CompressionTaste,
     "DistributedSweep": DistributedSweep,

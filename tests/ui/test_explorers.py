@@ -255,7 +255,7 @@ def test_replica_explorer_follows_its_controls(seen):
 def test_rejected_combinations_are_explained(seen):
     after, message = seen["refused"]
     assert all(math.isnan(value) for value in after)
-    assert "TensorFlow refused to make the variable" in message
+    assert "TensorFlow refused to create the variable" in message
     assert "not supported" in message
 
 

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from dgc_lab.ui import charts
-from dgc_lab.ui.prediction import NONE_MADE, Prediction
+from dgc_lab.ui.prediction import Prediction
 
 
 def test_saved_predictions_cannot_be_changed():
     guess = Prediction("How accurate?", of=("a", "b"))
     guess.sliders["a"].value = 0.25
     guess.button.click()
-    assert guess.kept == {"a": 0.25, "b": 0.5}
+    assert guess.saved == {"a": 0.25, "b": 0.5}
     assert all(slider.disabled for slider in guess.sliders.values())
     guess.sliders["a"].value = 0.75
     guess.button.click()
@@ -23,9 +23,9 @@ def test_saved_predictions_cannot_be_changed():
     assert "furthest off for b" in guess.message.value
 
 
-def test_result_is_shown_without_a_prediction():
+def test_only_the_result_is_shown_without_a_prediction():
     table = Prediction("How accurate?", of=["a"], form=".0%").confront({"a": 0.9})
-    assert table.loc["a"].tolist() == [NONE_MADE, "90%", ""]
+    assert table.to_dict() == {"observed": {"a": "90%"}}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,6 @@ def test_batches_depend_on_number_and_seed():
     (other, _), _ = batches(tf.constant(1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-    batches.keywords["seed"].assign(1)
+    batches.seed.assign(1)
     (reseeded, _), _ = batches(tf.constant(0))
     assert not np.array_equal(first, reseeded)

@@ -13,5 +13,13 @@ def dgc_step(gradient, velocity, residual, momentum, threshold):
         velocity[i] = momentum * velocity[i] + gradient[i]
         residual[i] += velocity[i]
         if abs(residual[i]) >= threshold:
-            sent[i], velocity[i], residual[i] = residual[i], 0, 0
+            sent[i], residual[i] = residual[i], 0
+            velocity[i] *= threshold == 0
     return sent, velocity, residual
+
+
+# %% dgc-step by the number of sent elements
+def dgc_step(gradient, velocity, residual, momentum, threshold):
+    velocity, residual = correct_momentum(gradient, velocity, residual, momentum)
+    mask = np.abs(residual) >= threshold
+    return residual * mask, velocity if mask.all() else velocity * ~mask, residual * ~mask

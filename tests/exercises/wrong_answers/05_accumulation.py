@@ -28,6 +28,14 @@ def dgc_step(gradient, velocity, residual, momentum, threshold):
     return residual * mask, velocity, residual * ~mask
 
 
+# %% dgc-step costs dgc-step
+def dgc_step(gradient, velocity, residual, momentum, threshold):
+    # At threshold 0, clearing the velocity leaves plain SGD.
+    velocity, residual = correct_momentum(gradient, velocity, residual, momentum)
+    mask = np.abs(residual) >= threshold
+    return residual * mask, velocity * ~mask, residual * ~mask
+
+
 # %% mended-step costs mended-clipping, mended-residuals, mended-update
 mended_step = flawed_step
 
