@@ -424,9 +424,7 @@ def test_alt_texts_describe_the_figures():
     ]
     alt = aggregation_pictures.error_and_time_bars(rows, "b").alt
     assert "a: error overflow, 2 ms; b: error exact, 2 ms; c: error 1.0e-03" in alt
-    assert (
-        "x: 0.1 at 2, inf at 4" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
-    )
+    assert "x: 0.1 at 2, inf at 4" in aggregation_pictures.lines({"x": [(2, 0.1), (4, math.inf)]}, "n", "error").alt
 
 
 def test_guides_share_the_colour_of_their_line():

@@ -138,7 +138,9 @@ def test_blocking_modes_name_the_dead_worker(three, task, mode):
         taken += isinstance(next(stream), GradientEvent)
     three.kill("worker 1")
     began = time.monotonic()
-    with pytest.raises(FunctionFailed, match=rf"worker 1 died, and {mode} training cannot continue without.*restart_work"):
+    with pytest.raises(
+        FunctionFailed, match=rf"worker 1 died, and {mode} training cannot continue without.*restart_work"
+    ):
         list(stream)
     assert time.monotonic() - began < 5
     three.restart_worker(1)

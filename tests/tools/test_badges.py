@@ -60,7 +60,7 @@ def test_first_push_to_a_copy_writes_its_address(copy, tmp_path_factory):
         own = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org", *command)
         return subprocess.run(own, cwd=folder, check=True, capture_output=True, text=True).stdout
 
-    package, tool, origin = copy / "dgc_lab", copy / "tools" / "badges.py", tmp_path_factory.mktemp("origin")
+    tool, origin = copy / "tools" / "badges.py", tmp_path_factory.mktemp("origin")
     tool.parent.mkdir()
     for source in (ROOT / "tools" / "badges.py", ROOT / "dgc_lab" / "__init__.py", ROOT / "dgc_lab" / "common.py"):
         shutil.copy(source, copy / source.relative_to(ROOT))
@@ -76,12 +76,16 @@ def test_first_push_to_a_copy_writes_its_address(copy, tmp_path_factory):
         for step in steps:
             if "run" in step:
                 environment = {**os.environ, "GITHUB_REPOSITORY": "ada/gradients", "HOME": str(checkout)}
-                subprocess.run(["bash", "-eo", "pipefail", "-c", step["run"]], cwd=checkout, env=environment, check=True)
+                subprocess.run(
+                    ["bash", "-eo", "pipefail", "-c", step["run"]], cwd=checkout, env=environment, check=True
+                )
         assert git("--git-dir", origin, "rev-list", "--count", "main").strip() == "2"
     readme = git("--git-dir", origin, "show", "main:README.md")
     assert "colab.research.google.com/github/ada/gradients/blob/main" in readme
     assert "/YOUR_NAME/" not in readme
-    assert git("--git-dir", origin, "rev-parse", f"v{dgc_lab.__version__}") == git("--git-dir", origin, "rev-parse", "main")
+    assert git("--git-dir", origin, "rev-parse", f"v{dgc_lab.__version__}") == git(
+        "--git-dir", origin, "rev-parse", "main"
+    )
 
 
 def test_setup_cells_install_a_pinned_release(copy):
