@@ -86,8 +86,7 @@ class SchemeLab(LivePanel):
         schemes = wide(Text, "Schemes", field=42, value=next(iter(self.mine), "dense"), placeholder="dense sign")
         presets = {name: {"schemes": text} for name, text in PRESETS.items()}
         controls = {
-            **training_controls(),
-            "learning_rate": wide(Text, "Learning rate", value=TUNED, placeholder="tuned or 0.1"),
+            **training_controls(wide(Text, "Learning rate", value=TUNED, placeholder="tuned or 0.1")),
             "scheme": wide(Dropdown, "Scheme", options=[*self.mine, *SCHEMES]),
             "parameter": wide(FloatText, "", value=0),
             "schemes": schemes,

@@ -24,11 +24,11 @@ from dgc_lab.workloads.models import MODELS
 FIRST_STEPS = 300
 
 
-def training_controls() -> dict[str, Widget]:
-    """Return the controls that all training widgets have."""
+def training_controls(learning_rate: Widget | None = None) -> dict[str, Widget]:
+    """Return the controls that all training widgets have; ``learning_rate`` replaces its number field."""
     return {
         "dataset": wide(Dropdown, "Data set", options=list(MODELS)),
-        "learning_rate": wide(FloatText, "Learning rate", value=0.05),
+        "learning_rate": learning_rate or wide(FloatText, "Learning rate", value=0.05),
         "momentum": wide(FloatText, "Momentum", value=0.9),
         "batch": wide(IntText, "Batch", value=64),
         "steps": wide(IntText, "Steps", value=FIRST_STEPS),

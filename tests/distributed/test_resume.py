@@ -212,7 +212,7 @@ def test_removing_a_damaged_checkpoint_restores_the_previous_one(tmp_path, damag
     file = tmp_path / "rank_0_step_2.npz"
     file.write_bytes(damage(file.read_bytes()))
     model, saves = model_and_saves(tmp_path)
-    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call goes on"):
+    with pytest.raises(LabError, match=rf"{file} cannot be read, it is damaged .*Remove it, and the same call resumes"):
         saves.restore(model)
     file.unlink()
     assert saves.restore(model) == 1
