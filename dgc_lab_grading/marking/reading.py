@@ -1,8 +1,8 @@
 """Read a submitted notebook in a process of its own: ``python -m dgc_lab_grading.marking.reading FILE``.
 
-A small file can take hours or all the memory of the process that reads it. So the instructor's process never parses a student's
-file: `read` starts another process, which is limited in time and memory, and which returns the cells without their
-outputs and with bounded text.
+A small file can take hours or all the memory of the process that reads it. So the instructor's process never parses
+a student's file: `read` starts another process, which is limited in time and memory, and which returns the cells
+without their outputs and with bounded text.
 """
 
 from __future__ import annotations
