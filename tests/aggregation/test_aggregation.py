@@ -464,7 +464,7 @@ def test_overlapping_operations_get_separate_lanes():
 
 
 def test_concurrent_profilers_raise_trace_error(tmp_path):
-    at_once = pytest.raises(traces.TraceError, match="TensorFlow runs one profiler at a time")
+    at_once = pytest.raises(traces.TraceError, match="TensorFlow allows one profiler at a time")
     with tf.profiler.experimental.Profile(str(tmp_path)), at_once:
         traces.profiler_trace(tf.function(tf.add_n), [tf.ones([4])])
 

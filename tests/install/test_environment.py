@@ -427,10 +427,12 @@ def test_mac_needs_the_libraries_of_gloo(monkeypatch):
         ),
     ],
 )
-def test_other_settings_of_keras_are_refused(variables, settings, message, tmp_path):
+def test_other_settings_of_keras_are_refused(variables, settings, message, tmp_path, monkeypatch):
     """They would train other models without a word, and mix their rows with those of the lessons."""
     (tmp_path / "keras.json").write_text(json.dumps(settings))
     environment = {"KERAS_HOME": str(tmp_path), **variables}
+    if "KERAS_BACKEND" not in variables:
+        monkeypatch.delenv("KERAS_BACKEND", raising=False)  # it would override keras.json
     done = python("from dgc_lab.workloads import digits_cnn; digits_cnn()", **environment)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("dgc_lab.common.LabError: Keras")
