@@ -89,7 +89,12 @@ wait
 """
 
 
-@pytest.mark.parametrize(("launcher", "slurm", "name"), [("srun", "2", "srun"), ("mpiexec", "", "mpiexec (Intel MPI")])
+@pytest.mark.nightly_except("srun")
+@pytest.mark.parametrize(
+    ("launcher", "slurm", "name"),
+    [("srun", "2", "srun"), ("mpiexec", "", "mpiexec (Intel MPI")],
+    ids=["srun", "mpiexec"],
+)
 def test_train_under_other_launchers_fails_and_writes_nothing(horovod, launch, tmp_path, launcher, slurm, name):
     (tmp_path / launcher).write_text(LAUNCHER)
     (tmp_path / launcher).chmod(0o755)

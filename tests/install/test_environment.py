@@ -413,6 +413,7 @@ def test_mac_needs_the_libraries_of_gloo(monkeypatch):
         build_horovod.check_tools()
 
 
+@pytest.mark.nightly_except("keras.json", "floatx")
 @pytest.mark.parametrize(
     ("variables", "settings", "message"),
     [
@@ -426,6 +427,7 @@ def test_mac_needs_the_libraries_of_gloo(monkeypatch):
             "image_data_format must be 'channels_last', got 'channels_first'",
         ),
     ],
+    ids=["variable", "keras.json", "no such backend", "floatx", "data format"],
 )
 def test_other_settings_of_keras_are_refused(variables, settings, message, tmp_path, monkeypatch):
     """They would train other models without a word, and mix their rows with those of the lessons."""
