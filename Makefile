@@ -5,6 +5,7 @@
 # make hub          create JupyterHub's environment
 # make wheelhouse   download the packages of make lab for classrooms without internet access; make lab then uses them
 # make coverage, make mutants   measure the quality of the tests, see CONTRIBUTING.md
+# make slides       build ten slides for each lesson, for a browser without a network
 # make test-colab   run the lessons with Google Colab's packages, and their widgets in the classic notebook front end
 # Each of them first creates .venv, with pinned packages and Horovod built for its TensorFlow; later calls skip this.
 
@@ -59,8 +60,8 @@ export PIP_TARGET :=
 export PIP_PREFIX :=
 export PIP_ROOT :=
 
-.PHONY: lab course hub wheelhouse test test-all test-colab coverage mutants lint notebooks exercises docs site bench \
-	bench-gpu release requirements clean
+.PHONY: lab course hub wheelhouse test test-all test-colab coverage mutants lint notebooks exercises docs site slides \
+	bench bench-gpu release requirements clean
 
 # Kernel ports are encrypted with a key that only their owner can read, so other users of this machine see no output.
 # Without jupytext, which would not open a notebook that is newer than its text, for example after an edit in VS Code.
@@ -149,6 +150,10 @@ docs: $(INSTALLED)
 # Build a site from the lessons and other pages: site/index.html. Broken links are errors.
 site: $(INSTALLED)
 	$(BIN)/python -m sphinx -c docs --builder html --fail-on-warning --keep-going --quiet . site
+
+# Build ten slides for each lesson from its stored output: build/slides/index.html. make site contains them, too.
+slides: $(INSTALLED)
+	$(BIN)/python tools/build_slides.py
 
 # Repeat all measurements and update benchmarks/README.md.
 bench: $(VENV)/.horovod $(VENV)/.native

@@ -7,6 +7,7 @@ tracing.
 python benchmarks/bench_schemes.py
 """
 
+import inspect
 import time
 
 from bench import report, side_by_side
@@ -52,8 +53,10 @@ def main():
 
     variables = [tf.Variable(tf.zeros(shape)) for shape in SHAPES["mnist_cnn"]()]
     gradients = [tf.random.stateless_normal(v.shape, (0, i)) ** 3 for i, v in enumerate(variables)]
-    parameters = dict.fromkeys(("masking", "top_k", "random_k", "dgc"), ":ratio=0.001") | {"threshold": ":limit=30"}
+    with_ratio = [name for name, make in SCHEMES.items() if "ratio" in inspect.signature(make).parameters]
+    parameters = dict.fromkeys(with_ratio, ":ratio=0.001") | {"threshold": ":limit=30"}
     schemes = {text: parse_scheme(text) for text in (name + parameters.get(name, "") for name in SCHEMES)}
+    schemes = {text: scheme for text, scheme in schemes.items() if scheme.every == 1}  # the others need a trainer
     runs = {
         f"DGCConfig, momentum {momentum:g}{'' if native else ', in TensorFlow'}": (DGCConfig(0.001, momentum), native)
         for native in (True, False)

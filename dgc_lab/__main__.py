@@ -145,10 +145,15 @@ TRAINING_OPTIONS = ("dataset", "steps", "batch", "learning_rate", "momentum", "s
 
 def run_sweep(options: argparse.Namespace) -> int:
     check_keras()
+    from dgc_lab.distributed.launchers import launched
     from dgc_lab.terminal import run_rows
     from dgc_lab.training.masking_trainer import MaskingConfig
     from dgc_lab.training.sweeps import parse_ratios, table
 
+    launcher, tasks = launched()
+    if tasks > 1:
+        problem = f"sweep trains in one task, but {launcher} started {tasks}: each would train all ratios"
+        raise LabError(f"{problem}. Start one task, or set HOROVOD_SIZE=1 and give each task its own --out")
     settings = MaskingConfig(**{name: getattr(options, name) for name in (*TRAINING_OPTIONS, "rule", "scope")})
     return run_rows(settings, parse_ratios(options.ratios), options, table)
 

@@ -71,6 +71,12 @@ def parser() -> argparse.ArgumentParser:
     sub = command("feedback", "write a feedback page for each student", graded)
     sub.add_argument("assignment", nargs="?", metavar="EXERCISE", help="default: all exercises")
     sub.add_argument("--zip", action="store_true", help="also zip the pages, named as the platform expects")
+    sub = command("questions", "export the questions on the lessons to a learning platform")
+    sub.add_argument("lessons", nargs="*", metavar="LESSON", help="for example 04_dgc_masking (default: all lessons)")
+    text = "Moodle's GIFT (default), or QTI 2.1 for other platforms"
+    sub.add_argument("--format", choices=("gift", "qti"), default="gift", help=text)
+    text = "output file (default: ./questions_gift.txt or ./questions_qti.zip)"
+    sub.add_argument("--to", type=Path, help=text)
     after.add(command, sources, names, graded)
     return main
 
@@ -178,6 +184,16 @@ def feedback(options) -> int:
     for line in (*zips, *failed, *missing):
         print(line)
     return int(bool(failed or missing))
+
+
+def questions(options) -> int:
+    """Export the questions on the lessons."""
+    from dgc_lab_grading.course.questions import FILES, chosen_questions, export_questions
+
+    chosen, target = chosen_questions(options.lessons), options.to or FILES[options.format]
+    export_questions(options.format, chosen, target)
+    print(f"{after.many(sum(map(len, chosen.values())), 'question')} in {target}")
+    return 0
 
 
 def new(options) -> int:

@@ -8,6 +8,8 @@ Screenshots are saved to ``artefacts/``.
 """
 
 import contextlib
+import functools
+import http.server
 import itertools
 import json
 import os
@@ -17,6 +19,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -120,6 +123,25 @@ def opened(address):
         page.goto(address)
         yield page
         browser.close()
+
+
+@contextlib.contextmanager
+def opened_folder(folder):
+    """Serve a folder's pages on the loopback interface; yield a browser page, whose ``home`` is their address."""
+    if BROWSER is None and not os.environ.get("CI"):
+        pytest.skip("no Chromium or Chrome on this machine")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        home = f"http://127.0.0.1:{server.server_port}"
+        with opened(home) as page:
+            page.home = home
+            yield page
+        server.shutdown()
 
 
 @contextlib.contextmanager

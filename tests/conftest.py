@@ -15,6 +15,7 @@ os.environ.pop("DGC_LAB_DATA", None)
 
 import numpy as np
 import pytest
+import tqdm.auto  # noqa: F401, first: after ipykernel's shell it would choose notebooks' progress bars
 from hypothesis import settings
 
 from browser import jupyterlab, lesson_file, page, screenshot_of_a_failure  # noqa: F401, fixtures for the browser tests

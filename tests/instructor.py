@@ -50,14 +50,18 @@ def course():
     assert instructor.process.wait(120) == 0
 
 
-def answered(name, answers=(), solved=True, variant=0):
-    """A student's notebook: the release with these answers; the others are solved or left untouched."""
+def answered(name, answers=(), solved=True, variant=0, texts=False):
+    """A student's notebook: the release with these answers; the others are solved or left untouched.
+
+    Answers that a person marks are left untouched, too, unless ``texts`` is true.
+    """
     notebook = nbformat.read(EXERCISES / "release" / name / f"{name}.ipynb", as_version=4)
     source = sources.notebook(EXERCISES / "source", name)
     for cell, given in zip(notebook.cells, source.cells, strict=True):
         grading = cell.metadata.get("nbgrader", {})
         if grading.get("solution"):
-            cell.source = dict(answers).get(grading["grade_id"], given.source if solved else cell.source)
+            fill = solved and (texts or not grading["grade"])
+            cell.source = dict(answers).get(grading["grade_id"], given.source if fill else cell.source)
     return sources.with_variant(notebook, variant)
 
 

@@ -35,12 +35,12 @@ def is_widget(output) -> bool:
 
 
 def words_of(widget) -> str:
-    """Return an alternative text: the names of the controls, and the figure's text or the message line."""
+    """Return an alternative text: the names of the controls, and the figures' texts, or messages and questions."""
     labels = widget.locator(".widget-label, .widget-label-basic").all_inner_texts()
     labels = [label.strip(" \n\u200b") for label in labels]  # checkboxes also have a label of zero width
     buttons = [button.strip() for button in widget.get_by_role("button").all_inner_texts()]
     figures = [figure.get_attribute("alt") for figure in widget.locator("img").all()]
-    said = figures or widget.locator("[role=status]").all_inner_texts()
+    said = figures or widget.locator("[role=status], .dgc-lab-question").all_inner_texts()
     controls = ", ".join(dict.fromkeys(filter(None, [*labels, *buttons])))
     return " ".join([f"A widget with the controls {controls}.", *said]).strip()
 

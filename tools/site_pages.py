@@ -1,7 +1,7 @@
 """Sphinx extension for the site, used by docs/conf.py.
 
 It adds alternative texts to the lessons' pictures and folds their checks, renders formulas as MathML, and generates a
-page with all public names for every subpackage of the library.
+page with all public names for every subpackage of the library. The lessons' slides become part of the site.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+import build_slides
+import explorers
 import moving_picture
 from dgc_lab.ui.charts import image_tag
 
@@ -135,10 +137,26 @@ class RecordedRuns(SphinxDirective):
         return [nodes.raw("", moving_picture.picture(), format="html")]
 
 
+class Explorer(SphinxDirective):
+    """Directive that inserts an explorer, ``schemes`` or ``cost``."""
+
+    required_arguments = 1
+
+    def run(self):
+        make = {"schemes": explorers.schemes, "cost": explorers.cost}[self.arguments[0]]
+        return [nodes.raw("", make(), format="html")]
+
+
 def write_script(app, error) -> None:
     """Write Vega next to the site's other scripts."""
     if error is None:
         (Path(app.outdir) / "_static" / "vega.js").write_text(moving_picture.script(), encoding="utf-8")
+
+
+def write_slides(app, error) -> None:
+    """Build the lessons' slides into the site."""
+    if error is None:
+        build_slides.build(Path(app.outdir) / "slides")
 
 
 def name_folded_cells(app, page: str, template: str, context: dict, doctree) -> None:
@@ -166,7 +184,9 @@ def setup(app) -> dict:
     app.connect("source-read", read_text)
     app.connect("html-page-context", name_folded_cells)
     app.connect("build-finished", write_script)
+    app.connect("build-finished", write_slides)
     app.add_directive("recorded-runs", RecordedRuns)
+    app.add_directive("explorer", Explorer)
     app.add_html_math_renderer(
         "mathml", (formula, None), (lambda translator, node: formula(translator, node, block=True), None)
     )

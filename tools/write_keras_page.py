@@ -330,7 +330,7 @@ def bfloat16(sgd):
     "mixed precision, `mixed_float16`",
     "Set the policy before creating the optimizer, which scales the loss dynamically, as Keras does. All ranks halve "
     "the scale and skip the update if the gradients of one overflow; with accumulation, that of all accumulated "
-    "batches.",
+    "batches. `dgc_lab.training.ModelTrainer` does not scale the loss, and rejects models that compute in float16.",
 )
 def float16(sgd):
     keras.config.set_dtype_policy("mixed_float16")

@@ -45,7 +45,7 @@ def table(files: list[Path]) -> str:
 def section(package: Path) -> str:
     """Return the section on a subpackage: its docstring, its public names, its files."""
     public = getattr(importlib.import_module(f"dgc_lab.{package.name}"), "__all__", [])
-    files = sorted(file for file in package.glob("*.py") if file.name != "__init__.py")
+    files = sorted(file for file in package.rglob("*.py") if file.name != "__init__.py")
     parts = [f"## {package.name}", *words_of(package / "__init__.py")]
     parts += ["Public: " + ", ".join(f"`{name}`" for name in sorted(public)) + "."] if public else []
     return "\n\n".join([*parts, table(files)])

@@ -55,13 +55,57 @@ that is cheaper.
 Wherever a `DGCConfig` is accepted, a scheme is, too: `DistributedOptimizer(keras.optimizers.SGD(0.1), scheme)` for
 `model.fit`, `ModelTrainer(..., config=scheme)`, `SchemeLab(mine=scheme)`. The schemes below can be given by name, as in
 `python -m dgc_lab train --scheme qsgd:levels=4`. `with_error_feedback` adds error feedback to any scheme,
-`with_momentum` adds momentum after the exchange, and `local_sgd` exchanges less often (`dense:every=8` by name).
+`with_momentum` adds momentum after the exchange, `after` sends uncompressed gradients for the first steps
+(`powersgd:after=100` by name), and `local_sgd` exchanges less often (`dense:every=8`).
 `make docs` writes this page.
 
 ## The gallery
 
 g is a worker's gradient, e its residual; sums and means are over the workers.
 """
+
+ELSEWHERE = """## The same methods elsewhere
+
+[GRACE](https://github.com/sands-lab/grace/tree/master/grace_dl/tensorflow/compressor) is a research framework for
+TensorFlow 1.15 and 2.0 and PyTorch 1.3 with Horovod 0.18; the table has all its 18 compressors. PyTorch has
+[communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) of `DistributedDataParallel`
+([sources](https://github.com/pytorch/pytorch/tree/main/torch/distributed/algorithms/ddp_comm_hooks)). DeepSpeed has
+optimizers and [settings](https://www.deepspeed.ai/docs/config-json/): 1-bit
+[Adam](https://www.deepspeed.ai/tutorials/onebit-adam/) and [LAMB](https://www.deepspeed.ai/tutorials/onebit-lamb/),
+[0/1 Adam](https://www.deepspeed.ai/tutorials/zero-one-adam/) and
+[ZeRO++](https://www.deepspeed.ai/tutorials/zeropp/). Neither PyTorch nor DeepSpeed has a method that sends only the
+largest elements.
+"""
+METHODS = (
+    # method, schemes here, GRACE, PyTorch, DeepSpeed
+    ("16-bit floats", "float16 bfloat16", "fp16", "fp16_compress_hook bf16_compress_hook", "communication_data_type"),
+    ("8 bits, one scale", "int8 eight_bit", "u8bit", "quantization_pertensor_hook", ""),
+    ("integers with a scale for each block", "int8:block=256 int4", "", "quantization_perchannel_hook", "qwZ qgZ"),
+    ("other short floats", "natural inceptionn", "natural inceptionn", "", ""),
+    ("stochastic rounding to levels", "qsgd terngrad", "qsgd terngrad", "", ""),
+    ("signs", "sign signum", "signsgd signum", "", ""),
+    ("signs with error feedback", "ef_sign one_bit", "efsignsgd onebit", "", ""),
+    ("signs for Adam or LAMB", "one_bit_adam", "", "", "OneBitAdam OneBitLamb ZeroOneAdam"),
+    ("levels fitted to the gradient", "adaptive_quantization sketch", "adaq sketch", "", ""),
+    ("largest elements or blocks", "masking top_k dgc blocks", "topk dgc", "", ""),
+    ("largest by a threshold", "threshold threshold_reuse sidco", "threshold", "", ""),
+    ("common or random positions", "random_k leader_k cocktail adaptive_sparsification", "randomk adapsparse", "", ""),
+    ("a ratio that adapts", "gravac", "", "", ""),
+    ("low rank", "powersgd", "powersgd", "powerSGD_hook batched_powerSGD_hook", ""),
+    ("largest frequencies of the momentum", "demo", "", "", ""),
+    ("less often", "dense:every=8 diloco sparseloco", "", "post_localSGD_hook", "ZeroOneAdam"),
+    ("uncompressed first", "powersgd:after=100", "", "start_powerSGD_iter", "freeze_step"),
+    ("your own", "Scheme", "Compressor Memory", "register_comm_hook", ""),
+)
+
+
+def elsewhere() -> str:
+    """Return the table of methods here, in GRACE, in PyTorch and in DeepSpeed."""
+    lines = ["| method | here | GRACE | PyTorch | DeepSpeed |", "|---|---|---|---|---|"]
+    for method, *packages in METHODS:
+        cells = (", ".join(f"`{name}`" for name in names.split()) or "–" for names in packages)
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return ELSEWHERE + "\n" + "\n".join(lines)
 
 
 def gallery() -> str:
@@ -109,7 +153,7 @@ def picture(name: str) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    return "\n\n".join([HEAD.strip(), gallery(), *map(results, TABLES)]) + "\n"
+    return "\n\n".join([HEAD.strip(), gallery(), elsewhere(), *map(results, TABLES)]) + "\n"
 
 
 if __name__ == "__main__":

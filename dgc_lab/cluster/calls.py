@@ -102,7 +102,7 @@ class Call:
         """
         failed_since, stopped_since = None, None
         last_signal, patience = time.monotonic(), self.grace
-        waits = Waits(self.names, self.group.log_reader())
+        waits = Waits(self.names, self.group.log_reader(), self.group.lost)
         while True:
             finished = self.finished()  # before `raise_if_dead`: a result may be the first sign of a death
             for item in self._items():

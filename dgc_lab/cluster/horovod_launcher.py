@@ -15,6 +15,7 @@ from dgc_lab.cluster.stalls import stall_variables
 from dgc_lab.cluster.watchdog import remove_semaphores
 from dgc_lab.common import LabError, check_flag, check_number, check_text, check_whole
 from dgc_lab.install.build_horovod import require_horovod
+from dgc_lab.install.launch_env import gloo_variables
 
 LAST_LINES = 20  # of a failed command's output
 SECONDS_TO_END = 30  # for the other ranks after one has failed; Horovod's 5 are too few for a slow disk
@@ -67,7 +68,7 @@ def horovodrun(size: int, *command: str, timeout: float = 300, reachable: bool =
                 # Without --gloo, it would load TensorFlow again only to find that Horovod was built without MPI.
                 *["--gloo", "-np", str(size), *command],
                 private=not reason,
-                variables={"PATH": paths, **stall_variables()},
+                variables={"PATH": paths, **stall_variables(), **gloo_variables(timeout)},
                 stdout=subprocess.PIPE,
                 text=True,
             )

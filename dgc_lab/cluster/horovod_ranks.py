@@ -6,7 +6,6 @@ They are forked from one process on this machine. `dgc_lab.cluster.rank` runs in
 from __future__ import annotations
 
 import ast
-import math
 import re
 import sys
 import warnings
@@ -20,10 +19,16 @@ from dgc_lab.cluster.process_group import ProcessGroup
 from dgc_lab.cluster.stalls import stall_variables
 from dgc_lab.common import LabError, check_whole
 from dgc_lab.install.build_horovod import require_horovod
-from dgc_lab.install.launch_env import LOOPBACK, cores, rank_variables, rendezvous_variables, thread_variables
+from dgc_lab.install.launch_env import (
+    LOOPBACK,
+    cores,
+    gloo_variables,
+    rank_variables,
+    rendezvous_variables,
+    thread_variables,
+)
 
 MODULES = ("horovod.tensorflow", "horovod.runner.http.http_server", "keras")  # imported once, for all ranks
-MAX_GLOO_SECONDS = 10**6  # for a timeout of infinity
 
 
 class HorovodRanks(Cluster):
@@ -101,9 +106,7 @@ class HorovodRanks(Cluster):
         port, *_ = self._group.add(first, deadline, vital=self._callers)
         self._group.finish_adding()
         self._say("ranks join Horovod")
-        # Gloo's own limit of 30 seconds would abort ranks that share few cores. The cluster's passes first.
-        gloo = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(min(self.timeout, MAX_GLOO_SECONDS)) + 30)}
-        common = rendezvous_variables(port) | stall_variables() | gloo
+        common = rendezvous_variables(port) | stall_variables() | gloo_variables(self.timeout)
         arguments = [(variables | common,) for variables in rank_variables([LOOPBACK] * self.size)]
         try:
             gpus = max(self._results(rank_side.join, dict(zip(self._callers, arguments, strict=True)), {}, deadline))

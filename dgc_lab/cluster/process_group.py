@@ -122,6 +122,10 @@ class ProcessGroup:
         gone = [name for name, process in vital.items() if not is_running(process)]
         return gone or ([] if host else list(vital) or ["the host"])
 
+    def lost(self) -> list[str]:
+        """Return the names of dead processes without which the others could continue."""
+        return [name for name, each in self.members.items() if not each.vital and not is_running(each.process)]
+
     def raise_if_dead(self) -> None:
         """Stop all processes and raise ProcessDied if one is gone; raise LabError if they were stopped already."""
         dead = self.dead()  # first, because processes have not died if another thread closes the cluster now

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 CHECK_TIME, CHECK_SECONDS = "HOROVOD_STALL_CHECK_TIME_SECONDS", 5  # Horovod's default is 60
 SECONDS_BETWEEN_LOOKS = 1
-SECONDS_BEFORE_NOTICE = 10  # while some processes run after others have returned
+SECONDS_BEFORE_NOTICE = 10  # while some processes run after others have returned or died
 SECONDS_TO_EXPIRE = 3 * CHECK_SECONDS  # of a report; Horovod repeats it as long as the wait lasts
 SECONDS_HOPELESS = 4 * CHECK_SECONDS  # until the call ends: at least two reports must confirm it
 
@@ -81,10 +81,13 @@ def described(missing: Mapping[str, Sequence[str]], names: Sequence[str], runnin
 
 
 class Waits:
-    """Waits of the processes ``names`` of a call; ``read_log`` returns the new part of their log."""
+    """Waits of the processes ``names`` of a call.
 
-    def __init__(self, names: Sequence[str], read_log: Callable[[], str]):
-        self.names, self._read_log = names, read_log
+    ``read_log`` returns the new part of their log, and ``lost`` the names of dead processes that may be restarted.
+    """
+
+    def __init__(self, names: Sequence[str], read_log: Callable[[], str], lost: Callable[[], list[str]]):
+        self.names, self._read_log, self._lost = names, read_log, lost
         self._looked = self._reported = 0.0
         self._said = set()
         self.skip()
@@ -92,7 +95,7 @@ class Waits:
     def skip(self) -> None:
         """Start again after a pause in which the processes may have waited for this one."""
         self._read_log()
-        self._missing, self._returned_since, self._hopeless_since = {}, None, None
+        self._missing, self._returned_since, self._lost_since, self._hopeless_since = {}, None, None, None
 
     def look(self, running: Sequence[str]) -> str | None:
         """Print new waits; return a description once they have waited too long for something that cannot happen."""
@@ -110,6 +113,11 @@ class Waits:
         self._returned_since = (self._returned_since or now) if returned else None
         if returned and now > self._returned_since + SECONDS_BEFORE_NOTICE and not waits:
             self._say(f"returned: {', '.join(returned)}; still running: {', '.join(running)}")
+        lost = self._lost()
+        self._lost_since = (self._lost_since or now) if lost else None
+        if lost and now > self._lost_since + SECONDS_BEFORE_NOTICE:
+            who = f"{', '.join(lost)} died; still running: {', '.join(running)}"
+            self._say(f"{who}. restart_worker() starts a worker again")
         for wait in waits:
             self._say(wait)
         hopeless = bool(waits) and never_ends(self._missing, running)

@@ -5,6 +5,7 @@ from .figures import accuracy_by as accuracy_by
 from .figures import accuracy_spread as accuracy_spread
 from .figures import bias_and_variance as bias_and_variance
 from .figures import bytes_and_accuracy as bytes_and_accuracy
+from .figures import contraction as contraction
 from .lab_studies import STUDIES as STUDIES
 from .lab_studies import stored_search as stored_search
 from .lab_studies import stored_study as stored_study

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dgc_lab.common import check_choice, check_instance
+from dgc_lab.common import check_choice, check_instance, check_number
 from dgc_lab.comparison.scheme_names import family, readable
 from dgc_lab.ui.charts import BESIDE, GREY, MARKERS, PALETTE, Picture, grid, label_panel, name_rows, style
 
@@ -145,6 +145,46 @@ def bias_and_variance(table: pd.DataFrame) -> Picture:
     panel.legend(fontsize=8)
     texts = (f"{row.scheme}: bias {row.bias:.3g}, variance {row.variance:.3g}" for row in table.itertuples())
     return Picture(figure, "Bias and variance of each scheme's messages. " + "; ".join(texts) + ".")
+
+
+def contraction(table: pd.DataFrame, guaranteed: float) -> Picture:
+    """Draw a bar for each scheme: the contraction of its messages, one minus bias and variance.
+
+    Schemes whose error is larger than the gradient have no bar. A dashed line marks ``guaranteed``, the contraction
+    that the largest elements have for any vector.
+
+    Args:
+        table: the result of `dgc_lab.comparison.error_table`.
+        guaranteed: contraction to mark, above 0 and at most 1.
+
+    Raises:
+        ValueError: a column is missing, or ``guaranteed`` is out of range.
+
+    Example:
+        >>> row = {"scheme": "top_k:ratio=0.01", "bias": 0.6, "variance": 0.0}
+        >>> contraction(pd.DataFrame([row]), 0.01).alt[-56:]
+        'Largest elements, for any vector: 0.01. top-k, 1 %: 0.4.'
+
+    References:
+        arXiv:1901.09847, assumption A (delta-approximate compressor).
+    """
+    check_number("guaranteed", guaranteed, "in (0, 1]")
+    check_columns(table, ["scheme", "bias", "variance"])
+    names = [readable(scheme) for scheme in table["scheme"]]
+    values = 1 - table["bias"] - table["variance"]
+    figure, [panel] = row_panels(names, 1)
+    panel.barh(range(len(values)), values.clip(lower=0), color=PALETTE[0], height=0.6)
+    for row, value in enumerate(values):
+        if value <= 0:
+            panel.text(1.1e-3, row, "no contraction", va="center", fontsize=8, color=GREY)
+    panel.axvline(guaranteed, color="black", linestyle="--", linewidth=1)
+    panel.set(xscale="log", xlim=(1e-3, 1.1))
+    label_panel(panel, "contraction on this gradient", "share of the squared norm that one message removes")
+    texts = (
+        f"{name}: {value:.2g}" if value > 0 else f"{name}: none" for name, value in zip(names, values, strict=True)
+    )
+    intro = f"Contraction of each scheme. Largest elements, for any vector: {guaranteed:g}. "
+    return Picture(figure, intro + "; ".join(texts) + ".")
 
 
 def check_columns(table: pd.DataFrame, columns: list[str]) -> None:

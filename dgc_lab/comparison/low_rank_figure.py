@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dgc_lab.common import check_list, check_some, check_whole
 from dgc_lab.compression.driver import run_schemes
-from dgc_lab.compression.low_rank import matrix, powersgd, thin_factors
+from dgc_lab.compression.schemes.low_rank import matrix, powersgd, thin_factors
 from dgc_lab.distributed.communicators import OneWorker
 from dgc_lab.ui.charts import PALETTE, Picture
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ipywidgets import Dropdown, FloatText, IntText, Text
 
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import check_choice
+from dgc_lab.common import check_choice, check_instance
 from dgc_lab.comparison.lab_studies import rate_of
 from dgc_lab.comparison.scheme_names import readable
 from dgc_lab.training.live_sweep import LiveSweep, training_controls
@@ -71,6 +71,8 @@ class SchemeLab(LivePanel):
     ):
         from dgc_lab.compression import SCHEMES
 
+        if ranks is not None:
+            check_instance("ranks", ranks, Cluster)
         self.ranks, self.mine = ranks, named_schemes(mine, out)
         sweep = LiveSweep(
             self.runs,
@@ -148,11 +150,12 @@ class SchemeLab(LivePanel):
         return {**shared, "learning_rate": self.learning_rate.value}
 
     def _first_parameter(self):
-        """Return the chosen scheme's first parameter, or None if it has no parameters."""
+        """Return the chosen scheme's first parameter with a number as its default, or None if it has none."""
         from dgc_lab.compression import SCHEMES
 
         make = SCHEMES.get(self.scheme.value)
-        return next(iter(inspect.signature(make).parameters.values()), None) if make else None
+        every = inspect.signature(make).parameters.values() if make else ()
+        return next((parameter for parameter in every if parameter.default is not None), None)
 
     def _show_parameter(self):
         """Give the parameter's control the name and default of the scheme's parameter; hide it if there is none."""

@@ -117,6 +117,14 @@ def checked_result(result, gradient, state, who: str):
     return result
 
 
+def described_alike(asked: list[dict], who: str) -> str:
+    """Return a description of a round's questions; raise ValueError unless all workers in this process ask the same."""
+    each = [{i: described(question) for i, question in questions.items()} for questions in asked]
+    if any(one != each[0] for one in each):
+        raise ValueError(f"{who} must ask the same of all workers, got {each}")
+    return str(each[0])
+
+
 def described(question) -> str:
     """Return the properties of a question that must agree on all workers; lengths may differ in an allgather."""
     if isinstance(question, AllReduceMean):

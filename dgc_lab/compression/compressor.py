@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_list, check_number, check_text
-from dgc_lab.compression.checks import checked_step, described
+from dgc_lab.compression.checks import checked_step, described_alike
 from dgc_lab.compression.config import Collectives, DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_and_config
 from dgc_lab.compression.driver import Wire, exchange, run_schemes
@@ -86,15 +86,13 @@ class Compressor(tf.Module):
         self.bytes_sent = new_variable(tf.zeros([2], tf.int64), "bytes_sent")
         self.num_sent = new_variable(tf.zeros([len(self.trained)], tf.float64), "num_sent")
         self.counted = new_variable(tf.constant(0, tf.int64), "counted")
-        self.states = [tf.nest.map_structure(new_variable, self._first_state()) for _ in range(communicator.local)]
+        first = self.parts.first_state(self.scheme.init)
+        self.states = [tf.nest.map_structure(new_variable, first) for _ in range(communicator.local)]
         has_velocity = self.scheme.momentum and self.parts.uncompressed
         self.velocity = new_variable(self.parts.zeros(self.parts.uncompressed), "velocity") if has_velocity else None
         local = self.scheme.every > 1
         self.local = LocalDeltas(self.scheme, self.parts.shapes, communicator.local) if local else None
         self._agreed = set()  # descriptions that all ranks have in common
-
-    def _first_state(self) -> list:
-        return [self.scheme.init(zeros) for zeros in self.parts.like()]
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -106,8 +104,9 @@ class Compressor(tf.Module):
         """Return to the state before the first step."""
         for variable in self.state:
             variable.assign(tf.zeros_like(variable))
+        first = self.parts.first_state(self.scheme.init)
         for state in self.states:
-            tf.nest.map_structure(lambda variable, first: variable.assign(first), state, self._first_state())
+            tf.nest.map_structure(lambda variable, value: variable.assign(value), state, first)
 
     def residuals(self, worker: int = 0) -> list:
         """Return a worker's DGC residual of each variable; None for variables without one."""
@@ -161,6 +160,7 @@ class Compressor(tf.Module):
         if self.local:
             move, wait = lambda moved: self.exchanged(moved, ratio, dense=True), lambda: self.waited(workers)
             outcome, changes = self.local.step(workers, self.step, learning_rate, move, wait)
+            learning_rate *= self.scheme.outer_rate
         else:
             outcome = self.exchanged(workers, ratio)
         return self.commit(workers[0], outcome, learning_rate, changes)
@@ -188,8 +188,8 @@ class Compressor(tf.Module):
             self.communicator.assert_same_on_all_ranks(what)
             self._agreed.add(what)
 
-    def started(self, worker: int, own: GradientVectors, ratio) -> list:
-        """Return a worker's started steps for the compressed tensors."""
+    def started(self, worker: int, own: GradientVectors, ratio, uncompressed: bool = False) -> list:
+        """Return a worker's started steps for the compressed tensors; ``uncompressed`` as in `StepContext`."""
         if not own.compressed:
             return []
         per_tensor, steps = self.scheme.per_tensor, []
@@ -200,9 +200,8 @@ class Compressor(tf.Module):
             # Each tensor draws its own numbers.
             seed = tf.stack([self.seed, tf.cast(self.step, tf.int32) + 1000 * place])
             worker_seed = tf.random.experimental.stateless_fold_in(seed, self.communicator.first + worker)
-            context = StepContext(
-                own.sizes, seed, worker_seed, self.communicator.size, ratio, self.wire.values, own.tensors, gradient
-            )
+            shared = (own.sizes, seed, worker_seed, self.communicator.size, ratio, self.wire.values)
+            context = StepContext(*shared, own.tensors, gradient, self.communicator.first + worker, uncompressed)
             if per_tensor:
                 context = context._replace(sizes=own.sizes[place : place + 1], parts=None)
             name = self.names[own.compressed[place]] if per_tensor else "the compressed tensors"
@@ -211,12 +210,18 @@ class Compressor(tf.Module):
 
     def exchanged(self, workers: list[GradientVectors], ratio, dense: bool = False) -> Outcome:
         """Run the scheme on all workers in this process; ``dense`` converts sparse updates to tensors."""
-        steps = [self.started(worker, own, ratio) for worker, own in enumerate(workers)]
+        if not self.scheme.dense_steps:
+            return self._exchanged(workers, ratio, dense)
+        ways = [lambda first=first: self._exchanged(workers, ratio, True, first) for first in (True, False)]
+        return tf.cond(self.step < self.scheme.dense_steps, *ways)
+
+    def _exchanged(self, workers: list[GradientVectors], ratio, dense: bool, uncompressed: bool = False) -> Outcome:
+        steps = [self.started(worker, own, ratio, uncompressed) for worker, own in enumerate(workers)]
         kinds, count, first_asked = workers[0], len(steps[0]), []
         others = [[*map(whole_mean, own.whole), *(row_mean(rows, self.wire) for rows in own.slices)] for own in workers]
 
         def watch(asked):
-            self.agree_on(asked)
+            self.agree(described_alike(asked, self.scheme.label))
             if first_asked:
                 return []
             first_asked.extend([questions[i] for i in range(count)] for questions in asked)
@@ -227,10 +232,12 @@ class Compressor(tf.Module):
         *ended, table = results[0]
         updates = [tf.convert_to_tensor(update) if dense else update for update, _, _ in ended[:count]]
         mean = ended[count] if kinds.uncompressed else kinds.vector
+        if velocity := self.parts.pick_velocity(self.velocity, kinds):
+            velocity[0], mean = momentum_step(velocity[0], mean, self.scheme.momentum, self.scheme.nesterov)
         states = [[state for _, _, state in own[:count]] for own in results]
         sent = [self.parts.num_sent(own, asked) for own, asked in zip(workers, first_asked, strict=True)]
         rows = ended[len(ended) - len(kinds.rows) :]
-        return Outcome(updates, mean, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
+        return Outcome(updates, mean, velocity, rows, states, table, bytes_sent, tf.add_n(sent) / len(sent))
 
     def waited(self, workers: list[GradientVectors]) -> Outcome:
         """Return the outcome of a step of local SGD without an exchange: only metadata are sent."""
@@ -240,7 +247,8 @@ class Compressor(tf.Module):
         updates = [tf.zeros_like(update) for update in updates * bool(workers[0].compressed)]
         states = [self.parts.pick_state(state, own) for state, own in zip(self.states, workers, strict=True)]
         nothing = tf.zeros([len(self.trained)], tf.float64)
-        return Outcome(updates, tf.zeros_like(workers[0].vector), [], states, table, bytes_sent, nothing)
+        mean, velocity = tf.zeros_like(workers[0].vector), self.parts.pick_velocity(self.velocity, workers[0])
+        return Outcome(updates, mean, velocity, [], states, table, bytes_sent, nothing)
 
     def metadata(self, workers: list[GradientVectors], asked: list) -> list[tf.Tensor]:
         """Return each worker's metadata, preceded by the number of a variable with a non-finite gradient, or by -1."""
@@ -248,23 +256,13 @@ class Compressor(tf.Module):
         bad = self.parts.non_finite(workers, shown)
         return [tf.concat([bad[i : i + 1], own.metadata], 0) for i, own in enumerate(workers)]
 
-    def agree_on(self, asked: list[dict]) -> None:
-        """Raise an error unless all workers ask the same questions."""
-        told = [{i: described(question) for i, question in questions.items()} for questions in asked]
-        if any(one != told[0] for one in told):
-            raise ValueError(f"{self.scheme.label} must ask the same of all workers, got {told}")
-        self.agree(str(told[0]))
-
     def commit(self, kinds: GradientVectors, outcome: Outcome, learning_rate, changes: list):
         """Check that all is finite, store the new state, and apply or return the update: ``(updates, report)``."""
         parts, momentum, nesterov = self.parts, self.scheme.momentum, self.scheme.nesterov
         for own, new in zip(self.states, outcome.states, strict=True):
             changes = changes + parts.put_state(own, new, kinds)
-        mean, rows = outcome.mean, []
-        if self.velocity is not None and kinds.uncompressed:
-            old = parts.pick(self.velocity, kinds.uncompressed, parts.uncompressed)
-            new, mean = momentum_step(old, mean, momentum, nesterov)
-            changes.append((self.velocity, parts.put(self.velocity, new, kinds.uncompressed, parts.uncompressed)))
+        rows, among = [], (kinds.uncompressed, parts.uncompressed)
+        changes = changes + [(self.velocity, parts.put(self.velocity, new, *among)) for new in outcome.velocity]
         for i, (values, numbers) in zip(kinds.rows, outcome.rows, strict=True):
             if momentum:
                 own = [tf.nest.flatten(state)[0] for state in self.states if state]
@@ -274,7 +272,7 @@ class Compressor(tf.Module):
         allreduced, allgathered = tf.unstack(outcome.bytes_sent // self.communicator.local)
         report = Report(allreduced, allgathered, outcome.num_sent, outcome.table[:, 1:])
         counts = {"step": 1, "bytes_sent": tf.stack(report[:2]), "num_sent": report.num_sent, "counted": 1}
-        update = Update(parts, self.trained, kinds, outcome.updates, mean, rows)
+        update = Update(parts, self.trained, kinds, outcome.updates, outcome.mean, rows)
         checks = check_numbers(outcome.table[:, 0], self.names)
         with tf.control_dependencies(checks):
             done = [variable.assign(value) for variable, value in changes]
@@ -285,13 +283,9 @@ class Compressor(tf.Module):
 
     def ratio_of_step(self, given=None):
         """Return the ratio of the next step, given or by the warm-up: a number or a float64 scalar tensor."""
-        config = self.config
-        if given is not None:
-            return tf.cast(given, tf.float64) if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
-        if not config.warm_up:
-            return config.ratio
-        stage = tf.minimum(self.step // config.warm_up_steps, len(config.warm_up))
-        return tf.gather(tf.constant([*config.warm_up, config.ratio], tf.float64), stage)
+        if given is None:
+            return self.config.ratio_at(self.step)
+        return tf.cast(given, tf.float64) if tf.is_tensor(given) else check_number("ratio", given, "in [0, 1]")
 
 
 def new_variable(first, name: str = "state") -> tf.Variable:

@@ -150,9 +150,13 @@ class DGCConfig:
         """Whether each worker applies momentum before accumulation."""
         return self.momentum_correction and self.momentum > 0 and self.accumulate
 
-    def ratio_at(self, step: int) -> float:
+    def ratio_at(self, step: int | tf.Tensor) -> float | tf.Tensor:
         """Return the ratio of a step, counted from 0: that of its warm-up stage, or ``ratio`` after the warm-up."""
+        if not self.warm_up:
+            return self.ratio
         stage = step // self.warm_up_steps
+        if tf.is_tensor(stage):
+            return tf.gather(tf.constant([*self.warm_up, self.ratio], tf.float64), tf.minimum(stage, len(self.warm_up)))
         return self.warm_up[stage] if stage < len(self.warm_up) else self.ratio
 
     def is_dense(self, shape) -> bool:

@@ -46,11 +46,14 @@ def scheme_of(config: DGCConfig, ratio: float | tf.Tensor | None = None) -> Sche
         config: momentum, accumulation, masking and thresholds; its other fields concern the compressor.
         ratio: share to send, instead of the run's; a number or a scalar tensor.
 
+    Raises:
+        ValueError: `config` is not a `DGCConfig`.
+
     Example:
         >>> scheme_of(DGCConfig(momentum=0.5)).momentum
         0.5
     """
-    corrects = config.corrects_momentum
+    corrects = check_instance("config", config, DGCConfig).corrects_momentum
 
     def init(gradient):
         if not config.accumulate:

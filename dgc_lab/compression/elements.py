@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from dgc_lab.common import check_whole
+from dgc_lab.common import check_instance, check_whole
 from dgc_lab.compression.scheme import AllReduceMean, Scheme, SparseMean, SparseVector, StepContext
 from dgc_lab.compression.thresholding import checked_seed
 from dgc_lab.compression.wire_format import add_in_order
@@ -34,7 +34,7 @@ def sent_alone(scheme: Scheme, gradient: tf.Tensor, seed: int = 0, worker_seed: 
         if not hasattr(number, "dtype"):  # a tensor inside a graph
             check_whole(name, number, -(2**31), 2**31 - 1)
     given, answer = tf.convert_to_tensor(gradient, tf.float32), None
-    vector = given if scheme.per_tensor else tf.reshape(given, [-1])
+    vector = given if check_instance("scheme", scheme, Scheme).per_tensor else tf.reshape(given, [-1])
     context = StepContext((vector.shape.num_elements(),), tf.stack([seed, 0]), tf.stack([worker_seed, 1]), workers=1)
     step = scheme.step(vector, scheme.init(tf.zeros_like(vector)), context)
     try:
@@ -90,8 +90,7 @@ def pack_bits(numbers: tf.Tensor, bits: int):
         ([177, 3], [1, 0, 3, 2, 3])
     """
     each = 8 // check_whole("bits", bits, 1, 8)
-    flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
-    rows = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % each]]), [-1, each])
+    rows = in_blocks(tf.cast(numbers, tf.int32), each)
     return tf.cast(tf.reduce_sum(rows * 2 ** (bits * tf.range(each)), 1), tf.uint8)
 
 
@@ -106,6 +105,22 @@ def unpack_bits(packed: tf.Tensor, bits: int, shape: Sequence[int] | tf.TensorSh
         [1, 0, 1]
     """
     check_whole("bits", bits, 1, 8)
+    return tf.reshape(unpacked(packed, bits)[: tf.TensorShape(shape).num_elements()], shape)
+
+
+def unpacked(packed: tf.Tensor, bits: int) -> tf.Tensor:
+    """Return all numbers in the bytes of `pack_bits`, int32 (numbers,), with its zeros at the end."""
     shifted = tf.bitwise.right_shift(tf.cast(packed, tf.int32)[:, None], bits * tf.range(8 // bits))
-    flat = tf.reshape(shifted & (2**bits - 1), [-1])
-    return tf.reshape(flat[: tf.TensorShape(shape).num_elements()], shape)
+    return tf.reshape(shifted & (2**bits - 1), [-1])
+
+
+def unpack_signs(packed: tf.Tensor, shape) -> tf.Tensor:
+    """Return 1 and -1, float32, from bits that were packed one by one."""
+    return 2.0 * tf.cast(unpack_bits(packed, 1, shape), tf.float32) - 1.0
+
+
+def in_blocks(x: tf.Tensor, size: int) -> tf.Tensor:
+    """Return the elements of ``x`` as rows of ``size``, the last one filled with zeros: (blocks, size)."""
+    flat = tf.reshape(x, [-1])
+    length = tf.size(flat) if flat.shape[0] is None else flat.shape[0]
+    return tf.reshape(tf.pad(flat, [[0, -length % size]]), [-1, size])

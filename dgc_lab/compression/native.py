@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import tensorflow as tf
@@ -21,7 +23,7 @@ from dgc_lab.common import LabError, cache_folder, cpp_compiler
 SOURCE = Path(__file__).with_name("native.cc")
 # No contraction: a product and a sum in one instruction would be rounded once, and differ from TensorFlow's bits.
 FLAGS = ("-O3", "-ffp-contract=off", "-shared", "-fPIC", "-w")
-
+SECONDS_BEFORE_NOTICE = 10
 
 enabled = True  # False runs TensorFlow's own operations, as on a machine without a compiler
 
@@ -83,7 +85,15 @@ def lock_file(file) -> None:
     """Wait until no other process holds a lock on this open file; closing the file releases the lock."""
     import fcntl
 
-    fcntl.flock(file, fcntl.LOCK_EX)
+    notice = time.monotonic() + SECONDS_BEFORE_NOTICE
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= notice:
+                print(f"Waiting for another process, which compiles the native step and holds {file.name}.", flush=True)
+                notice = math.inf
+            time.sleep(0.1)
 
 
 def private_folder() -> Path:

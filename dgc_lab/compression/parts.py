@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -80,11 +80,11 @@ class Parts:
         """Return zeros of the length of the flat vector of these variables."""
         return tf.zeros([sum(self.sizes[i] for i in numbers)])
 
-    def like(self) -> list[tf.Tensor]:
-        """Return zeros in the form in which a scheme receives the gradients of all compressed variables."""
+    def first_state(self, init: Callable) -> list:
+        """Return a worker's first state, which ``init`` makes for the flat vector or for each compressed tensor."""
         if self.per_tensor:
-            return [tf.zeros(self.shapes[i]) for i in self.compressed]
-        return [self.zeros(self.compressed)] if self.compressed else []
+            return [init(tf.zeros(self.shapes[i])) for i in self.compressed]
+        return [init(self.zeros(self.compressed))] if self.compressed else []
 
     def vectors(self, unclipped: Sequence, gradients: Sequence, metadata: tf.Tensor) -> GradientVectors:
         """Return a worker's gradients, float32, grouped by the way they are exchanged."""
@@ -139,6 +139,11 @@ class Parts:
         whole = [sum(self.sizes[i] for i in self.compressed)]
         put = lambda old, part: self.put(old, part, own.compressed, self.compressed)  # noqa: E731
         return [(old, put(old, part) if old.shape == whole else part) for old, part in pairs]
+
+    def pick_velocity(self, velocity, own: GradientVectors) -> list:
+        """Return the velocity of the uncompressed tensors with gradients in this step; nothing if there is none."""
+        has = velocity is not None and own.uncompressed
+        return [self.pick(velocity, own.uncompressed, self.uncompressed)] if has else []
 
     def num_sent(self, own: GradientVectors, asked: Sequence) -> tf.Tensor:
         """Return how many elements of each variable's gradient a worker sends: float64 (variables,)."""

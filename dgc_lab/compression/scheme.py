@@ -120,6 +120,8 @@ class StepContext(NamedTuple):
         value_type: type of sparse values on the wire, "float32" or "float16".
         parts: the tensors that make up ``gradient``, or None.
         gradient: the flat vector that consists of ``parts``, or None.
+        worker: number of this worker, from 0 to ``workers`` - 1.
+        uncompressed: whether this step must send uncompressed gradients (`after`).
 
     Example:
         >>> StepContext((3,), tf.constant([0, 1]), tf.constant([0, 2]), workers=4).workers
@@ -134,6 +136,8 @@ class StepContext(NamedTuple):
     value_type: str = "float32"
     parts: list | None = None
     gradient: tf.Tensor | None = None
+    worker: int = 0
+    uncompressed: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,13 @@ class Scheme:
         name: name in rows and legends; rows of a scheme without a name cannot be saved.
             A changed scheme needs a new name.
         momentum: momentum that ``step`` includes; uncompressed tensors then get the same after the exchange. The
-            velocity comes first in the state.
+            velocity comes first in the state. None if the state serves as momentum, so that nothing may be added.
         per_tensor: whether ``step`` is called for each tensor, in the tensor's own shape.
         selects_non_finite: whether the first question always includes elements that are NaN or infinite; the
             compressor then checks only the selected elements.
-        every, since: number of steps between exchanges, and the step from which this holds (`local_sgd`).
+        every, since, outer_rate: number of steps between exchanges, the step from which this holds, and the factor of
+            the update (`local_sgd`).
+        dense_steps: number of steps at the start that send uncompressed gradients (`after`).
         nesterov: whether the momentum is Nesterov's.
 
     Raises:
@@ -174,11 +180,13 @@ class Scheme:
     step: Callable[..., Generator]
     init: Callable = lambda gradient: ()
     name: str = ""
-    momentum: float = 0.0
+    momentum: float | None = 0.0
     per_tensor: bool = False
     selects_non_finite: bool = False
     every: int = 1
     since: int = 0
+    dense_steps: int = 0
+    outer_rate: float = 1.0
     nesterov: bool = False
 
     def __post_init__(self):
@@ -186,11 +194,13 @@ class Scheme:
             if not callable(getattr(self, name)):
                 raise ValueError(f"{name} must be a function, got {getattr(self, name)!r}")
         check_text("name", self.name)
-        check_number("momentum", self.momentum, "at least 0 and below 1")
+        if self.momentum is not None:
+            check_number("momentum", self.momentum, "at least 0 and below 1")
         for name in ("per_tensor", "selects_non_finite", "nesterov"):
             check_flag(name, getattr(self, name))
-        check_whole("every", self.every, 1)
-        check_whole("since", self.since, 0)
+        for name, least in {"every": 1, "since": 0, "dense_steps": 0}.items():
+            check_whole(name, getattr(self, name), least)
+        check_number("outer_rate", self.outer_rate, "above 0", finite=True)
 
     @property
     def label(self) -> str:

@@ -33,7 +33,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         updates: updates of the compressed tensors: one vector, or one tensor each if the scheme works per tensor.
-        mean: float32 vector of the uncompressed variables.
+        mean: float32 vector, the update of the uncompressed variables.
+        velocity: their new velocity, a list of one vector; empty without momentum.
         rows: (values, row numbers) of each gradient of rows.
         states: for each worker in this process, a list like ``Compressor.states``.
         table: float32 (workers, 1 + numbers): number of a non-finite gradient or -1, and metadata.
@@ -43,6 +44,7 @@ class Outcome(NamedTuple):
 
     updates: list
     mean: tf.Tensor
+    velocity: list
     rows: list
     states: list
     table: tf.Tensor

@@ -1,4 +1,4 @@
-"""Wrappers around any scheme: error feedback, momentum after the exchange, and local SGD."""
+"""Wrappers around any scheme: error feedback, momentum after the exchange, a dense start, and local SGD."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from dgc_lab.common import check_flag, check_instance, check_number, check_whole
 from dgc_lab.compression.checks import checked_result
-from dgc_lab.compression.scheme import Scheme
+from dgc_lab.compression.scheme import AllReduceMean, Scheme
 
 
 def with_error_feedback(scheme: Scheme) -> Scheme:
@@ -68,7 +68,7 @@ def with_momentum(scheme: Scheme, momentum: float = 0.9, nesterov: bool = False)
     check_instance("scheme", scheme, Scheme)
     check_number("momentum", momentum, "at least 0 and below 1")
     check_flag("nesterov", nesterov)
-    if scheme.momentum:
+    if scheme.momentum != 0:
         raise ValueError(f"scheme must have no momentum, which would be applied twice, got {scheme.label}")
 
     def init(gradient):
@@ -115,19 +115,59 @@ def momentum_step(velocity: tf.Tensor, gradient: tf.Tensor, momentum: float, nes
     return velocity, velocity
 
 
-def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
+def after(scheme: Scheme, steps: int) -> Scheme:
+    """Return the scheme with a dense start: until a step, workers exchange uncompressed gradients.
+
+    The scheme's state stays as it is until then. Early gradients change most, and errors in them do most harm: PyTorch
+    suggests a tenth of all steps before PowerSGD, and 1-bit Adam waits until its variance is stable.
+
+    Args:
+        scheme: any scheme without momentum of its own; apply `with_momentum` to the result.
+        steps: number of steps with uncompressed gradients, at least 1.
+
+    Raises:
+        ValueError: steps is below 1, or scheme is not a `Scheme` or has momentum.
+
+    Example:
+        >>> from dgc_lab.compression import powersgd
+        >>> after(powersgd(rank=1), steps=100).name
+        'powersgd:rank=1, after 100 dense steps'
+
+    References:
+        ``start_powerSGD_iter`` of PyTorch's hook for PowerSGD (arXiv:1905.13727); arXiv:2102.02888, Algorithm 1.
+    """
+    check_instance("scheme", scheme, Scheme)
+    check_whole("steps", steps, 1)
+    if scheme.momentum:
+        raise ValueError(f"scheme must have no momentum, which the dense steps would skip, got {scheme.label}")
+
+    def step(gradient, state, context):
+        if not context.uncompressed:
+            return (yield from checked(scheme, gradient, state, context))
+        mean = yield AllReduceMean(gradient)
+        return mean, gradient, state
+
+    name = scheme.name and f"{scheme.name}, after {steps} dense steps"
+    return replace(scheme, step=step, dense_steps=steps, name=name)
+
+
+def local_sgd(scheme: Scheme, every: int = 8, since: int = 0, outer_rate: float = 1.0) -> Scheme:
     """Return the scheme for local SGD: workers train alone and exchange their weight changes every few steps.
 
     After an exchange all continue from the same weights. With ``since`` it is post-local SGD: until that step, workers
     exchange in every step. `dgc_lab.training.ModelTrainer` supports it, `DistributedOptimizer` does not.
 
+    The scheme receives the weight change divided by the learning rate, in place of a gradient, so its state has the
+    units of gradients: if the rate falls, earlier changes in a velocity shrink with it.
+
     Args:
         scheme: how the weight changes are compressed.
         every: steps between exchanges, at least 2.
         since: first step of the local phase, at least 0.
+        outer_rate: factor of each exchanged change, above 0.
 
     Raises:
-        ValueError: every or since is out of range, or scheme is not a `Scheme`.
+        ValueError: every, since or outer_rate is out of range, or scheme is not a `Scheme`.
 
     Example:
         >>> from dgc_lab.compression import dense
@@ -140,5 +180,9 @@ def local_sgd(scheme: Scheme, every: int = 8, since: int = 0) -> Scheme:
     check_instance("scheme", scheme, Scheme)
     check_whole("every", every, 2)
     check_whole("since", since, 0)
-    name = scheme.name and f"{scheme.name}, every {every} steps" + (f" from step {since} on" if since else "")
-    return replace(scheme, name=name, every=every, since=since)
+    check_number("outer_rate", outer_rate, "above 0", finite=True)
+    when = f"every {every} steps" + (f" from step {since} on" if since else "")
+    when += f", outer rate {outer_rate:g}" if outer_rate != 1 else ""
+    return replace(
+        scheme, name=scheme.name and f"{scheme.name}, {when}", every=every, since=since, outer_rate=outer_rate
+    )

@@ -14,5 +14,9 @@ from .compat_v1_optimizer import GradientCompressionOptimizer as GradientCompres
 from .hierarchical import HierarchicalCommunicator as HierarchicalCommunicator
 from .keras_optimizer import DistributedOptimizer as DistributedOptimizer
 from .rank_files import SaveRanks as SaveRanks
+from .sharding import ShardedOptimizer as ShardedOptimizer
+from .sharding import optimizer_bytes as optimizer_bytes
+from .sockets import bytes_sent as bytes_sent
+from .sockets import limited_bandwidth as limited_bandwidth
 from .timeline import by_phase as by_phase
 from .traffic import count_collective_bytes as count_collective_bytes

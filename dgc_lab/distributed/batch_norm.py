@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from dgc_lab.compression.wire_format import add_in_order
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, check_communicator, default_communicator
 
 
 def statistics_of(model: keras.Model) -> list[tf.Variable]:
@@ -43,6 +43,9 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
         model: this worker's Keras model.
         communicator: as in `dgc_lab.distributed.DistributedOptimizer`.
 
+    Raises:
+        ValueError: `communicator` is not one.
+
     Example:
         On each of two ranks:
 
@@ -52,7 +55,7 @@ def average_statistics(model: keras.Model, communicator: Communicator | None = N
         >>> layer.moving_mean.numpy().tolist()  # doctest: +SKIP
         [0.5]
     """
-    communicator = (communicator or default_communicator()).each_rank
+    communicator = (check_communicator(communicator) or default_communicator()).each_rank
     variables = statistics_of(model)
     if not variables or communicator.size == 1:
         return
@@ -73,6 +76,9 @@ class AverageStatistics(keras.callbacks.Callback):
     Args:
         communicator: the ranks; those of `default_communicator` if None.
 
+    Raises:
+        ValueError: `communicator` is not one.
+
     Example:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
         >>> model.compile("sgd", "mse")
@@ -81,7 +87,7 @@ class AverageStatistics(keras.callbacks.Callback):
 
     def __init__(self, communicator: Communicator | None = None):
         super().__init__()
-        self.communicator = communicator
+        self.communicator = check_communicator(communicator)
 
     def on_test_begin(self, logs=None):
         average_statistics(self.model, self.communicator)

@@ -20,6 +20,7 @@ from dgc_lab.compression.break_even import DENSE_ELEMENT
 from dgc_lab.distributed.communicators import (
     Communicator,
     RanksDisagree,
+    check_communicator,
     check_equal,
     communicator_here,
     gather_messages,
@@ -59,7 +60,7 @@ class AverageMetrics(keras.callbacks.Callback):
 
     def __init__(self, communicator: Communicator | None = None):
         super().__init__()
-        self.communicator = communicator
+        self.communicator = check_communicator(communicator)
         self._epoch, self._examples = None, {}  # epoch in progress, counted from 1; its examples by kind
 
     def on_train_begin(self, logs=None):

@@ -21,7 +21,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError, check_whole
+from dgc_lab.common import LabError, check_instance, check_whole
+from dgc_lab.compression.config import Collectives
 from dgc_lab.compression.wire_format import add_in_order
 from dgc_lab.distributed.launchers import check_launched
 from dgc_lab.install.build_horovod import require_horovod
@@ -209,17 +210,22 @@ def default_communicator():
     return HorovodWorkers() if (ranks or 1) > 1 else OneWorker()
 
 
+def check_communicator(communicator: Communicator | None) -> Communicator | None:
+    """Return the communicator, or None; raise a ValueError for anything else."""
+    return None if communicator is None else check_instance("communicator", communicator, Collectives)
+
+
 def communicator_here(communicator: Communicator | None) -> Communicator:
     """Return the given or the default communicator, for code that trains one worker per process.
 
     Raises:
-        ValueError: `communicator` has several workers in this process, like `SimulatedWorkers`.
+        ValueError: `communicator` is not one, or has several workers in this process, like `SimulatedWorkers`.
 
     Example:
         >>> communicator_here(None).size
         1
     """
-    communicator = communicator or default_communicator()
+    communicator = check_communicator(communicator) or default_communicator()
     if communicator.local != 1:
         found = f"got {communicator.local} simulated workers: train these with ModelTrainer"
         raise ValueError(f"communicator must have one worker in this process, {found}")

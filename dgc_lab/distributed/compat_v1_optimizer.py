@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError, check_flag
+from dgc_lab.common import LabError, check_flag, check_instance
 from dgc_lab.compression.break_even import dense_is_shorter
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
@@ -17,7 +17,14 @@ from dgc_lab.compression.gradients import check_finite, flatten, sum_duplicate_r
 from dgc_lab.compression.scheme import SparseVector
 from dgc_lab.compression.updates import Outcome
 from dgc_lab.compression.wire_format import nbytes
-from dgc_lab.distributed.communicators import Communicator, HorovodWorkers, communicator_here, default_communicator
+from dgc_lab.compression.wrappers import momentum_step
+from dgc_lab.distributed.communicators import (
+    Communicator,
+    HorovodWorkers,
+    check_communicator,
+    communicator_here,
+    default_communicator,
+)
 
 v1 = tf.compat.v1.train
 
@@ -62,13 +69,14 @@ class GradientCompressionOptimizer(v1.Optimizer):
         communicator: Communicator | None = None,
     ):
         super().__init__(use_locking=False, name="GradientCompression")
-        self.config, self.sparse_to_dense = config or DGCConfig(), check_flag("sparse_to_dense", sparse_to_dense)
+        self.config = DGCConfig() if config is None else check_instance("config", config, DGCConfig)
+        self.sparse_to_dense = check_flag("sparse_to_dense", sparse_to_dense)
         around_horovod = is_horovod_optimizer(optimizer)
         if around_horovod:
             check_horovod_options(optimizer)
         self.inner = optimizer._optimizer if around_horovod else optimizer  # Horovod has no public attribute for it
         check_inner_optimizer(self.inner, self.config)
-        self.communicator = communicator or (HorovodWorkers() if around_horovod else None)
+        self.communicator = check_communicator(communicator) or (HorovodWorkers() if around_horovod else None)
         self.compressor = None
         self._pending_step = None
 
@@ -204,9 +212,13 @@ class PendingStep:
                 results.append(end.value)
         with tf.control_dependencies(tf.nest.flatten(done)):  # store state only after all values were checked
             checked = tf.identity([[-1.0]])
+        mean, scheme = flatten([done[i] for i in own.uncompressed]), compressor.scheme
+        if velocity := compressor.parts.pick_velocity(compressor.velocity, own):
+            velocity[0], mean = momentum_step(velocity[0], mean, scheme.momentum, scheme.nesterov)
         outcome = Outcome(
             [update for update, _, _ in results],
-            flatten([done[i] for i in own.uncompressed]),
+            mean,
+            velocity,
             [done[i] for i in own.rows],
             [[state for _, _, state in results]],
             checked,

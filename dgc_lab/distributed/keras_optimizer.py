@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from dgc_lab.common import check_instance, check_text
 from dgc_lab.compression.compressor import Compressor
-from dgc_lab.compression.config import Collectives, DGCConfig
+from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.accumulation import accumulate, per_update
-from dgc_lab.distributed.communicators import Communicator, communicator_here
+from dgc_lab.distributed.communicators import Communicator, check_communicator, communicator_here
 from dgc_lab.distributed.keras_refusals import (
     check_optimizer,
     check_plain_sgd,
@@ -110,12 +110,13 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         check_optimizer(optimizer, DistributedOptimizer)
         if not isinstance(config, DGCConfig | Scheme | None):
             raise ValueError(f"config must be a DGCConfig, a Scheme or None, got {config!r}")
-        if communicator is not None:
-            check_instance("communicator", communicator, Collectives)
+        check_communicator(communicator)
         if isinstance(config, DGCConfig) or getattr(config, "momentum", 0):
             check_plain_sgd(optimizer)
-        if options is not None and not isinstance(config, Scheme):
-            raise ValueError(f"options must be None unless config is a scheme, got {options} with config {config}")
+        if options is not None:
+            check_instance("options", options, DGCConfig)
+            if not isinstance(config, Scheme):
+                raise ValueError(f"options must be None unless config is a scheme, got {options} with config {config}")
         if getattr(config, "every", 1) > 1:
             raise ValueError(f"config must exchange in every step, got {config}: train local SGD with ModelTrainer")
         keras.optimizers.Optimizer.__init__(  # not that of LossScaleOptimizer, which accepts fewer options

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from dgc_lab.compression.config import DGCConfig
-from dgc_lab.compression.gallery import is_published, parse_scheme
 from dgc_lab.compression.scheme import Scheme
+from dgc_lab.compression.schemes.gallery import is_published, parse_scheme
 
 BEFORE_EXCHANGE = "gradient_accumulation_steps", "loss_scale_factor"  # the inner optimizer's options that act before it
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import LabError, check_path, load_arrays, save_arrays
-from dgc_lab.distributed.communicators import Communicator, communicator_here, gather_messages
+from dgc_lab.common import LabError, at_file, check_path, load_arrays, save_arrays
+from dgc_lab.distributed.communicators import Communicator, check_communicator, communicator_here, gather_messages
 
 
 class RankFiles:
@@ -52,6 +54,16 @@ class RankFiles:
                 self._file(old).unlink()
         self.step = step
 
+    def prepare(self) -> None:
+        """Create the folder if it does not exist; raise LabError on all ranks if one of them cannot write to it."""
+        self._on_all_ranks(self._write_probe)
+
+    def _write_probe(self):
+        with at_file(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder) as probe:
+                probe.write(bytes(4096))  # a full disk still takes empty files
+
     def restore(self) -> int:
         """Restore the newest step that all ranks have, and return it; return 0 if nothing was saved.
 
@@ -85,19 +97,23 @@ class RankFiles:
         return step
 
     def _load_on_all_ranks(self, step):
-        """Return the arrays of a step, none for step 0; raise LabError on all ranks if one cannot load its file.
+        """Return the arrays of a step, none for step 0; raise LabError on all ranks if one cannot load its file."""
+        return self._on_all_ranks(lambda: self._load(step) if step else [])
+
+    def _on_all_ranks(self, action: Callable):
+        """Return the result of an action; raise LabError on all ranks if it raises one on any of them.
 
         All ranks report it, because Horovod kills the others when one exits, possibly before it has reported.
         """
-        values, message = [], ""
+        result, message = None, ""
         try:
-            values = self._load(step) if step else []
+            result = action()
         except LabError as error:
             message = str(error)
         messages = gather_messages(self.communicator, message, "dgc_lab.damaged")
-        if damaged := [each for each in dict.fromkeys(messages) if each]:
-            raise LabError("; ".join(damaged))
-        return values
+        if messages := [each for each in dict.fromkeys(messages) if each]:
+            raise LabError("; ".join(messages))
+        return result
 
     def _load(self, step):
         """Return the arrays of a step; raise LabError if its file is damaged or of a run with other settings."""
@@ -152,8 +168,8 @@ class SaveRanks(keras.callbacks.Callback):
         communicator: as in `DistributedOptimizer`.
 
     Raises:
-        LabError: the files are from another number of ranks, another rank or another model, or the folder holds a run
-            that was not restored.
+        LabError: the folder cannot be written; the files are from another number of ranks, another rank or another
+            model; or the folder holds a run that was not restored.
 
     Example:
         >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -164,7 +180,7 @@ class SaveRanks(keras.callbacks.Callback):
 
     def __init__(self, folder: str | os.PathLike, communicator: Communicator | None = None):
         super().__init__()
-        self.folder, self.communicator = check_path("folder", folder), communicator
+        self.folder, self.communicator = check_path("folder", folder), check_communicator(communicator)
 
     def restore(self, model) -> int:
         """Restore the newest epoch that all ranks have saved into a compiled model.
@@ -178,6 +194,7 @@ class SaveRanks(keras.callbacks.Callback):
         held = [variable.value for variable in variables] + (compressor.state if compressor else [])
         shapes = [list(variable.shape) for variable in held]
         self.files = RankFiles(self.folder, self.communicator, held, {"shapes": shapes})
+        self.files.prepare()
         return self.files.restore()
 
     def on_train_begin(self, logs=None):

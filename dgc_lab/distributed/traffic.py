@@ -15,7 +15,7 @@ class CollectiveBytes(dict):
     """Bytes by collective, with the number of calls in ``calls``: Horovod exchanges a group in one call."""
 
     def __init__(self):
-        super().__init__(allreduce=0, allgather=0)
+        super().__init__(allreduce=0, allgather=0, reducescatter=0)
         self.calls = dict(self)
 
 
@@ -50,7 +50,8 @@ def count_collective_bytes():
         return call
 
     # All of Horovod's functions, including its optimizer, look up the collectives by these names in its module.
-    own = {"_allreduce": "allreduce", "_grouped_allreduce": "allreduce", "allgather": "allgather"}
+    own = {name: name for name in ("allgather", "reducescatter")}
+    own |= dict.fromkeys(("_allreduce", "_grouped_allreduce"), "allreduce")
     before = {function: getattr(hvd, function) for function in own if not ACTIVE_COUNTS}  # nested ones wrap once
     for function, collective in before.items():
         setattr(hvd, function, counted(collective, own[function]))

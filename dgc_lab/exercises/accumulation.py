@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
 
@@ -247,3 +248,47 @@ def my_warm_up(variant: Variant) -> tuple[np.ndarray, int, int]:
     shares = (variant.choice("my_first_share", (0.25, 0.4, 0.75)), 0.0625, 0.015625, 0.004, 0.001)
     steps = [variant.whole("my_stage", 5, 20)] * 4 + [variant.whole("my_steps", 200, 400)]
     return (elements * np.repeat(shares, steps)).astype(int), elements, uncompressed
+
+
+def dgc_training(answer, variant: Variant) -> str:
+    images, labels = my_digits(variant, workers=3)
+    for threshold, steps, hint in (
+        (0.0, 3, "with threshold 0, this is momentum SGD with the mean gradient"),
+        (0.1, 1, "in the first step, velocity and residual are 0 on every worker"),
+        (0.1, 6, "each worker keeps its own velocity and residual from step to step"),
+    ):
+        about = f"for {steps} steps of 3 workers at rate 0.2, momentum 0.9 and threshold {threshold}"
+        result = asked(answer, images, labels, 0.2, 0.9, threshold, steps, about=about)
+        weights, sent = parts(result, ("weights", "sent"), about)
+        weights = array_like(weights, zero_weights(), about)
+        right, count = _trained(images, labels, 0.2, 0.9, threshold, steps)
+        loss = softmax_loss(weights, images.reshape(-1, images.shape[2]), labels.ravel())
+        expect(
+            np.allclose(weights, right, atol=1e-6), f"{about}, the weights differ (their loss is {loss:.3f}): {hint}."
+        )
+        sent = number(sent, about)
+        expect(sent == count, f"{about}, the workers send {count} elements together, got {sent:g}.")
+    images, labels = my_digits(variant, workers=4)
+    every, figures = (images.reshape(-1, images.shape[2]), labels.ravel()), []
+    for threshold in (0, 0.05, 1):
+        weights, count = _trained(images, labels, 0.2, 0.9, threshold, 60)
+        figures.append(f"{softmax_loss(weights, *every):.2f} with {count} elements sent at threshold {threshold}")
+    return f"right: after 60 steps, the loss is {', '.join(figures)}."
+
+
+def _trained(images, labels, rate, momentum, threshold, steps):
+    """Return the weights after training with DGC, and the number of elements sent."""
+    weights, count = zero_weights(), 0
+    velocities = np.zeros((len(images), *weights.shape))
+    residuals = np.zeros_like(velocities)
+    for _ in range(steps):
+        gradients = [softmax_gradient(weights, *own) for own in zip(images, labels, strict=True)]
+        velocities = momentum * velocities + gradients
+        residuals += velocities
+        sent = np.where(np.abs(residuals) >= threshold, residuals, 0)
+        residuals -= sent
+        if threshold > 0:
+            velocities[sent != 0] = 0
+        weights = weights - rate * sent.mean(0)
+        count += np.count_nonzero(sent)
+    return weights, count

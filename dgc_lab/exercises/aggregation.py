@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dgc_lab.exercises.checking import asked, asked_number, expect, number
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss
 from dgc_lab.exercises.variants import Variant
 
 
@@ -48,25 +49,6 @@ def pairwise_sum(answer, variant: Variant) -> str:
     return "right: with the same bits per number, the sum stays accurate."
 
 
-def most_roundings(answer, variant: Variant) -> str:
-    for addends, method, right in (
-        (2, "running", 1),
-        (1024, "running", 1023),
-        (2, "pairwise", 1),
-        (1024, "pairwise", 10),
-    ):
-        about = f"for {addends} addends and method {method}"
-        found = asked_number(answer, addends, method, about=about)
-        expect(
-            found == right,
-            f"{about}, the answer is not {found:g}. Count the additions on the first addend's way to the sum.",
-        )
-    about = "for 1000 addends and method pairwise"
-    found = asked_number(answer, 1000, "pairwise", about=about)
-    expect(found == 10, f"{about}, some addends go through 10 additions, not {found:g}. How high is the tree?")
-    return "right: 1023 roundings against 10."
-
-
 def my_end(answer, variant: Variant) -> str:
     found = number(answer, "for your sum")
     value = my_value(variant)
@@ -83,6 +65,32 @@ def my_value(variant: Variant) -> float:
         0.5
     """
     return 2.0 ** variant.whole("my_value", -6, 3)
+
+
+def half_training(answer, variant: Variant) -> str:
+    images, labels = (part[0] for part in my_digits(variant, workers=1))
+    start = np.full((images.shape[1], 10), 4.0)
+    for kept_in, hint in (
+        ("float16", "the step is rounded to float16, too, and so are the weights after each step"),
+        ("float32", "the gradient is computed at the weights in float16, but steps are added in float32"),
+    ):
+        about = f"for 200 steps at a rate of 0.05 from 4, with weights kept in {kept_in}"
+        result = asked(answer, start, images, labels, 0.05, 200, kept_in, about=about)
+        loss = softmax_loss(array_like(result, start, about), images, labels)
+        right = _half_loss(start, images, labels, 0.05, 200, kept_in)
+        expect(abs(loss - right) < 0.05 * right, f"{about}, the loss ends near {right:.3f}, got {loss:.3f}: {hint}.")
+        expect(np.asarray(result).dtype == kept_in, f"{about}, the result is {np.asarray(result).dtype}.")
+    half, single = (_half_loss(start, images, labels, 0.05, 200, kept_in) for kept_in in ("float16", "float32"))
+    return f"right: with your digits, the loss is {half:.3f} with weights in float16, and {single:.3f} in float32."
+
+
+def _half_loss(start, images, labels, rate, steps, kept_in):
+    """Return the loss after training with weights that are kept in a type."""
+    kept = start.astype(kept_in)
+    for _ in range(steps):
+        moved = rate * softmax_gradient(kept.astype(np.float16), images, labels)
+        kept -= moved.astype(kept_in)
+    return softmax_loss(kept, images, labels)
 
 
 def telling_addends(answer, variant: Variant) -> str:

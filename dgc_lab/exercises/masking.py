@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
 MAX_EXCESS = 1.3  # a guaranteed threshold may pass at most this many times the wanted elements
@@ -169,3 +170,33 @@ def _counts(gradients, ratio: float) -> tuple[int, int]:
     thresholds = [each[-_num_to_keep(ratio, each.size)] for each in magnitudes]
     own = sum(int((each >= threshold).sum()) for each, threshold in zip(magnitudes, thresholds, strict=True))
     return own, sum(int((each >= thresholds[0]).sum()) for each in magnitudes)
+
+
+def masked_training(answer, variant: Variant) -> str:
+    (images,), (labels,) = my_digits(variant, workers=1)
+    for k, steps, hint in (
+        (640, 2, "with all elements, this is gradient descent"),
+        (5, 1, "in one step, only the weights of the 5 largest elements move"),
+        (5, 4, "each step chooses its own elements, and drops the others"),
+    ):
+        about = f"for {steps} step{'s' * (steps > 1)} of {k} elements at a rate of 0.5"
+        found = array_like(asked(answer, images, labels, k, 0.5, steps, about=about), zero_weights(), about)
+        right = _masked(images, labels, k, 0.5, steps)
+        loss = softmax_loss(found, images, labels)
+        expect(np.allclose(found, right, atol=1e-6), f"{about}, the weights differ (their loss is {loss:.3f}): {hint}.")
+    ends = {k: _masked(images, labels, k, 0.5, 200) for k in (640, 64, 6)}
+    figures = (
+        f"{softmax_loss(end, images, labels):.2f} with {k} elements ({np.count_nonzero(end)} weights moved)"
+        for k, end in ends.items()
+    )
+    return f"right: after 200 steps, the loss is {', '.join(figures)}."
+
+
+def _masked(images, labels, k, rate, steps):
+    """Return the weights after training with the k largest elements of each gradient, (64, 10)."""
+    weights = zero_weights()
+    for _ in range(steps):
+        moves = rate * softmax_gradient(weights, images, labels).ravel()
+        moves[np.argsort(np.abs(moves))[: moves.size - k]] = 0
+        weights -= moves.reshape(weights.shape)
+    return weights

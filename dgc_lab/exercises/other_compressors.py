@@ -130,24 +130,6 @@ def packed_bytes(answer, variant: Variant) -> str:
     return "right."
 
 
-def my_message(answer, variant: Variant) -> str:
-    found, (sizes, values) = number(answer, "for your message"), my_tensors(variant)
-    expect(found == _packed_size(sizes, values), f"for your tensors, the message does not have {found:g} bytes.")
-    return "right."
-
-
-def my_tensors(variant: Variant) -> tuple[list[int], int]:
-    """Return the student's own tensor sizes and number of values per element.
-
-    Example:
-        >>> sizes, values = my_tensors(Variant(0))
-        >>> len(sizes), values in (2, 3, 7, 15, 31)
-        (4, True)
-    """
-    sizes = [variant.whole(f"size {index}", 11, 9999) for index in range(4)]
-    return sizes, variant.choice("my_values", (3, 7, 15, 31))
-
-
 def powersgd_step(answer, variant: Variant) -> str:
     rng = np.random.default_rng(variant.seed("powersgd_step"))
     for rank, words in ((1, "two workers and rank 1"), (3, "three workers and rank 3")):

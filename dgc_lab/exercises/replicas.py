@@ -1,23 +1,12 @@
-"""Checks for exercise 02, replicas: aggregation of gradients, counts, metrics."""
+"""Checks for exercise 02, replicas: gradients, counts, moments and weights of several replicas."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
-
-
-def aggregate(answer, variant: Variant) -> str:
-    values = [1.0, 2.0, 3.0, 6.0]
-    for how, right in {"SUM": 12, "MEAN": 3, "ONLY_FIRST_REPLICA": 1}.items():
-        about = f"for {values} and {how}"
-        found = array_like(asked(answer, values, how, about=about), np.zeros(4), about)
-        expect(np.allclose(found, right), f"{about}, every replica must hold {right} afterwards, got {found.tolist()}.")
-    about = f"for {values} and NONE"
-    found = array_like(asked(answer, values, "NONE", about=about), np.zeros(4), about)
-    expect(np.allclose(found, values), f"{about}, every replica keeps its own value, got {found.tolist()}.")
-    return "right: all four."
 
 
 def global_accuracy(answer, variant: Variant) -> str:
@@ -64,26 +53,6 @@ def combine_gradients(answer, variant: Variant) -> str:
     return "right: each mean is weighted by its number of examples."
 
 
-def my_variable(answer, variant: Variant) -> str:
-    start, replicas = my_start(variant)
-    subtracted = np.arange(1, replicas + 1)
-    about = f"for a variable at {start} from which {replicas} replicas subtract 1 to {replicas}"
-    mean, total = (number(part, about) for part in parts(answer, ("with MEAN", "with SUM"), about))
-    expect(np.isclose(mean, start - subtracted.mean()), f"{about}, MEAN does not give {mean:g}. What is aggregated?")
-    expect(np.isclose(total, start - subtracted.sum()), f"{about}, SUM does not give {total:g}. What is aggregated?")
-    return "right: the subtracted values are aggregated, not the variable."
-
-
-def my_start(variant: Variant) -> tuple[int, int]:
-    """Return the student's own initial value and number of replicas.
-
-    Example:
-        >>> my_start(Variant(0))
-        (200, 9)
-    """
-    return variant.whole("my_start", 5, 30) * 10, variant.whole("my_replicas", 3, 9)
-
-
 def merge_moments(answer, variant: Variant) -> str:
     rng = np.random.default_rng(variant.seed("merge_moments"))
     for sizes in ((8, 8), (3, 20, 9)):
@@ -124,3 +93,33 @@ def my_slices(variant: Variant) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     rng = np.random.default_rng(variant.seed("my_slices"))
     return np.round(rng.normal(0, 3, 4), 2), np.round(rng.uniform(0.5, 4, 4), 2), rng.integers(5, 60, 4)
+
+
+def local_training(answer, variant: Variant) -> str:
+    images, labels = my_digits(variant, workers=3, by_class=True)
+    for every, steps, hint in (
+        (1, 3, "with a mean after every step, this is gradient descent with the mean of the replicas' gradients"),
+        (8, 2, "the replicas replace their weights by the mean after the last step as well"),
+        (2, 4, "between two means, each replica continues from its own weights"),
+        (2, 5, "every replica continues from the mean"),
+    ):
+        about = f"for {steps} steps of 3 replicas at a rate of 0.5 with a mean every {every} steps"
+        found = array_like(asked(answer, images, labels, 0.5, every, steps, about=about), zero_weights(), about)
+        loss = softmax_loss(found, images.reshape(-1, images.shape[2]), labels.ravel())
+        right = _averaged(images, labels, 0.5, every, steps)
+        expect(np.allclose(found, right, atol=1e-6), f"{about}, the weights differ (their loss is {loss:.3f}): {hint}.")
+    images, labels = my_digits(variant, workers=4, by_class=True)
+    every = images.reshape(-1, images.shape[2]), labels.ravel()
+    losses = [f"{softmax_loss(_averaged(images, labels, 0.5, each, 32), *every):.3f}" for each in (1, 4, 16)]
+    return f"right: after 32 steps, a mean every 1, 4 and 16 steps gives losses of {', '.join(losses)}."
+
+
+def _averaged(images, labels, rate, every, steps):
+    """Return the mean of the replicas' weights after local SGD, (64, 10)."""
+    replicas = np.stack([zero_weights()] * len(images))
+    for step in range(steps):
+        for replica, weights in enumerate(replicas):
+            weights -= rate * softmax_gradient(weights, images[replica], labels[replica])
+        if (step + 1) % every == 0:
+            replicas[:] = replicas.mean(0)
+    return replicas.mean(0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 
-from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number
+from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
 GBIT = 1e9 / 8  # bytes per second
+COUNTS = (2, 7, 20, 64, 640)  # elements that a worker may send per step; 640 are all
 LINKS = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "unlimited")
 
 
@@ -161,66 +164,6 @@ def my_log(variant: Variant) -> list[tuple[int, int]]:
     return variant.first(draw, mean_is_not_median)
 
 
-def gaining(answer, variant: Variant) -> str:
-    slow = [_row("slow", method, ms) for method, ms in (("no exchange", 5), ("DGC", 40), ("dense", 100))]
-    fast = (("masking", 21), ("dense", 20), ("DGC", 19), ("float16", 20), ("no exchange", 5))
-    rows = [*slow[:2], *(_row("fast", method, ms) for method, ms in fast), slow[2]]  # one dense row comes last
-    about = "for eight rows of two links"
-    found = asked(answer, rows, about=about)
-    expect(
-        isinstance(found, list) and all(isinstance(row, dict) and row in rows for row in found),
-        f"{about}, expected a list of some of these rows.",
-    )
-    returned = {(row["link"], row["method"]) for row in found}
-    expect(("slow", "no exchange") not in returned, "without an exchange, the workers do not train together.")
-    expect(not any(method == "dense" for _, method in returned), "dense does not gain on itself.")
-    expect(
-        ("fast", "masking") not in returned,
-        "masking takes 21 ms on the fast link, where dense takes 20 ms; the step of 100 ms is on the other link.",
-    )
-    expect(("slow", "DGC") in returned, "DGC takes 40 ms on the slow link, where dense takes 100 ms, so it gains.")
-    expect(("fast", "DGC") in returned, "DGC takes 19 ms on the fast link, where dense takes 20 ms, so it gains.")
-    expect(
-        ("fast", "float16") not in returned, "float16 takes 20 ms on the fast link, like dense, so it does not gain."
-    )
-    expect(found == [row for row in rows if row in found], "the rows must stay in their original order.")
-    return "right: each link has its own dense step to beat."
-
-
-def my_links(answer, variant: Variant) -> str:
-    speedup = my_times(variant)
-    try:
-        found = set(answer)
-    except TypeError:  # the answer is a single value, or its items are unhashable
-        found = {"?"}
-    expect(found <= set(LINKS), f"expected a set of links out of {', '.join(LINKS)}.")
-    expect(
-        found == fast_enough(speedup),
-        f"these are not the links on which DGC at 0.1 % is at least {speedup} times as fast as dense. How do you find "
-        "the dense step of the same link?",
-    )
-    return "right."
-
-
-def my_times(variant: Variant) -> float:
-    """Return the speedup that the student's task asks for.
-
-    Example:
-        >>> my_times(Variant(0))
-        2
-    """
-    return variant.choice("my_times", (1.1, 2, 10, 30))
-
-
-def fast_enough(times: float) -> set[str]:
-    """Return the measured links where DGC at 0.1 % reaches a speedup over dense."""
-    from dgc_lab.scaling import measured_links
-
-    table = measured_links()
-    chosen = (table["method"] == "DGC") & (table["ratio"] == 0.001) & (table["indices"] == "int32")
-    return set(table["link"][chosen & (table["times as fast as dense"] >= times)])
-
-
 def random_log(rng, elements: int, sends: int) -> list[tuple[int, int]]:
     """Return random (step, element) sends, with no element twice in a step."""
     log, step = [], 0
@@ -258,5 +201,65 @@ def _break_even_gbit(variant):
     return spared / selection / GBIT
 
 
-def _row(link, method, ms):
-    return {"link": link, "method": method, "ratio": 0.01, "indices": "int32", "ms": ms}
+def steps_to_loss(answer, variant: Variant) -> str:
+    images, labels = my_digits(variant, workers=3)
+    for count, goal, hint in (
+        (640, 10.0, "the loss is below 10 after one step"),
+        (640, 1.5, "with all elements sent, this is gradient descent with the mean gradient"),
+        (4, 1.5, "elements that are not sent wait in each worker's own residual, and are added to later gradients"),
+        (1, 0.01, "the goal is not reached within 300 steps"),
+    ):
+        about = f"for 3 workers that send {count} elements, a rate of 0.5 and a goal of {goal}"
+        found = asked_number(answer, images, labels, count, 0.5, goal, about=about)
+        right = _steps(images, labels, count, 0.5, goal)
+        expect(found == right, f"{about}, it takes {right} steps, got {found:g}: {hint}.")
+    return "right: most elements can wait."
+
+
+def my_fastest(answer, variant: Variant) -> str:
+    about = "for your link"
+    count, seconds = (number(part, about) for part in parts(answer, ("count", "seconds"), about))
+    best, right = _fastest(variant)
+    expect(count == best, f"{about}, another count reaches the loss sooner than {count:g}. What does a step take?")
+    expect(np.isclose(seconds, right, rtol=1e-3), f"{about}, the loss is not reached after {seconds:.4g} s.")
+    return "right: the time is the number of steps times the time of one."
+
+
+def my_link(variant: Variant) -> tuple[float, float]:
+    """Return the student's own bandwidth in bytes per second, and latency in seconds per hop.
+
+    Example:
+        >>> my_link(Variant(0))
+        (300000.0, 0.0007)
+    """
+    return variant.choice("my_link", (1e4, 3e4, 1e5, 3e5, 1e6)), variant.whole("my_latency", 1, 9) * 1e-4
+
+
+def _steps(images, labels, count, rate, goal):
+    """Return the steps until the loss of all digits is at most ``goal``, 300 at most."""
+    every, weights, kept = (images.reshape(-1, images.shape[2]), labels.ravel()), zero_weights(), {}
+    for step in range(1, 301):
+        sent = np.zeros((len(images), weights.size))
+        for worker, own in enumerate(zip(images, labels, strict=True)):
+            whole = kept.get(worker, 0) + softmax_gradient(weights, *own).ravel()
+            largest = np.argsort(-np.abs(whole))[:count]
+            sent[worker, largest] = whole[largest]
+            kept[worker] = whole - sent[worker]
+        weights = weights - rate * sent.mean(0).reshape(weights.shape)
+        if softmax_loss(weights, *every) <= goal:
+            return step
+    return 300
+
+
+@functools.cache
+def _fastest(variant):
+    """Return the count that reaches a loss of 0.5 first on the student's link, and its seconds."""
+    images, labels = my_digits(variant, workers=4)
+    times = {each: _steps(images, labels, each, 0.5, 0.5) * _step_seconds(each, *my_link(variant)) for each in COUNTS}
+    return min(times.items(), key=lambda item: item[1])
+
+
+def _step_seconds(count, bandwidth, latency):
+    """Return the seconds of a step of four workers that computes for 5 ms."""
+    hops, size = (6, 640) if count == COUNTS[-1] else (3, 8 * count)
+    return 0.005 + hops * (latency + size / bandwidth)

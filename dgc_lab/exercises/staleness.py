@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dgc_lab.exercises.checking import array_like, asked, asked_number, expect, number, parts
+from dgc_lab.exercises.training import my_digits, softmax_gradient, softmax_loss, zero_weights
 from dgc_lab.exercises.variants import Variant
 
 
@@ -36,14 +37,6 @@ def staleness(answer, variant: Variant) -> str:
         "for 4 workers in random order, the counts are wrong. What happens when a worker reads twice in a row?",
     )
     return "right: for any order of events."
-
-
-def typical_staleness(answer, variant: Variant) -> str:
-    for workers, right in ((1, 0), (2, 1), (8, 7)):
-        about = f"for {workers} worker{'s' * (workers > 1)}"
-        found = asked_number(answer, workers, about=about)
-        expect(found == right, f"{about}, the staleness is not {found:g}. Who else updates while one worker computes?")
-    return "right."
 
 
 def my_largest_staleness(answer, variant: Variant) -> str:
@@ -78,18 +71,6 @@ def may_start(answer, variant: Variant) -> str:
         expect(np.ndim(found) == 0, f"{about}, expected a single True or False, got {np.size(found)} values.")
         expect(bool(found) == right, f"{about}, the answer is not {found!s:.9}: {hint}.")
     return "right: the slowest worker decides."
-
-
-def synchronous_seconds(answer, variant: Variant) -> str:
-    seconds = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 5.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0]])
-    about = "for three steps of four workers, in which the slowest takes 1, 5 and 2 s"
-    found = asked_number(answer, seconds, about=about)
-    expect(
-        not np.isclose(found, 7.0),
-        f"{about}: 7 s is the total time of the slowest worker, but the others wait in every step.",
-    )
-    expect(np.isclose(found, 8.0), f"{about}, the time is not {found:g} s. When does a step end if all wait for all?")
-    return "right: each step takes as long as its slowest worker."
 
 
 def asynchronous_updates(answer, variant: Variant) -> str:
@@ -174,3 +155,32 @@ def my_cluster(variant: Variant) -> np.ndarray:
         return not any(np.isclose(np.delete(seconds, each, 1).max(1).sum(), right, rtol=0.01) for each in range(5))
 
     return variant.first(draw, slowest_changes)
+
+
+def stale_training(answer, variant: Variant) -> str:
+    (images,), (labels,) = my_digits(variant, workers=1)
+    for delay, steps, hint in (
+        (0, 3, "without staleness, this is gradient descent"),
+        (2, 3, "the first three gradients are computed at the weights of the start: two for want of older ones"),
+        (2, 5, "step 4 uses the gradient at the weights that step 2 started from"),
+    ):
+        about = f"for {steps} steps at a rate of 0.5 with a staleness of {delay}"
+        found = array_like(asked(answer, images, labels, 0.5, delay, steps, about=about), zero_weights(), about)
+        right = _delayed(images, labels, 0.5, delay, steps)
+        loss = softmax_loss(found, images, labels)
+        expect(np.allclose(found, right, atol=1e-6), f"{about}, the weights differ (their loss is {loss:.3f}): {hint}.")
+    table = []
+    for delay in (0, 3, 7):
+        weights = [_delayed(images, labels, rate, delay, 60) for rate in (0.25, 0.5, 1, 2)]
+        losses = ", ".join(f"{softmax_loss(each, images, labels):.2f}" for each in weights)
+        table.append(f"{losses} at staleness {delay}")
+    return f"right: at rates 0.25, 0.5, 1 and 2, the losses are {'; '.join(table)}."
+
+
+def _delayed(images, labels, rate, delay, steps):
+    """Return the weights after training with stale gradients, (64, 10)."""
+    weights, in_flight = zero_weights(), [zero_weights()] * (delay + 1)
+    for _ in range(steps):
+        in_flight = [*in_flight[1:], weights]
+        weights = weights - rate * softmax_gradient(in_flight[0], images, labels)
+    return weights

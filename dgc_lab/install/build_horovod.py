@@ -28,7 +28,7 @@ from dgc_lab.install.horovod_source import (
     unpack_without_xla,
 )
 from dgc_lab.install.horovod_wheels import environment, fetch_wheel
-from dgc_lab.install.launch_env import cores, rank_variables, rendezvous, rendezvous_variables
+from dgc_lab.install.launch_env import cores, gloo_variables, rank_variables, rendezvous, rendezvous_variables
 
 BUILD_PACKAGES = ("setuptools", "wheel", "cffi", "cloudpickle", "psutil", "pyyaml", "packaging")
 PIP_FOLDERS = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")  # variables that make pip install elsewhere
@@ -175,7 +175,7 @@ def verify(timeout: float = 120) -> None:
         try:
             for variables in rank_variables(["127.0.0.1"] * 2):
                 environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-                environment |= variables | rendezvous_variables(port)
+                environment |= variables | rendezvous_variables(port) | gloo_variables(timeout)
                 command = [sys.executable, "-c", RANK_PROGRAM]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
                 ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))

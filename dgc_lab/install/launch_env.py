@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+MAX_GLOO_SECONDS = 10**6  # for a timeout of infinity
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -50,6 +51,18 @@ def rendezvous_variables(port: int, address: str = LOOPBACK, interface: str = LO
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
     }
+
+
+def gloo_variables(timeout: float) -> dict[str, str]:
+    """Return the variable that lets ranks wait for each other at their start until a time limit in seconds has passed.
+
+    Gloo's own limit of 30 seconds would abort ranks that share few cores. The time limit passes first.
+
+    Example:
+        >>> gloo_variables(180)
+        {'HOROVOD_GLOO_TIMEOUT_SECONDS': '210'}
+    """
+    return {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(min(timeout, MAX_GLOO_SECONDS)) + 30)}
 
 
 def cores() -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_number, check_some, check_whole, free_memory
+from dgc_lab.common import check_instance, check_number, check_some, check_whole, free_memory
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.dgc_scheme import scheme_of
@@ -41,7 +41,7 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         longest: highest age with a count of its own, from 0 to 1 000 000.
 
     Raises:
-        ValueError: config stores no residuals, rounds values or decays weights; or longest is out of range.
+        ValueError: config is not one, stores no residuals, rounds values or decays weights; or longest is out of range.
 
     Example:
         >>> from dgc_lab.distributed.communicators import OneWorker
@@ -52,7 +52,7 @@ def with_ages(config: DGCConfig, longest: int = 1000) -> Scheme:
         >>> sent_ages(worker).tolist(), waiting_ages(worker).tolist()
         ([1, 2, 0, 0], [0, 1, 0, 0])
     """
-    if not config.accumulate:
+    if not check_instance("config", config, DGCConfig).accumulate:
         raise ValueError("config must accumulate residuals: dropped elements have no age")
     if config.values != "float32":
         raise ValueError(f"config must send float32 values, which leave no rounding error, got {config.values!r}")

@@ -15,12 +15,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from dgc_lab.cluster.base import Cluster
-from dgc_lab.common import LabError, check_choice, check_whole, free_memory
+from dgc_lab.common import LabError, check_choice, check_instance, check_whole, free_memory
 from dgc_lab.compression.config import PAPER_WARM_UP, DGCConfig, geometric_warm_up
-from dgc_lab.compression.gallery import is_published, parse_scheme, published
 from dgc_lab.compression.scheme import Scheme
+from dgc_lab.compression.schemes.gallery import is_published, parse_scheme, published
 from dgc_lab.compression.wrappers import with_momentum
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, check_communicator, default_communicator
 from dgc_lab.distributed.rank_files import RankFiles
 from dgc_lab.training.events import TrainingDiverged
 from dgc_lab.training.masking_trainer import MaskingConfig
@@ -102,7 +102,7 @@ class DistributedConfig(MaskingConfig):
         if self.scheme == "dgc":
             return self.config(1.0)
         own = self.scheme if isinstance(self.scheme, Scheme) else parse_scheme(self.scheme, ratio=ratio)
-        return own if own.momentum or not self.momentum else with_momentum(own, self.momentum)
+        return own if own.momentum != 0 or not self.momentum else with_momentum(own, self.momentum)
 
     def config(self, ratio: float) -> DGCConfig:
         """Return the options as a `dgc_lab.compression.DGCConfig` at one ratio."""
@@ -137,7 +137,8 @@ class DistributedTrainer(ModelTrainer):
         self, settings: DistributedConfig, communicator: Communicator | None = None, data: Dataset | None = None
     ):
         grow_gpu_memory()
-        communicator = communicator or default_communicator()
+        communicator = check_communicator(communicator) or default_communicator()
+        check_instance("settings", settings, DistributedConfig)
         communicator.assert_same_on_all_ranks(str(settings))
         if settings.workers != communicator.size:
             size = communicator.size
@@ -248,9 +249,10 @@ class TrainerOnRanks:
         data: Dataset | None = None,
         path: str | os.PathLike | None = None,
     ):
+        self.ranks = check_instance("ranks", ranks, Cluster)
+        self.settings = check_instance("settings", settings, DistributedConfig)
         if settings.workers != ranks.size:
             raise ValueError(f"workers must be {ranks.size}, the number of ranks, got {settings.workers}")
-        self.ranks, self.settings = ranks, settings
         self.data = data or load(settings.dataset, path)
         self.path = path and str(Path(path).expanduser().resolve())
 

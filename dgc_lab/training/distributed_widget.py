@@ -7,6 +7,7 @@ import os
 from ipywidgets import HTML, Checkbox, Dropdown, FloatText, IntText
 
 from dgc_lab.cluster.base import Cluster
+from dgc_lab.common import check_instance
 from dgc_lab.training.live_sweep import LiveSweep, ratio_controls, runs_from, training_controls
 from dgc_lab.training.published_tables import TWO_NODE
 from dgc_lab.ui.live_panel import LivePanel, start_alone
@@ -55,6 +56,8 @@ class DistributedSweep(LivePanel):
 
     def __init__(self, ranks: Cluster | None = None, out: str | os.PathLike | None = None, **settings):
         self.ranks, self._own_ranks = ranks, ranks is None
+        if ranks is not None:
+            check_instance("ranks", ranks, Cluster)
         sweep = LiveSweep(runs_from(self), self._trainer, TWO_NODE, out=out)
         switches = {
             "accumulate": wide(Checkbox, "Accumulate unsent elements", value=True, indent=False),

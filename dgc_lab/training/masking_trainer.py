@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from dgc_lab.common import check_choice, check_number, check_whole
+from dgc_lab.common import check_choice, check_instance, check_number, check_whole
 from dgc_lab.compression.config import MASKING, DGCConfig
-from dgc_lab.compression.quantized import dense
+from dgc_lab.compression.schemes.quantized import dense
 from dgc_lab.compression.thresholding import RULES, SCOPES
 from dgc_lab.compression.wrappers import with_momentum
 from dgc_lab.distributed.communicators import OneWorker
@@ -108,8 +108,8 @@ class MaskingConfig:
 
 
 def check_one_worker(settings: MaskingConfig) -> None:
-    """Raise ValueError for settings of several workers, whose class is derived from `MaskingConfig`."""
-    if getattr(settings, "workers", None) is not None:
+    """Raise ValueError for settings of several workers, whose class is derived from `MaskingConfig`, and for others."""
+    if getattr(check_instance("settings", settings, MaskingConfig), "workers", None) is not None:
         kind = type(settings).__name__
         raise ValueError(f"settings must be a plain MaskingConfig, got {kind}: use a DistributedTrainer for it")
 

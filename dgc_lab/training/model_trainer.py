@@ -13,12 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dgc_lab.common import check_keras, check_number, check_whole
+from dgc_lab.common import check_instance, check_keras, check_number, check_whole
 from dgc_lab.compression.compressor import Compressor
 from dgc_lab.compression.config import DGCConfig
 from dgc_lab.compression.scheme import Scheme
 from dgc_lab.distributed.batch_norm import average_statistics, mean, statistics_of
-from dgc_lab.distributed.communicators import Communicator, default_communicator
+from dgc_lab.distributed.communicators import Communicator, check_communicator, default_communicator
 from dgc_lab.distributed.keras_refusals import check_synchronized, check_variables
 from dgc_lab.training.events import DistributedStep, Evaluation, TrainingDiverged, next_evaluation, readable_error
 from dgc_lab.training.steps_at_once import StepsAtOnce
@@ -27,11 +27,14 @@ from dgc_lab.training.steps_at_once import StepsAtOnce
 def dense(config: DGCConfig) -> DGCConfig:
     """Return the uncompressed baseline of ``config``: momentum SGD with the same clipping and weight decay.
 
+    Raises:
+        ValueError: `config` is not a `DGCConfig`.
+
     Example:
         >>> dense(DGCConfig(ratio=0.01, clip_norm=1.0)).ratio
         1.0
     """
-    return dataclasses.replace(config, ratio=1.0, warm_up=())
+    return dataclasses.replace(check_instance("config", config, DGCConfig), ratio=1.0, warm_up=())
 
 
 class ModelTrainer:
@@ -85,6 +88,8 @@ class ModelTrainer:
             raise ValueError(f"model must be a built Keras model, got {model!r}")
         if not model.trainable_weights:
             raise ValueError(f"model must have trainable weights, {model.name!r} has none")
+        if not isinstance(config, DGCConfig | Scheme):
+            raise ValueError(f"config must be a DGCConfig or a Scheme, got {config!r}")
         for name, value in {"loss": loss, "batches": batches}.items():
             if not callable(value):
                 raise ValueError(f"{name} must be a function, got {value!r}")
@@ -92,7 +97,7 @@ class ModelTrainer:
             check_number("learning_rate", learning_rate, "above 0, or a schedule", finite=True)
         self.model, self.loss, self.batches = model, loss, batches
         self.learning_rate, self.seed = learning_rate, tf.Variable(check_whole("seed", seed, 0, 2**31 - 1))
-        self.communicator = communicator or default_communicator()
+        self.communicator = check_communicator(communicator) or default_communicator()
         if self.communicator.each_rank is not self.communicator:
             kind = type(self.communicator).__name__
             raise ValueError(f"communicator must make each rank a worker, got {kind}: use DistributedOptimizer for it")

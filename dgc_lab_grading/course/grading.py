@@ -229,7 +229,7 @@ def _supervised(task: Task, limits: Limits, remarks: list[str]) -> dict:
     try:
         text = json.dumps(asdict(task) | {"home": str(home)})
         command = [sys.executable, "-m", "dgc_lab_grading.marking.worker", str(os.getpid()), text]
-        output, reason = supervision.run(command, limits, home, log)
+        output, reason = supervision.run(command, limits, log)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     try:

@@ -18,12 +18,14 @@ from pathlib import Path
 
 from dgc_lab.common import LabError
 from dgc_lab_grading.course import unzip
-from dgc_lab_grading.course.downloads import Origin, class_folder, origins
+from dgc_lab_grading.course.downloads import NOTEBOOK, Origin, class_folder, origins
 from dgc_lab_grading.course.names import distinct, plain
+from dgc_lab_grading.marking.limited import TooMuch, limited
 from dgc_lab_grading.marking.nbgrader_api import STUB, TEXT_STUB
 from dgc_lab_grading.marking.reading import read
 
-MOST_NAMED, MOST_READ = 5, 20  # files in a remark; a student's notebooks whose answers are counted
+MOST_NAMED, MOST_READ = 5, 5  # files in a remark; a student's notebooks whose answers are counted
+SECONDS_OF_A_ZIP, MEMORY_OF_A_ZIP = 60, 2**29  # of a student's zip
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,7 @@ def _choose(
     for number, path in enumerate(list(paths)):
         if path.suffix.lower() == ".zip" and path not in lost:
             target = unpacked / f"{student}-{number}"
-            whole, inner = unzip.unpack(path, target)
-            remarks += dict.fromkeys([*whole, *inner.values()])
+            remarks += _unpacked(path, target)
             inside = sorted(inner for inner in target.rglob("*") if inner.is_file())
             given |= dict.fromkeys(inside, path)
             paths = [*paths, *inside]
@@ -134,7 +135,7 @@ def _choose(
             time = dt.datetime.fromtimestamp(given[path].stat().st_mtime).isoformat(timespec="seconds")
         return {"handed_in": given[path].relative_to(folder).as_posix(), "number": origin.number, "time": time}
 
-    notebooks = [path for path in paths if path.suffix.lower() == ".ipynb"]
+    notebooks = [path for path in paths if NOTEBOOK.search(path.name)]
     if not notebooks:
         words = f"no notebook (.ipynb) among the files: {', '.join(path.name for path in paths[:5])}"
         return Submission(student, None, (*remarks, words), **platform_fields(paths[0]))
@@ -155,6 +156,20 @@ def _choose(
         words = f"{chosen.name} is larger than {unzip.MOST_BYTES // 2**20} MB"
         return Submission(student, None, (*remarks, words), **platform_fields(chosen))
     return Submission(student, chosen, tuple(remarks), **platform_fields(chosen))
+
+
+def _unpacked(archive: Path, target: Path) -> list[str]:
+    """Extract a student's zip within limits, as it may list millions of files; return remarks."""
+    try:
+        whole, lost = limited(_unpack, archive, target, seconds=SECONDS_OF_A_ZIP, memory=MEMORY_OF_A_ZIP)
+    except TooMuch as error:
+        return [f"{archive.name} {error} to unpack"]
+    return list(dict.fromkeys([*whole, *lost]))
+
+
+def _unpack(archive: Path, target: Path) -> tuple[list[str], list[str]]:
+    remarks, lost = unzip.unpack(archive, target)
+    return remarks, list(lost.values())
 
 
 def _answered(path: Path) -> float:

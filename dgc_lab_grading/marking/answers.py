@@ -13,6 +13,7 @@ import ast
 import builtins
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -23,6 +24,10 @@ from dgc_lab_grading.marking.channel import ChannelError, receive, send
 
 AT_THE_END = 77  # exit code of a fork that was asked to end; an answer is unlikely to exit with it
 ENDED = "This cell ended at line {}, before {}; the definitions below that line were run all the same."
+NAMED = r"(?:(?:def|class|import|from) )?[\w.]{1,40}"
+ENDED_AT = re.compile(
+    rf"This cell (ended at line \d{{1,5}}, before {NAMED});"
+)  # the student's process can print anything
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
 
@@ -43,8 +48,7 @@ def define_rest(shell, source: str) -> None:
 
 def _title(node: ast.stmt) -> str:
     """Return a definition's first words, such as ``def split``."""
-    words = {ast.FunctionDef: "def", ast.ClassDef: "class"}.get(type(node))
-    return f"{words} {node.name}" if words else ast.unparse(node).partition("=")[0].strip()[:40]
+    return re.search(NAMED, ast.unparse(node))[0]
 
 
 def keep(shell, path: str, place: int, setup: str, answer: str) -> None:

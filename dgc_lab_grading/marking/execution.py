@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -31,6 +30,7 @@ from nbformat.v4 import new_code_cell, new_output
 from nbgrader.preprocessors import Execute
 from traitlets import Integer, List, Unicode
 
+from dgc_lab_grading.marking.answers import ENDED_AT
 from dgc_lab_grading.marking.outputs import clean, error_output
 
 SECONDS_TO_GIVE_IN, SECONDS_TO_START = 3, 30
@@ -38,7 +38,6 @@ TIMES_IN_ALL = 20  # the output of all cells is limited to this multiple of a ce
 ANSWERS = "__import__('dgc_lab_grading.marking.answers', fromlist=['keep'])"
 KEEP = f"{ANSWERS}.keep(get_ipython(), {{!r}}, {{!r}}, {{!r}}, {{!r}})"
 DEFINE_REST = f"{ANSWERS}.define_rest(get_ipython(), {{!r}})"
-ENDED = re.compile(r"This cell (ended at line \d+, before [^;\n]{1,200});")
 
 
 class CarefulExecute(Execute):
@@ -80,7 +79,9 @@ class CarefulExecute(Execute):
 
     def _remark(self, cell_index, words):
         name = _kind(self.nb.cells[cell_index]).get("grade_id", "the student's own")
-        self.remarks = [*self.remarks, f"cell {cell_index + 1} ({name}) {words}"]
+        remark = f"cell {cell_index + 1} ({name}) {words}"
+        if remark not in self.remarks:  # a cell may send a hundred thousand messages that cannot be read
+            self.remarks = [*self.remarks, remark]
 
     def preprocess_cell(self, cell, resources, index):
         """Run a cell, or give it an error if it killed a kernel before, or if the time is up."""
@@ -154,7 +155,9 @@ class CarefulExecute(Execute):
             arrived, self.interrupt = await self.interrupt, None
             if not (arrived and await self._idle()):  # the next cell would be blamed for it
                 await self._give_up()
-        failed = any(output.output_type == "error" for output in cell.get("outputs", ()))
+        failed = [output for output in cell.get("outputs", ()) if output.output_type == "error"]
+        if _kind(cell).get("solution") and any(output.ename == "SyntaxError" for output in failed):
+            self._remark(cell_index, f"is not valid in Python {sys.version_info.major}.{sys.version_info.minor}")
         if failed and not cell.source.startswith(ANSWERS):
             await self._define_rest(cell, cell_index)
         return cell
@@ -166,7 +169,7 @@ class CarefulExecute(Execute):
         self.nb.cells[cell_index] = cell
         printed = [output for output in rest.outputs if output.output_type == "stream"]
         cell.outputs += printed
-        if ended := ENDED.match("".join(output.text for output in printed)):
+        if ended := ENDED_AT.match("".join(output.text for output in printed)):
             self._remark(cell_index, f"{ended[1]}; the definitions below were run all the same")
 
     def _judge(self):

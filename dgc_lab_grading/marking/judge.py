@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dgc_lab.exercises.checking import own_line
+from dgc_lab_grading.marking.sandbox import close_home
 from dgc_lab_grading.marking.session import ENDED, Gone, OutOfTime, Session, connected
 
 HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS", re.MULTILINE)
@@ -216,6 +217,7 @@ def out_of_time(*_) -> None:
 
 def main() -> None:
     """Read the exercise, and run its tests."""
+    close_home()
     signal.signal(signal.SIGALRM, out_of_time)
     given = json.load(sys.stdin)
     tasks = read_tasks(given["cells"])

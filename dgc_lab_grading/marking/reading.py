@@ -1,24 +1,17 @@
-"""Read a submitted notebook in a process of its own: ``python -m dgc_lab_grading.marking.reading FILE``.
-
-A small file can take hours or all the memory of the process that reads it. So the instructor's process never parses
-a student's file: `read` starts another process, which is limited in time and memory, and which returns the cells
-without their outputs and with bounded text.
-"""
+"""Read a submitted notebook: its cells without their outputs, and with bounded text."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.marking.limited import TooMuch, limited
 
 MOST_CELLS = 1000
 MOST_TEXT, MOST_PICTURES = 2 * 2**20, 20 * 2**20  # characters of all cells, and of the pictures pasted into them
 MOST_NAME = 200  # characters of a cell's id
-MEMORY, SECONDS = 2**30, 30  # bytes and processor time of the process that reads
+MEMORY, SECONDS = 2**30, 30  # bytes and processor time
 KINDS = ("code", "markdown", "raw")
 NO_NOTEBOOK = "the file is not a notebook"
 
@@ -27,47 +20,31 @@ def read(path):
     """Return the cells of a submitted file, without outputs; LabError, worded for the report, if it is no notebook."""
     import nbformat
 
-    command = [sys.executable, "-m", "dgc_lab_grading.marking.reading", str(path)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=4 * SECONDS, check=False)
-        found = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):  # the process was killed
-        raise LabError(f"the file takes more than {SECONDS} s or {MEMORY // 2**30} GB of memory to read") from None
-    if "error" in found:
-        raise LabError(found["error"])
-    return nbformat.from_dict(found["cells"])
+        return nbformat.from_dict(limited(_read, Path(path), seconds=SECONDS, memory=MEMORY))
+    except TooMuch as error:
+        raise LabError(f"the file {error} to read") from None
 
 
-def main() -> None:
-    """Print the cells, or the reason why there are none, as JSON."""
-    import resource
-
-    for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_CORE, 0)):
-        with contextlib.suppress(ValueError, OSError):  # a lower limit is already set, or macOS has none
-            resource.setrlimit(what, (most, most))
+def _read(path: Path) -> list[dict]:
+    """Return a notebook's cells; a LabError says in words why there are none."""
     try:
-        answer = {"cells": cells_of(Path(sys.argv[1]))}
-    except LabError as error:
-        answer = {"error": str(error)}
-    except MemoryError:
-        answer = {"error": f"the file takes more than {MEMORY // 2**30} GB of memory to read"}
+        return cells_of(path)
+    except (LabError, MemoryError):
+        raise
     except RecursionError:
-        answer = {"error": f"{NO_NOTEBOOK}: it is nested too deeply"}
+        raise LabError(f"{NO_NOTEBOOK}: it is nested too deeply") from None
     except Exception as error:  # nbformat passes on errors of its parser: KeyError, AttributeError, ...
         first = next(iter(str(error).splitlines()), "")
-        answer = {"error": f"{NO_NOTEBOOK}: {first[:150] or repr(error)[:150]}"}
-    print(json.dumps(answer))
+        raise LabError(f"{NO_NOTEBOOK}: {first[:150] or repr(error)[:150]}") from None
 
 
 def cells_of(path: Path) -> list[dict]:
     """Return a notebook's cells, with the parts that grading uses."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        raise LabError(f"{NO_NOTEBOOK}: it is not text") from None
-    if not text.strip():
+    data = path.read_bytes()
+    if not data.strip():
         raise LabError("the file is empty")
-    cells = [cell for cell in _listed(text) if cell.get("cell_type") in KINDS]
+    cells = [cell for cell in _listed(data) if cell.get("cell_type") in KINDS]
     cells = [cell for cell in map(_cleaned, cells) if cell]
     if len(cells) > MOST_CELLS:
         raise LabError(f"the notebook has more than {MOST_CELLS} cells")
@@ -79,9 +56,12 @@ def cells_of(path: Path) -> list[dict]:
     return cells
 
 
-def _listed(text: str) -> list[dict]:
-    """Return the cells of a notebook in any version of the format."""
-    found = json.loads(text)
+def _listed(data: bytes) -> list[dict]:
+    """Return the cells of a notebook in any version of the format, in UTF-8 or, from PowerShell, in UTF-16."""
+    try:
+        found = json.loads(data)
+    except UnicodeDecodeError:
+        raise LabError(f"{NO_NOTEBOOK}: it is not text") from None
     if not isinstance(found, dict) or not isinstance(found.get("nbformat"), int):
         raise LabError(f"{NO_NOTEBOOK}: it has no nbformat")
     if found["nbformat"] < 4:
@@ -130,7 +110,3 @@ def pictures(cell: dict) -> dict[str, dict[str, str]]:
             texts = {kind: text for kind, text in data.items() if isinstance(text, str) and kind.startswith("image/")}
             found[_text(name)] = {_text(kind): _text(text) for kind, text in texts.items()}
     return {name: data for name, data in found.items() if data}
-
-
-if __name__ == "__main__":
-    main()

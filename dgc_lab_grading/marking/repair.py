@@ -12,6 +12,7 @@ import copy
 import re
 
 from dgc_lab.common import LabError
+from dgc_lab_grading.marking.nbgrader_api import STUB
 from dgc_lab_grading.marking.reading import pictures
 
 ATTACHED = re.compile(r"attachment:([^\s()<>\"']+)")
@@ -104,10 +105,11 @@ def _names(cells, release, known, lines) -> tuple[list[str | None], int]:
     for place, cell in enumerate(cells):
         if names[place] is None and cell.source.strip():
             names[place] = lines.get(first_line(cell))
-    defined = {}
+    answered = {name for name, cell in zip(names, cells, strict=True) if STUB not in cell.source}
+    defined = {}  # by answers that are missing, or still untouched: the student's may be in another cell
     for cell in release.cells:
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
-        if known.get(grade_id) and grade_id not in names:
+        if known.get(grade_id) and grade_id not in answered:
             defined.update(dict.fromkeys(_defined(cell)[:1], grade_id))
     for place, cell in enumerate(cells):
         if names[place] is None:

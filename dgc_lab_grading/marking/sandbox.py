@@ -5,8 +5,9 @@ If Linux allows user namespaces (`user_namespaces(7)`), or for root, the command
 - its own network, without any connection;
 - its own process ids: when its first process ends, all others are killed;
 - none of what processes share without a file: keyrings, System V IPC, message queues (`system_calls`);
-- its own file system in memory: the system's programs and its Python are readable, its folder and ``/tmp`` are
-  writable, and nothing else of the machine is visible: no homes, no accounts, no other submissions;
+- its own file system in memory: the system's programs and its Python are readable, ``/tmp`` is writable, and nothing
+  else of the machine is visible: no homes, no accounts, no other submissions;
+- its own folder on the machine's disk, for sockets, which `close_home` makes read-only before a student's code runs;
 - no root privileges over any of this: if root grades, the command runs as a user that nothing else runs as.
 
 Everywhere it gets limits on memory and file size, and no core dumps; for users other than root, also a limit on
@@ -21,6 +22,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -49,13 +51,14 @@ MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = (
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38  # linux/prctl.h
 SECCOMP_MODE_FILTER = 2  # linux/seccomp.h
 INSIDE = "--inside"  # in place of the parent's process id
+GUARD = "DGC_LAB_GUARD"  # variable of the environment: number of the socket to the sandbox's first process
 
 
 @dataclass(frozen=True)
 class Plan:
     """Resources that a command may use."""
 
-    home: str  # an empty writable folder, with the same path inside; the new root is built in it
+    home: str  # an empty folder, writable until `close_home`, with the same path inside; the new root is built in it
     readable: tuple[str, ...]  # folders and files, with the same paths inside
     memory: int  # bytes of a process's data (RLIMIT_DATA)
     disk: int  # bytes of a file, and of all files in /tmp together
@@ -177,19 +180,35 @@ def bind(place: str, root: Path, read_only: bool = False, mounts_below: bool = T
         target.touch()
     mount(place, target, "", MS_BIND | MS_REC * mounts_below)
     if read_only:
-        attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
-        call("syscall", MOUNT_SETATTR, -100, os.fsencode(target), AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
+        make_read_only(target)
+
+
+def make_read_only(target: str | Path) -> None:
+    """Make a mount, and the mounts below it, read-only; sockets in it can still be used."""
+    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    call("syscall", MOUNT_SETATTR, -100, os.fsencode(target), AT_RECURSIVE, attributes, ctypes.sizeof(attributes))
+
+
+def close_home() -> None:
+    """In the command: make its folder read-only, once its sockets are there; does nothing without a sandbox."""
+    if number := os.environ.pop(GUARD, ""):
+        with socket.socket(fileno=int(number)) as guard:
+            guard.send(b"!")
+            guard.recv(1)  # returns when the other end is closed
 
 
 def first_process(plan: Plan, command: list[str]) -> int:
     """Run the command without root's privileges, and reap orphans until it ends; return its exit code."""
     # A kernel passes an interrupt on to its process group, which must not include this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    here, there = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.setsid()
+            os.set_inheritable(there.fileno(), True)
+            os.environ[GUARD] = str(there.fileno())
             for capability in range(64):
                 with contextlib.suppress(OSError):  # Linux has fewer capabilities
                     call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -203,6 +222,10 @@ def first_process(plan: Plan, command: list[str]) -> int:
             os.execvp(command[0], command)
         finally:
             os._exit(127)
+    there.close()
+    with here:
+        here.recv(1)  # sent by `close_home`; nothing if the command has ended
+        make_read_only(plan.home)
     while True:
         ended, status = os.wait()
         if ended == child:

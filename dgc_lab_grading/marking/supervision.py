@@ -1,4 +1,4 @@
-"""Run a command under supervision: enforce its time, memory and disk limits, and leave no process behind."""
+"""Run a command under supervision: enforce its limits of time and memory, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Limits:
     seconds: int = 300  # of the whole submission
     cell_seconds: int = 60
     memory: int = 3 * 2**30  # bytes per process; all processes together may use a gigabyte more
-    disk: int = 256 * 2**20  # bytes of files
+    disk: int = 256 * 2**20  # bytes of files, which are in memory
 
 
-def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str, str | None]:
-    """Run a command that writes to ``home`` and ``log``, until it ends or exceeds a limit; then kill its processes.
+def run(command: list[str], limits: Limits, log: Path) -> tuple[str, str | None]:
+    """Run a command that writes to ``log``, until it ends or exceeds a limit; then kill its processes.
 
     Returns its standard output, and what went wrong: why it was stopped, or its exit code; None if it succeeded.
     """
@@ -47,7 +47,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
         process = subprocess.Popen(command, stdout=answer, stderr=errors, start_new_session=True)
         try:
             group.join(process.pid)
-            reason = _watch(process, limits, home, before, group)
+            reason = _watch(process, limits, before, group)
         finally:
             end_all_but(before)
             process.wait()
@@ -59,7 +59,7 @@ def run(command: list[str], limits: Limits, home: Path, log: Path) -> tuple[str,
     return output.decode(errors="replace"), reason
 
 
-def _watch(process, limits, home, before, group) -> str | None:
+def _watch(process, limits, before, group) -> str | None:
     """Wait for a process; return why it must be stopped, or None if it has ended."""
     deadline, too_much = (
         time.monotonic() + limits.seconds,
@@ -76,8 +76,6 @@ def _watch(process, limits, home, before, group) -> str | None:
             return f"it started more than {MOST_PROCESSES} processes"
         if group.overrun() or memory_of(family, limits.memory + 2**30) > limits.memory + 2**30:
             return too_much
-        if size_of(home, limits.disk) > limits.disk:
-            return f"it wrote more than {limits.disk // 2**20} MB of files"
 
 
 def memory_of(processes, enough: int) -> int:
@@ -107,18 +105,6 @@ def unmapped_of(processes) -> int:
                         state = os.stat(entry.path)
                         found[state.st_ino] = 512 * state.st_blocks
     return sum(found.values())
-
-
-def size_of(folder: Path, enough: int) -> int:
-    """Return the bytes of the files below a folder; stop counting above ``enough``."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_size
-            if total > enough:
-                return total
-    return total
 
 
 def end_all_but(before: set[psutil.Process]) -> None:

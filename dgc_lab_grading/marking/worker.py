@@ -36,7 +36,7 @@ class Task:
 
 
 def kernel_folder(task: Task) -> str:
-    """Return the only folder on disk that the kernel may write to; none of its start-up files are there."""
+    """Return the folder of the kernel's sockets; none of its start-up files are there."""
     return str(Path(task.home) / "k")
 
 
@@ -73,7 +73,7 @@ def environment(place: str, runtime: str) -> dict[str, str]:
 
 def install_kernel(task: Task) -> None:
     """Install a kernel ``python3`` that runs in the sandbox, and is found before all others."""
-    kernel = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel = [sys.executable, "-m", "dgc_lab_grading.marking.kernel", "{connection_file}"]
     spec = {
         "argv": fenced(task, kernel_folder(task), kernel),
         "display_name": "Python 3",

@@ -22,6 +22,7 @@ from dgc_lab.cluster import (
     ParameterServers,
     ProcessDied,
     private_network,
+    stalls,
     stop_requested,
 )
 from dgc_lab.cluster import tensorflow_roles as roles
@@ -615,6 +616,30 @@ def test_coordinator_survives_the_death_of_a_worker(servers):
     servers.restart_worker(0)  # a live worker
     assert servers.run(both_work)
     assert servers.run(os.getpid) == pid
+
+
+@comes_back
+def test_dead_workers_are_announced_while_a_call_waits(servers, capsys, monkeypatch):
+    """TensorFlow's coordinator waits without a limit until all of them have been restarted."""
+    monkeypatch.setattr(stalls, "SECONDS_BEFORE_NOTICE", 1)
+    assert servers.run(both_work)
+    servers.kill("worker 0")
+    servers.kill("worker 1")
+    printed = []
+
+    def restart_after_notice():
+        try:
+            until(lambda: printed.append(capsys.readouterr().out) or "died" in printed[-1], 30)
+        finally:
+            servers.restart_worker(0)
+            servers.restart_worker(1)
+
+    thread = threading.Thread(target=restart_after_notice)
+    thread.start()
+    assert servers.run(squares, 3) == [0, 1, 4]
+    thread.join()
+    notice = "worker 0, worker 1 died; still running: coordinator. restart_worker() starts a worker again"
+    assert notice in "".join(printed).splitlines()
 
 
 @pytest.mark.nightly

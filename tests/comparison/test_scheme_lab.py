@@ -79,6 +79,8 @@ def test_scheme_parameter_list_and_presets_agree(lab):
     widget.scheme.value = "sign"
     assert widget.schemes.value == "sign"
     assert widget.parameter.layout.display == "none", "a sign has no parameter"
+    widget.scheme.value = "int8"
+    assert (widget.parameter.layout.display, widget.schemes.value) == ("none", "int8"), "its block is None by default"
     widget.preset.value = "one bit"
     assert widget.schemes.value == "dense sign signum ef_sign one_bit"
     widget.schemes.value = "dense"

@@ -155,7 +155,8 @@ def test_compressed_elements_are_limited_to_int32_indices():
     config = DGCConfig(dense_vectors=False, dense_below=0)
 
     def parts(*sizes, config=config):
-        return Parts([types.SimpleNamespace(shape=(size,), dtype=tf.float32) for size in sizes], config, per_tensor=False)
+        variables = [types.SimpleNamespace(shape=(size,), dtype=tf.float32) for size in sizes]
+        return Parts(variables, config, per_tensor=False)
 
     assert parts(2**31 - 2, 1).compressed == [0, 1]
     for large in (2**31, 2**31 + 1):

@@ -18,8 +18,8 @@ from dgc_lab.compression import (
     sign,
     top_k,
 )
-from dgc_lab.compression.gallery import is_published
-from dgc_lab.compression.wrappers import local_sgd, with_error_feedback, with_momentum
+from dgc_lab.compression.schemes.gallery import is_published
+from dgc_lab.compression.wrappers import after, local_sgd, with_error_feedback, with_momentum
 from dgc_lab.distributed import OneWorker, SimulatedWorkers
 from dgc_lab.training import DistributedConfig, DistributedTrainer, RowEnded, read_rows, sweep
 
@@ -69,6 +69,7 @@ def test_only_unmodified_gallery_schemes_are_published():
         assert is_published(parse_scheme(name))
     for other in (
         replace(scaled(0.5), name="sign"),
+        after(qsgd(4), 3),
         scaled(0.5),
         with_error_feedback(qsgd(4)),
         top_k(tf.Variable(0.1)),
@@ -89,7 +90,9 @@ def test_a_custom_scheme_cannot_take_a_published_name(name):
 
 def test_wrappers_extend_the_name_if_there_is_one():
     assert with_error_feedback(qsgd(4)).name == "qsgd:levels=4, with error feedback"
-    for wrapped in (with_error_feedback(scaled(0.5)), with_momentum(scaled(0.5)), local_sgd(scaled(0.5))):
+    assert after(qsgd(4), 3).name == "qsgd:levels=4, after 3 dense steps"
+    wraps = (with_error_feedback, with_momentum, local_sgd, lambda scheme: after(scheme, 3))
+    for wrapped in (wrap(scaled(0.5)) for wrap in wraps):
         assert wrapped.name == ""
 
 
@@ -107,18 +110,23 @@ def test_momentum_follows_the_exchange_unless_built_in():
     assert DistributedConfig(scheme="qsgd").compression(1.0).momentum == 0.9
     assert DistributedConfig(scheme="qsgd", momentum=0.0).compression(1.0).momentum == 0
     assert DistributedConfig(scheme="signum:momentum=0.5").compression(1.0).momentum == 0.5
+    assert DistributedConfig(scheme="demo").compression(1.0).momentum is None, "its state serves as momentum"
+    with pytest.raises(ValueError, match=r"scheme must have no momentum, which would be applied twice, got .* demo"):
+        with_momentum(parse_scheme("demo"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("nonsense", "scheme must be one of dense, .*, got 'nonsense'"),
-        ("qsgd:level=4", "parameters of qsgd must be one of levels, every, since, got 'level'"),
+        ("qsgd:level=4", "parameters of qsgd must be one of levels, after, every, since, outer_rate, got 'level'"),
         ("qsgd:levels=many", "levels of qsgd must be a number, got 'many'"),
         ("qsgd:levels=", "levels of qsgd must be a number, got ''"),
         ("qsgd:levels=4,levels=2", "levels of qsgd must be given once, got 'levels=4,levels=2'"),
+        ("qsgd:after=0", "steps must be a whole number of at least 1, got 0"),
+        ("dgc:after=5", "scheme must have no momentum, which the dense steps would skip, got the scheme dgc:"),
         ("dense:since=3,every=1", "every must be a whole number of at least 2, got 1"),
-        ("sign:x=1", "parameters of sign must be one of every, since, got 'x'"),
+        ("sign:x=1", "parameters of sign must be one of after, every, since, outer_rate, got 'x'"),
     ],
 )
 def test_invalid_scheme_descriptions_are_rejected(text, message):
@@ -142,6 +150,7 @@ def test_spaces_in_a_scheme_description_are_ignored():
         ({"every": "8"}, "every must be a whole number of at least 1, got '8'"),
         ({"every": True}, "every must be a whole number of at least 1, got True"),
         ({"since": -1}, "since must be a whole number of at least 0, got -1"),
+        ({"dense_steps": -1}, "dense_steps must be a whole number of at least 0, got -1"),
         ({"momentum": True}, "momentum must be a number, got True"),
         ({"per_tensor": "False"}, "per_tensor must be True or False, got 'False'"),
         ({"selects_non_finite": 1}, "selects_non_finite must be True or False, got 1"),
@@ -153,7 +162,7 @@ def test_invalid_fields_of_a_scheme_are_rejected(values, message):
         Scheme(**{"step": lambda gradient, state, context: None, **values})
 
 
-@pytest.mark.parametrize("wrap", [with_error_feedback, with_momentum, local_sgd])
+@pytest.mark.parametrize("wrap", [with_error_feedback, with_momentum, local_sgd, lambda scheme: after(scheme, 3)])
 def test_wrappers_reject_what_is_not_a_scheme(wrap):
     with pytest.raises(ValueError, match="scheme must be an instance of Scheme, got 'qsgd'"):
         wrap("qsgd")

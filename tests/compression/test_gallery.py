@@ -31,7 +31,10 @@ from dgc_lab.distributed import OneWorker, SimulatedWorkers
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
 SHAPE = tf.TensorShape([24, 40])
-WITH_MEMORY = ("top_k", "random_k", "threshold", "ef_sign", "one_bit", "powersgd", "dgc")
+WITH_MEMORY = (
+    *("top_k", "random_k", "threshold", "threshold_reuse", "sidco", "leader_k", "blocks", "cocktail", "dgc"),
+    *("ef_sign", "one_bit", "powersgd", "gravac", "adaptive_quantization"),
+)
 
 
 def gradient(worker=0, step=0, shape=SHAPE):
@@ -58,6 +61,11 @@ def contribution_of(scheme, x, seed=0, state=None):
     return tf.reshape(tf.convert_to_tensor(own), x.shape), state
 
 
+def at_each_step(name):
+    """Return a published scheme; those for local steps exchange in every step here."""
+    return dataclasses.replace(SCHEMES[name](), every=1)
+
+
 def scheme_input(scheme, x):
     """Return a gradient in the shape in which the scheme receives it."""
     return x if scheme.per_tensor else tf.reshape(x, [-1])
@@ -67,7 +75,7 @@ def scheme_input(scheme, x):
 def test_a_scheme_trains_and_is_traced_once(name):
     target = gradient()
     weight = tf.Variable(tf.zeros(SHAPE))
-    compressor = Compressor(SCHEMES[name](), [weight], SimulatedWorkers(2), options=EVERY)
+    compressor = Compressor(at_each_step(name), [weight], SimulatedWorkers(2), options=EVERY)
     traces = []
 
     @tf.function(autograph=False)
@@ -81,10 +89,11 @@ def test_a_scheme_trains_and_is_traced_once(name):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("sign", "signum")])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name not in ("sign", "signum", "diloco")])
 def test_update_is_the_mean_of_the_contributions(name):
     scheme = SCHEMES[name]()
-    contexts = [StepContext((960,), tf.constant([0, 0]), tf.constant([0, 7 + worker]), 3) for worker in range(3)]
+    seeds = [(tf.constant([0, 0]), tf.constant([0, 7 + worker])) for worker in range(3)]
+    contexts = [StepContext((960,), *seeds[worker], 3, worker=worker) for worker in range(3)]
     given = [scheme_input(scheme, gradient(worker)) for worker in range(3)]
     started = [[scheme.step(given[w], scheme.init(given[w] * 0), contexts[w])] for w in range(3)]
     results, _ = run_schemes(started, SimulatedWorkers(3))
@@ -101,7 +110,7 @@ def test_update_is_the_mean_of_the_contributions(name):
         )
 
 
-@pytest.mark.parametrize("name", WITH_MEMORY[:-1])
+@pytest.mark.parametrize("name", [name for name in WITH_MEMORY if name != "dgc"])
 def test_error_feedback_stores_the_unsent_part(name):
     scheme = SCHEMES[name]()
     state, received, sent = scheme.init(scheme_input(scheme, tf.zeros(SHAPE))), tf.zeros(SHAPE), tf.zeros(SHAPE)
@@ -113,7 +122,7 @@ def test_error_feedback_stores_the_unsent_part(name):
     assert float(tf.norm(memory)) > 0
 
 
-@pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural"])
+@pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural", "adaptive_sparsification"])
 def test_stochastic_rounding_is_unbiased(name):
     scheme, x = SCHEMES[name](), gradient()
     draw = tf.function(lambda seed: contribution_of(scheme, x, seed)[0], autograph=False)
@@ -149,7 +158,10 @@ def test_dgc_scheme_matches_the_compressor_bit_for_bit(config, momentum):
 
 @pytest.mark.parametrize(
     "scheme",
-    [lab.powersgd(rank=40), lab.top_k(1.0), lab.random_k(1.0), lab.masking(1.0), lab.threshold(0.0), lab.dgc(1.0, 0.0)],
+    [
+        *(make(1.0) for make in (lab.top_k, lab.random_k, lab.masking, lab.threshold_reuse, lab.sidco)),
+        *(lab.leader_k(1.0), lab.blocks(1.0, size=7), lab.threshold(0.0), lab.dgc(1.0, 0.0), lab.powersgd(rank=40)),
+    ],
     ids=lambda scheme: scheme.name,
 )
 def test_sending_everything_matches_dense_training(scheme):
@@ -166,7 +178,11 @@ BYTES = {  # for allreduce and, without the metadata, for allgather
     "float16": (2 * n + TABLE, 0),
     "bfloat16": (0, 2 * n + HEADER),
     "int8": (0, n + 4 + 2 * HEADER),
+    "int4": (0, n / 2 + 4 * 4 + 2 * HEADER),  # 4 blocks
     "random_k": (4 * 10 + TABLE, 0),
+    "leader_k": (4 * 10, 4 * 10 / 2 + HEADER),  # mean of the leader and of the other worker
+    "blocks": (0, 4 + 4 * 256 + 2 * HEADER),
+    "cocktail": (0, 48 / 8 + 10 / 2 + 4 + 3 * HEADER),
     "sign": (0, n / 8 + HEADER),
     "ef_sign": (0, n / 8 + 4 + 2 * HEADER),
     "signum": (0, n / 8 + HEADER),
@@ -175,19 +191,27 @@ BYTES = {  # for allreduce and, without the metadata, for allgather
     "terngrad": (0, n / 4 + 4 + 2 * HEADER),
     "natural": (0, n + n / 8 + 2 * HEADER),
     "powersgd": (4 * 2 * (rows + columns) + TABLE, 0),
+    "eight_bit": (0, n + 4 + 2 * HEADER),
+    "sketch": (0, n / 2 + 4 * 16 + 2 * HEADER),
+    "adaptive_quantization": (0, 4 * 10 + 8 + 3 * HEADER),
+    "gravac": (8, 8 * 96 + HEADER),  # a tenth of the elements at first
+    "demo": (0, 8 * 2 * n / 64 + HEADER),
+    "one_bit_adam": (4 * n + TABLE, 0),  # in its warm-up
+    "diloco": (4 * n + TABLE, 0),
+    "sparseloco": (0, (8 + 8 / 4) * 4 + 4 * 4 + 3 * HEADER),  # 8 elements of each of 4 chunks
 }
 
 
 @pytest.mark.parametrize("name", BYTES)
 def test_payload_sizes_match_the_formulas(name):
-    _, _, report = steps_of(SCHEMES[name](), steps=1)
+    _, _, report = steps_of(at_each_step(name), steps=1)
     reduced, gathered = BYTES[name]
     assert (int(report.allreduce_bytes), int(report.allgather_bytes)) == (reduced, gathered + METADATA * (gathered > 0))
 
 
-@pytest.mark.parametrize("scheme", [lab.masking(0.05), lab.top_k(0.05), lab.dgc(0.05)], ids=lambda scheme: scheme.name)
-def test_number_of_entries_matches_the_ratio(scheme):
-    _, _, report = steps_of(scheme, steps=1, shape=tf.TensorShape([100, 100]))
+@pytest.mark.parametrize("make", [lab.masking, lab.top_k, lab.threshold_reuse, lab.sidco, lab.dgc])
+def test_number_of_entries_matches_the_ratio(make):
+    _, _, report = steps_of(make(0.05), steps=1, shape=tf.TensorShape([100, 100]))
     entries = (int(report.allgather_bytes) - METADATA - HEADER) / 8
     assert 0.03 * 10_000 < entries < 0.07 * 10_000
 
@@ -197,9 +221,10 @@ def test_qsgd_uses_the_fewest_bits_for_its_levels():
     assert [size - METADATA - 2 * HEADER - 4 for size in sizes] == [n / 4, n / 2, n]
 
 
-def test_changing_a_ratio_variable_does_not_retrace():
+@pytest.mark.parametrize("make", [lab.top_k, lab.sidco, lab.leader_k, lab.blocks, lab.cocktail])
+def test_changing_a_ratio_variable_does_not_retrace(make):
     ratio = tf.Variable(0.5)
-    compressor = Compressor(lab.top_k(ratio), [tf.Variable(tf.zeros([100, 100]))], OneWorker(), options=EVERY)
+    compressor = Compressor(make(ratio), [tf.Variable(tf.zeros([100, 100]))], OneWorker(), options=EVERY)
     step = tf.function(lambda: compressor([[gradient(shape=[100, 100])]])[1].allgather_bytes, autograph=False)
     many = int(step())
     ratio.assign(0.01)
@@ -207,7 +232,7 @@ def test_changing_a_ratio_variable_does_not_retrace():
     assert step.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("make", [lab.masking, lab.top_k, lab.random_k, lab.dgc])
+@pytest.mark.parametrize("make", [make for make in SCHEMES.values() if "ratio" in inspect.signature(make).parameters])
 def test_a_ratio_variable_out_of_range_is_rejected(make):
     with pytest.raises(tf.errors.InvalidArgumentError, match="ratio must be in"):
         steps_of(make(tf.Variable(2.0)), steps=1)
@@ -237,7 +262,7 @@ def test_a_gradient_whose_norm_overflows_is_named():
 @pytest.mark.parametrize("name", lab.SCHEMES)
 def test_empty_variables_do_not_prevent_training(name):
     weights = [tf.Variable(tf.zeros(shape)) for shape in ((5, 0), (0, 5), (4, 4))]
-    compressor = Compressor(lab.SCHEMES[name](), weights, SimulatedWorkers(2), options=EVERY)
+    compressor = Compressor(at_each_step(name), weights, SimulatedWorkers(2), options=EVERY)
     compressor.train([[tf.zeros([5, 0]), tf.zeros([0, 5]), tf.ones([4, 4])]] * 2, 0.1)
     assert np.any(weights[2])
 

@@ -1,15 +1,16 @@
 """Local SGD: workers train independently and exchange weight changes every few steps."""
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from dgc_lab.compression import DGCConfig, dense, local_sgd, top_k
+from dgc_lab.compression import DGCConfig, dense, diloco, local_sgd, sparseloco, top_k, with_momentum
 from dgc_lab.distributed import DistributedOptimizer, SimulatedWorkers
-from dgc_lab.training import ModelTrainer
+from dgc_lab.training import DistributedConfig, DistributedTrainer, ModelTrainer
 from dgc_lab.workloads import batches_of
 
 EVERY = DGCConfig(dense_below=0, dense_vectors=False)
@@ -63,6 +64,69 @@ def test_local_sgd_moves_weights_only_at_exchanges():
         before = [weight.numpy() for weight in trainer.weights]
     assert moved == [False, False, False, True] * 2
     assert sent[3] > sent[0] == sent[1] == sent[2] > 0, "every step sends the stop flag and the loss"
+
+
+def test_uncompressed_weights_move_only_at_exchanges():
+    """Their momentum belongs to the exchange, as that of compressed tensors does."""
+    trainer = trainer_of(local_sgd(with_momentum(dense()), every=4), options=DGCConfig())
+    assert trainer.sent_uncompressed == trainer.names
+    seen = []
+    for _ in trainer.run(8, look_every=1):
+        seen.append(np.concatenate([weight.numpy().ravel() for weight in trainer.weights]))
+    moved = [bool(np.any(one != other)) for one, other in itertools.pairwise(seen)]
+    assert moved == [False, False, True, False, False, False, True]
+
+
+def test_diloco_is_nesterov_on_the_mean_weight_change():
+    rounds, every, momentum, outer_rate = 3, 4, 0.8, 0.6
+    trainer = trainer_of(diloco(every, momentum, outer_rate), options=DGCConfig())  # all tensors are uncompressed
+    list(trainer.run(rounds * every))
+    compressed = trainer_of(diloco(every, momentum, outer_rate))
+    list(compressed.run(rounds * every))
+    by_hand = trainer_of(dense())
+    common = [np.array(value) for value in by_hand.first_values]
+    velocity = [np.zeros_like(value) for value in common]
+    for turn in range(rounds):
+        changes = []
+        for worker in range(2):
+            own = [value.copy() for value in common]
+            for step in range(turn * every, (turn + 1) * every):
+                by_hand.model.set_weights(own)
+                x, y = by_hand.batches(tf.constant(step * 2 + worker))
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((by_hand.model(x) - y) ** 2)
+                gradients = tape.gradient(loss, [weight.value for weight in by_hand.model.trainable_weights])
+                own = [value - RATE * each.numpy() for value, each in zip(own, gradients, strict=True)]
+            changes.append([value - old for value, old in zip(own, common, strict=True)])
+        mean = [np.mean(values, 0) for values in zip(*changes, strict=True)]
+        velocity = [momentum * u + d for u, d in zip(velocity, mean, strict=True)]
+        common = [w + outer_rate * (d + momentum * u) for w, d, u in zip(common, mean, velocity, strict=True)]
+    for one, other, expected in zip(trainer.weights, compressed.weights, common, strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-5)
+        np.testing.assert_allclose(other, expected, atol=1e-5)
+
+
+def test_sparseloco_trains():
+    _, events = trained(sparseloco(k=2, every=4), steps=80)
+    assert events[-1].loss < 0.2 * events[0].loss
+
+
+@pytest.mark.parametrize("scheme", ["sparseloco:every=4", "diloco:every=4"])
+def test_a_run_resumes_between_two_exchanges_bit_for_bit(scheme, digits, tmp_path):
+    settings = DistributedConfig(scheme=scheme, steps=12, evaluations=2)
+    whole = DistributedTrainer(settings, SimulatedWorkers(2), digits)
+    list(whole.run(1.0))
+    first = DistributedTrainer(settings, SimulatedWorkers(2), digits)
+    for event in first.run(1.0, look_every=1):
+        if getattr(event, "step", 0) == 6:  # two steps after an exchange
+            first.save(tmp_path)
+            break
+    second = DistributedTrainer(settings, SimulatedWorkers(2), digits)
+    assert second.restore(tmp_path, 1.0)
+    assert any(np.any(delta) for delta in second.compressor.local.variables)
+    list(second.run(1.0, resume=True))
+    for one, other in zip(whole.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_post_local_sgd_starts_as_synchronous_sgd():

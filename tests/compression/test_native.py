@@ -4,6 +4,8 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -324,6 +326,20 @@ def test_library_is_compiled_once_into_a_private_folder(tmp_path, monkeypatch, c
     assert native.build() == built
     assert built.stat().st_mtime_ns == changed
     assert capsys.readouterr().out == ""
+
+
+def test_a_wait_for_the_compiling_process_is_announced(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(native, "SECONDS_BEFORE_NOTICE", 0)
+    with open(tmp_path / "lock", "w") as held, open(tmp_path / "lock", "w") as wanted:
+        native.lock_file(held)
+        waiting = threading.Thread(target=native.lock_file, args=(wanted,))
+        waiting.start()
+        while "Waiting for another process" not in capsys.readouterr().out:
+            assert waiting.is_alive()
+            time.sleep(0.05)
+        held.close()
+        waiting.join(60)
+        assert not waiting.is_alive()
 
 
 @pytest.mark.parametrize("spoil", ["writable", "link"])

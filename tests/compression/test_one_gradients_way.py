@@ -22,11 +22,11 @@ FILES = {
         f"compression/{name}.py"
         for name in (
             *("compressor", "gradients", "parts", "scheme", "checks", "dgc_scheme", "selection", "thresholding"),
-            *("native", "driver", "wire_format", "updates"),
+            *("native", "driver", "wire_format", "updates", "config"),
         )
     ),
 }
-MOST_CALLS = 58
+MOST_CALLS = 65  # seven of them check a scheme's questions, or a ratio that changes during training
 
 
 def calls_between_files(function):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from dgc_lab.__main__ import main
 from dgc_lab.common import LabError
 from dgc_lab.distributed import HorovodWorkers, default_communicator, on_first_rank
 from dgc_lab.distributed.launchers import LAUNCHERS, check_launched, launched
@@ -105,6 +106,18 @@ def test_train_under_other_launchers_fails_and_writes_nothing(horovod, launch, t
     assert len(errors) == 2, done.stderr
     assert all(line.startswith(f"error: {name}") for line in errors)
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"), [("SLURM_STEP_NUM_TASKS=2", "srun"), ("HOROVOD_SIZE=2", "horovodrun")]
+)
+def test_sweep_in_several_tasks_fails_and_writes_nothing(launch, tmp_path, capsys, variables, launcher):
+    """Each task would train all ratios and write the same rows."""
+    launch(variables)
+    rows = tmp_path / "rows.jsonl"
+    assert main(["sweep", "--steps", "1", "--ratios", "1", "--out", str(rows)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: sweep trains in one task, but {launcher} started 2: ")
+    assert not rows.exists()
 
 
 def workers_without_a_communicator():

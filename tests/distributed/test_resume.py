@@ -218,6 +218,21 @@ def test_removing_a_damaged_checkpoint_restores_the_previous_one(tmp_path, damag
     assert saves.restore(model) == 1
 
 
+def restore_where_rank_1_cannot_write(folder):
+    import horovod.tensorflow as hvd
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+    SaveRanks("/proc/run" if hvd.rank() else folder).restore(model)
+
+
+def test_unwritable_folders_are_refused_before_training(two_ranks, tmp_path):
+    """Otherwise the first epoch would be trained in vain, and the other ranks would wait for the rank that failed."""
+    with pytest.raises(RankFailed, match=r"every rank raised LabError: /proc/run cannot be written"):
+        two_ranks.run(restore_where_rank_1_cannot_write, str(tmp_path / "run"))
+    assert two_ranks.ready
+
+
 def test_a_failed_write_names_the_file_and_keeps_the_last_one(tmp_path):
     model, saves = model_and_saves(tmp_path)
     saves.restore(model)

@@ -121,6 +121,13 @@ def test_ranks_see_only_the_loopback_interface(private):
     ]
 
 
+def test_ranks_may_use_the_whole_timeout_to_join(private):
+    """Gloo's own limit is 30 seconds."""
+    limit = "import os; print('limit', os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
+    lines = launcher.horovodrun(2, "python", "-c", limit, timeout=200)
+    assert sorted(line for line in lines if "limit" in line) == [f"[{n}]<stdout>:limit 230" for n in range(2)]
+
+
 def test_the_error_for_a_killed_rank_says_how_to_resume(private):
     killed = "import os; os.environ['HOROVOD_RANK'] == '1' and os.kill(os.getpid(), 9)"
     with pytest.raises(LabError, match=r"Exit code: 137[\s\S]*same call .* saved its state resumes from it"):

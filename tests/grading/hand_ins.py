@@ -12,6 +12,11 @@ from instructor import EXERCISES, PYTHON, ROOT, answered, index
 from kernels import until
 
 FIRST = "04_masking"
+DEEP = """import os
+os.chdir(os.environ["JUPYTER_RUNTIME_DIR"])
+for level in range(3000):
+    os.mkdir("deeper than any function can remove")
+    os.chdir("deeper than any function can remove")"""
 
 
 def hostile(outside, port, variant=0, endless=True):
@@ -27,6 +32,7 @@ def hostile(outside, port, variant=0, endless=True):
         code(f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"),
         code(f"import subprocess; subprocess.Popen(['sleep', '{outside.stat().st_ino}12345'], start_new_session=True)"),
         code("import numpy as np; np.ones(10**10)"),
+        code(DEEP),
         code("while True:\n    print('x' * 1000)"),
     ]
     notebook.cells[index(notebook, "split")].source = "def split(gradient, mask):\n    import os\n    os._exit(0)"

@@ -91,14 +91,14 @@ def rows(place, name):
 
 
 SCORES = {
-    "solved": 18,
+    "solved": 15,
     "blank": 0,
-    "Wrong-Answers": 14,
-    "damaged": 18,
-    "hostile": 15,
+    "Wrong-Answers": 12,
+    "damaged": 15,
+    "hostile": 13,
     "cunning": 0,
-    "chatty": 18,
-    "late": 18,
+    "chatty": 15,
+    "late": 15,
 }
 
 
@@ -187,7 +187,7 @@ def test_unchanged_submissions_are_not_graded_again(graded, course):
 
 def test_each_student_has_an_own_variant(graded):
     assert len({0, *graded.numbers}) == 3
-    assert "Solved: 20 of 20" in graded.second  # the variant in the notebook identifies the student
+    assert "Solved: 17 of 20" in graded.second  # the variant in the notebook identifies the student
     assert "handed in as final-version" in graded.second
     assert "blank: 0 of 20" in graded.second
 
@@ -207,11 +207,11 @@ def test_feedback_and_the_table_of_marks(graded, course):
     assert [line["student"] for line in lines][:3] == ["Solved", "blank", "Absent Ann"]
     by_name = {line["student"]: line for line in lines}
     assert len(by_name) == 3 + 11
-    assert [by_name["Solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["", "20.0", "20.0"]
+    assert [by_name["Solved"][each] for each in (FIRST, SECOND, f"{SECOND} of")] == ["", "17.0", "20.0"]
     assert (by_name["blank"][FIRST], by_name["blank"][SECOND]) == ("0.0", "0.0")
     assert (by_name["Absent Ann"][FIRST], by_name["Absent Ann"]["remarks"]) == ("", "")
     assert (by_name["pdf"][FIRST], by_name["pdf"][SECOND]) == ("0.0", "")
-    assert by_name["solved"][FIRST] == "18.0"
+    assert by_name["solved"][FIRST] == "15.0"
     assert by_name["solved"]["remarks"] == "not on the roster"
 
 
@@ -225,9 +225,9 @@ def test_a_failure_is_retried_only_with_other_limits(tmp_path, course):
     assert "longer than 1 s in total" in course(*short, expected=1)
     assert rows(tmp_path, FIRST) == before
     assert not log.exists(), "it was not run again"
-    assert "jane: 18 of 18" in course(*grade)
+    assert "jane: 15 of 18" in course(*grade)
     assert "1 of 1 were graded before and have not changed" in course(*short), "what was graded stays so"
-    assert rows(tmp_path, FIRST)["jane"]["score"] == 18
+    assert rows(tmp_path, FIRST)["jane"]["score"] == 15
 
 
 def test_the_committed_release_is_up_to_date(tmp_path, course):
@@ -268,7 +268,7 @@ def test_points_given_by_hand_reach_the_table_and_the_page(tmp_path, course):
     handed, sheet, marks = tmp_path / "in", tmp_path / "points.csv", tmp_path / "marks.csv"
     folder = ("--folder", tmp_path / "grading")
     enter = ("marks", *folder, "--by-hand", sheet, "--to", marks)
-    write(answered(BY_HAND), handed / "jane.ipynb")
+    write(answered(BY_HAND, texts=True), handed / "jane.ipynb")
     printed = course("grade", BY_HAND, handed, *folder)
     assert "jane: 20 of 40" in printed
     assert "to be marked by hand: bytes, conclusion, experiment, question, text-and-code" in printed

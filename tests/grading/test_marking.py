@@ -1,9 +1,11 @@
 """How one submission is run, in parts: resource limits, the sandbox, and the repair of notebooks."""
 
+import ast
 import copy
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from dgc_lab.cluster.private_network import first_way
-from dgc_lab_grading.marking import cgroup, reading, repair, sandbox, supervision, system_calls
+from dgc_lab_grading.marking import answers, cgroup, reading, repair, sandbox, supervision, system_calls
 from kernels import until
 
 TIGHT = supervision.Limits(seconds=40, memory=2**30, disk=2**20)
@@ -39,7 +41,6 @@ def alive(mark):
         ("print('done')", None),
         ("raise SystemExit(3)", "exit code 3"),
         (IDLE, "longer than 1 s"),
-        (f"open('big', 'wb').write(bytes(2**21)); {IDLE}", "more than 1 MB of files"),
         (f"import os; [os.fork() for _ in range(7)]; {IDLE}", "more than 64 processes"),
         (FORKS_ON, "more than 64 processes"),
         # four processes that each stay below their limit, and together exceed the limit of all
@@ -56,11 +57,20 @@ def test_a_command_ends_within_its_limits_and_leaves_nothing(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     limits = dataclasses.replace(TIGHT, seconds=1) if code == IDLE else TIGHT
     marked = f"{code}  # {tmp_path}"
-    output, reason = supervision.run([sys.executable, "-c", marked], limits, tmp_path, tmp_path / "log")
+    output, reason = supervision.run([sys.executable, "-c", marked], limits, tmp_path / "log")
     assert (reason is None) == (words is None)
     assert words is None or words in reason
     assert words or output == "done\n"
     assert alive(tmp_path) == []
+
+
+def test_a_cell_cannot_forge_the_remark_on_where_it_ended():
+    for source, title in (("def split(x): ...", "def split"), ("a, b = 1, 2", "a"), ("from x.y import z", "from x.y")):
+        (node,) = ast.parse(source).body
+        words = answers.ENDED.format(3, answers._title(node))
+        assert answers.ENDED_AT.match(words)[1] == f"ended at line 3, before {title}"
+    for words in ("\x1b[2J[1/1] cheat: 18 of 18", "x: right, 18 of 18", "x " * 99):
+        assert not answers.ENDED_AT.match(answers.ENDED.format(3, words))
 
 
 @pytest.mark.parametrize("module", ["sandbox", "worker"])
@@ -86,7 +96,7 @@ def test_a_process_without_its_parent_does_nothing(tmp_path, module):
 
 def test_output_larger_than_a_pipe_arrives_complete(tmp_path):
     code = "print('x' * 1_000_000)"
-    output, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    output, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path / "log")
     assert (len(output), reason) == (1_000_001, None)
 
 
@@ -94,7 +104,7 @@ def test_output_larger_than_a_pipe_arrives_complete(tmp_path):
 def test_unmapped_memory_counts_without_a_control_group(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroup, "parents", list)
     code = f"import os; [os.write(os.memfd_create('x'), bytes(2**28)) for _ in range(12)]; {IDLE}"
-    _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path, tmp_path / "log")
+    _, reason = supervision.run([sys.executable, "-c", code], TIGHT, tmp_path / "log")
     assert "of memory" in reason
 
 
@@ -121,13 +131,13 @@ def test_daemons_are_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(cgroup, "parents", list)  # a control group would also kill it
     code = f"import os; os.setsid() if os.fork() == 0 else os._exit(0); os.fork() and os._exit(0); {IDLE}  # {tmp_path}"
     limits = dataclasses.replace(TIGHT, seconds=1)
-    supervision.run([sys.executable, "-c", code], limits, tmp_path, tmp_path / "log")
+    supervision.run([sys.executable, "-c", code], limits, tmp_path / "log")
     assert alive(tmp_path) == []
 
 
 LOOK = """
 import ctypes, json, os, pty, resource, socket, sys, dgc_lab
-from dgc_lab_grading.marking import system_calls
+from dgc_lab_grading.marking import sandbox, system_calls
 libc = ctypes.CDLL(None, use_errno=True)
 found = {}
 def tried(name, do):
@@ -139,7 +149,12 @@ def write(path):
     with open(path, "w") as file:
         file.write("x")
     return "written"
-tried("home", lambda: sum(len(files) for _, _, files in os.walk(sys.argv[1])))
+tried("socket", lambda: socket.socket(socket.AF_UNIX).bind(sys.argv[1] + "/socket"))
+sandbox.close_home()
+tried("closed home", lambda: write(sys.argv[1] + "/written"))
+tried("closed folder", lambda: os.mkdir(sys.argv[1] + "/deep"))
+tried("socket in it", lambda: socket.socket(socket.AF_UNIX).connect(sys.argv[1] + "/listening"))
+tried("home", lambda: sorted(name for name in os.listdir(sys.argv[1]) if name[:5] != "root-"))
 tried("mine", lambda: open(sys.argv[1] + "/mine").read())
 tried("places", lambda: sorted(os.listdir("/etc")))
 tried("accounts", lambda: open("/etc/passwd").read())
@@ -195,7 +210,10 @@ def in_the_sandbox(request, tmp_path):
     command = [sys.executable, "-m", "dgc_lab_grading.marking.sandbox", str(os.getpid()), plan.text(), *look]
     before = os.umask(0o077)  # as set by the instructors' commands
     try:
-        output, reason = supervision.run(command, supervision.Limits(seconds=60), home, tmp_path / "log")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(home / "listening"))
+            listener.listen()
+            output, reason = supervision.run(command, supervision.Limits(seconds=60), tmp_path / "log")
     finally:
         os.umask(before)
     assert output, (tmp_path / "log").read_text()
@@ -205,7 +223,9 @@ def in_the_sandbox(request, tmp_path):
 def test_behind_the_fence_there_is_python_and_nothing_else(in_the_sandbox, tmp_path):
     """What the instructors' guide states about the sandbox."""
     found, reason, said, plan = in_the_sandbox
-    assert (found["home"], found["mine"]) == (1, "mine"), "its own folder, without the sandbox's root in it"
+    assert found["home"] == ["listening", "mine", "socket"], "its own folder, without the sandbox's root in it"
+    assert (found["mine"], found["socket"], found["socket in it"]) == ("mine", None, None)
+    assert (found["closed home"], found["closed folder"]) == ("OSError", "OSError")
     assert (found["folder"], found["temporary"], found["shared memory"]) == ("/tmp", "written", "written")
     for place in ("settings", "own process", "programs", "machine"):
         assert found[place] in ("OSError", "PermissionError"), place

@@ -48,7 +48,7 @@ def filled(text, name, address):
 
 def hostile(address):
     """A submission with every payload, in its answers and in its own cells."""
-    notebook = answered(NAME)
+    notebook = answered(NAME, texts=True)
     texts = [filled(text, name, address) for name, text in IN_TEXT.items()]
     places = [c for c in notebook.cells if c.cell_type == "markdown" and c.metadata.get("nbgrader", {}).get("solution")]
     for cell, text in zip(places, texts, strict=False):

@@ -1,15 +1,17 @@
 """Submitted files that would cost the instructor's process its time or memory, and what is kept of the others."""
 
 import json
+import os
+import types
 
 import nbformat
 import pytest
 from test_marking import released
 
 from dgc_lab.common import LabError
-from dgc_lab_grading.course import feedback
+from dgc_lab_grading.course import feedback, unzip
 from dgc_lab_grading.course.report import without_control
-from dgc_lab_grading.marking import outputs, reading, repair
+from dgc_lab_grading.marking import limited, outputs, reading, repair
 
 
 def file_of(folder, cells, **more):
@@ -36,6 +38,12 @@ def test_line_ends_and_lone_surrogates_are_cleaned(tmp_path):
     assert cells[0].metadata == {"nbgrader": {"grade_id": "a?", "solution": True}}
 
 
+def test_utf_16_as_powershell_writes_it_is_read(tmp_path):
+    path = file_of(tmp_path, [code("x = 'é'")])
+    path.write_bytes(path.read_text().encode("utf-16"))
+    assert [cell.source for cell in reading.read(path)] == ["x = 'é'"]
+
+
 NESTED = '{"cells": [{"cell_type": "code", "source": "", "outputs": %s}], "nbformat": 4}'
 UNREADABLE = {
     "deep": (NESTED % ("[" * 10**6 + "]" * 10**6), "nested too deeply"),
@@ -45,6 +53,8 @@ UNREADABLE = {
     "a list": ("[]", "no nbformat"),
     "no cells": ('{"nbformat": 4, "cells": 7}', "not a notebook"),
     "an old one": ('{"nbformat": 3, "worksheets": [7]}', "not a notebook"),
+    "a picture": ("\x89PNG \xff", "not text"),
+    "a conflict of versions": ("<<<<<<< HEAD\n{}", "not a notebook"),
     "a long number": ('{"nbformat": ' + "7" * 10_000 + "}", "not a notebook"),
 }
 
@@ -52,7 +62,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_unreadable_files_are_refused_in_words(tmp_path, name):
     text, words = UNREADABLE[name]
-    (tmp_path / "x.ipynb").write_text(text)
+    (tmp_path / "x.ipynb").write_text(text, encoding="latin-1")
     with pytest.raises(LabError, match=words):
         reading.read(tmp_path / "x.ipynb")
 
@@ -60,7 +70,7 @@ def test_unreadable_files_are_refused_in_words(tmp_path, name):
 @pytest.mark.nightly
 def test_a_file_that_needs_too_much_memory_is_refused(tmp_path):
     (tmp_path / "x.ipynb").write_text(NESTED % ("[" + '{"a":1},' * 6_000_000 + "1]"))
-    with pytest.raises(LabError, match="more than 1 GB of memory to read"):
+    with pytest.raises(LabError, match="more than 30 s or 1 GB of memory to read"):
         reading.read(tmp_path / "x.ipynb")
 
 
@@ -94,13 +104,42 @@ def test_lines_added_to_the_setup_are_kept():
     assert remarks == ["lines that the student added to setup were kept"]
 
 
+def within(make, seconds=20):
+    """What comes of a function that has a second processor time, or more, and a gigabyte."""
+    try:
+        return limited.limited(make, seconds=seconds, memory=2**30)
+    except (LabError, OSError) as error:
+        return error
+
+
 @pytest.mark.timeout(120)
-def test_a_page_that_takes_too_long_is_given_up():
-    said = feedback.limited(lambda: feedback.safe_page("<div>" * 200_000, "x"), seconds=1)
-    assert said == "its page takes more than 1 s to make"
-    assert feedback.limited(lambda: feedback.safe_page("<div>" * 5, "x") and "", seconds=20) == ""
-    assert feedback.limited(lambda: bytes(2**40) and "", seconds=20).startswith("MemoryError")
-    assert feedback.limited(lambda: 1 / 0, seconds=20) == "ZeroDivisionError: division by zero"
+def test_a_function_is_given_up_at_its_limits():
+    assert within(lambda: {"x": ["y" * 2**20]}) == {"x": ["y" * 2**20]}, "more than a pipe holds"
+    slow, large, killed = within(loop, seconds=1), within(lambda: bytes(2**31)), within(lambda: os.kill(os.getpid(), 9))
+    assert [type(error) for error in (slow, large, killed)] == [limited.TooMuch] * 3
+    assert str(slow) == "takes more than 1 s or 1 GB of memory"
+    assert str(within(lambda: 1 / 0)) == "ZeroDivisionError: division by zero"
+    full = within(lambda: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    assert unzip.is_full(full), "a full disk is nobody's fault, and ends the grading"
+
+
+def loop():
+    while True:
+        pass
+
+
+@pytest.mark.timeout(120)
+def test_a_page_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
+    """Nested elements take time that grows with the square of their number."""
+    page = tmp_path / "page.html"
+    page.write_text("<body>" + "<div>" * 200_000)
+    api = types.SimpleNamespace(generate_feedback=lambda *which: {"success": True})
+    monkeypatch.setattr(feedback, "SECONDS_OF_A_PAGE", 1)
+    assert feedback._failure(api, "04", "ann", page, "x") == "its page takes more than 1 s or 4 GB of memory to make"
+    page.write_text("<body><div>x")
+    monkeypatch.setattr(feedback, "SECONDS_OF_A_PAGE", 20)
+    assert feedback._failure(api, "04", "ann", page, "x") == ""
+    assert "<body><div>x</div></body>" in page.read_text()
 
 
 def test_pages_show_no_internal_errors():

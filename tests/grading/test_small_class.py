@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import socket
+import sys
 import types
 from pathlib import Path
 
@@ -14,16 +15,18 @@ from hand_ins import FIRST, assert_no_hidden_test, cunning, grade_and_kill, host
 
 from dgc_lab_grading.course import grading, sources
 from dgc_lab_grading.marking import sandbox
+from dgc_lab_grading.marking.nbgrader_api import STUB
 from instructor import answered, index, needs_instructor, write
 
 pytestmark = needs_instructor
-SCORES = {"Ann": 18, "Bo-Wrong": 13, "cunning": 0, "hostile": 17}
+SCORES = {"Ann": 15, "Bo-Wrong": 11, "cunning": 0, "hostile": 14}
 # Lines on top of answers: two that run, and some that end their cell.
 ON_TOP = {
     "fewest-elements": "!echo written in a terminal\nfrom google.colab import drive\ndrive.mount('/content/drive')\n",
     "top-k-mask": "%matplotlib widget\n",
     "split": "assert math.pi > 3\nname = input('Who are you? ')\n",
     "my-threshold": "import nowhere\n",
+    "share-sent": "!pip install seaborn\n%pip install seaborn\n",
 }
 # A widget that captures output, and messages that no notebook can hold.
 FRONT_END = """import json, ipywidgets
@@ -31,6 +34,7 @@ out = ipywidgets.Output()
 display(out)
 with out:
     print("captured")
+exit()
 # %%
 from ipykernel.kernelapp import IPKernelApp
 kernel = IPKernelApp.instance().kernel
@@ -88,6 +92,9 @@ def solved_in_a_hurry(variant):
     for name, line in ON_TOP.items():
         cell = notebook.cells[index(notebook, name)]
         cell.source = line + cell.source
+    below, place = index(notebook, "guaranteed-threshold"), index(notebook, "marks-guaranteed-threshold")
+    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(notebook.cells[below].source))
+    notebook.cells[below].source = f"def guaranteed_threshold(gradient, ratio, stride):\n    {STUB}"
     for cell in notebook.cells:
         cell.source = cell.source.replace("\n", "\r\n")
     return notebook
@@ -113,11 +120,18 @@ def test_lines_on_top_of_an_answer_cost_no_points(graded):
         assert re.search(rf"\({task}\) ended at line {line}, before {before}; the definitions below", said), said
     assert "(my-threshold) ended at line 1, before my_threshold" in said
     assert "fewest-elements" not in said
+    assert "more than once, all of which were run: guaranteed-threshold" in said, "the answer is in a cell below"
     assert "accesses checks" not in said
     page = (graded.place / "grading" / "autograded" / "Ann" / FIRST / f"{FIRST}.ipynb").read_text()
     for words in ("written in a terminal", "captured", "half a character: ?"):
         assert words in page, words
     assert "(the student's own) sent a message that was left out" in said
+
+
+def test_cells_that_are_not_valid_python_are_named(graded):
+    """The student's Python may be newer than the instructor's."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"(split) is not valid in Python {version}" in " ".join(rows(graded.place)["Bo-Wrong"]["remarks"])
 
 
 def test_a_wrong_function_costs_only_its_own_task(graded):
@@ -151,7 +165,7 @@ def test_a_submission_stays_in_its_sandbox(graded):
     running = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     assert not any(f"{graded.place.stat().st_ino}12345" in command for command in running)
     notebook = (graded.place / "grading" / "autograded" / "hostile" / FIRST / f"{FIRST}.ipynb").read_text()
-    for error in ("FileNotFoundError", "ConnectionRefusedError", "MemoryError"):
+    for error in ("FileNotFoundError", "ConnectionRefusedError", "MemoryError", "Read-only file system"):
         assert error in notebook
     assert "jupytext_version" not in notebook  # it is in the source that the student tried to print
 
@@ -160,7 +174,7 @@ def test_feedback_has_points_and_no_hidden_test(graded, course):
     folder = graded.place / "grading"
     assert "5 pages" in course("feedback", "--folder", folder)
     pages = {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{FIRST}/*.html")}
-    assert "13 of 18 points" in pages["Bo-Wrong"]
+    assert "11 of 18 points" in pages["Bo-Wrong"]
     assert "not a notebook" in pages["Pia"]
     assert "<script>alert(1)" not in pages["cunning"]
     assert "<td>kept</td>" in pages["cunning"]
@@ -173,5 +187,5 @@ def test_the_table_of_marks_has_the_whole_roster(graded, course):
     with target.open(encoding="utf-8-sig") as file:
         marks = {row["student"]: row[FIRST] for row in csv.DictReader(file)}
     assert marks == {
-        **{"Ann": "18.0", "Bo Wrong": "13.0", "cunning": "0.0", "hostile": "17.0", "Pia": "0.0", "Absent Al": ""}
+        **{"Ann": "15.0", "Bo Wrong": "11.0", "cunning": "0.0", "hostile": "14.0", "Pia": "0.0", "Absent Al": ""}
     }

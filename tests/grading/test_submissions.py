@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import struct
 import zipfile
 
 import nbformat
@@ -40,6 +41,15 @@ def test_one_notebook_per_student_is_chosen(tmp_path):
     assert chosen == {"jane": "04_masking.ipynb", "jim": None, "john": "john_1_3_x-1.ipynb"}
     with pytest.raises(LabError, match=r"no submissions at .*nowhere"):
         submissions.find(tmp_path / "nowhere", "04_masking", tmp_path / "out")
+
+
+def test_a_notebook_with_another_ending_is_found(tmp_path):
+    """Some browsers append .txt or .json, and Windows hides it."""
+    (tmp_path / "in").mkdir()
+    for name in ("ann.ipynb.txt", "bo.ipynb.json", "cy.json"):
+        (tmp_path / "in" / name).write_text("{}")
+    found, _ = submissions.find(tmp_path / "in", "04_masking", tmp_path / "out")
+    assert [each.path and each.path.name for each in found] == ["ann.ipynb.txt", "bo.ipynb.json", None]
 
 
 def test_the_platforms_time_decides_which_is_newest(tmp_path):
@@ -106,6 +116,7 @@ def test_at_equal_times_the_one_with_more_answers_counts(tmp_path, blank):
             {"Jane-Doe-Roe", "Al-Ba"},
         ),
         (["12-34 - Jane Doe - Nov 21, 2026 1005 AM - 04_masking.ipynb", "j.ipynb"], {"Jane-Doe", "j"}),
+        (["ann.ipynb.txt", "04_masking_bo.ipynb.json", "cy.txt"], {"ann", "bo", "cy"}),
         (["s-1001.ipynb", "s-1002.ipynb", "s-1002 (1).ipynb", "s-1002-Copy1.ipynb"], {"s-1001", "s-1002"}),
         # two students of one name, and one who hands in twice
         ([f"Al Ba_{n}_assignsubmission_file_/x.ipynb" for n in (1, 2)], {"Al-Ba-1", "Al-Ba-2"}),
@@ -209,6 +220,26 @@ def test_one_student_cannot_use_up_the_space_of_a_class(tmp_path, monkeypatch):
     assert len(list((tmp_path / "out").rglob("*.*"))) == 10 + 3 + 1
 
 
+def test_a_students_zip_that_lists_millions_of_files_is_given_up(tmp_path, monkeypatch):
+    """Its list alone would take gigabytes of the instructor's process."""
+    monkeypatch.setattr(submissions, "MEMORY_OF_A_ZIP", 2**26)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ada.ipynb").write_text("{}")
+    path = tmp_path / "in" / "eve.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x", "")
+    data = path.read_bytes()
+    start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
+    # The fork inherits free memory of this process, up to a gigabyte after other tests: the list must exceed that, too.
+    files = 3_000_000
+    size = files * (end - start)
+    last = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 65535, 65535, size, start, 0)
+    path.write_bytes(data[:start] + data[start:end] * files + last)
+    [ada, eve], _ = submissions.find(tmp_path / "in", "x", tmp_path / "out")
+    assert ada.path.name == "ada.ipynb"
+    assert (eve.path, eve.remarks[0]) == (None, "eve.zip takes more than 60 s or 0.0625 GB of memory to unpack")
+
+
 def test_files_beyond_a_zips_size_limit_are_listed(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
         for name in ("ada", "bo", "cy"):
@@ -232,12 +263,13 @@ def test_a_broken_zip_delays_nobody_and_fills_no_disk(tmp_path, monkeypatch, way
     for place in places:
         data[place + 199_000 : place + 199_010] = b"\xff" * 10
     (tmp_path / "in" / "eve.zip").write_bytes(data)
-    read = []
-    take = unzip._Limited.read
-    monkeypatch.setattr(unzip._Limited, "read", lambda *given: read.append(take(*given)) or read[-1])
     [ada, eve], _ = submissions.find(tmp_path / "in", "x", tmp_path / "out")
     assert (ada.path.name, eve.path) == ("ada.ipynb", None)
     assert "cannot be unpacked" in " ".join(eve.remarks)
+    read = []
+    take = unzip._Limited.read
+    monkeypatch.setattr(unzip._Limited, "read", lambda *given: read.append(take(*given)) or read[-1])
+    unzip.unpack(tmp_path / "in" / "eve.zip", tmp_path / "again")
     assert sum(map(len, read)) <= 700_001
 
 

@@ -35,6 +35,7 @@ EXAMPLES = {
     "parameter_server.train_mirrored": "train_mirrored(RingGAN(hidden=4), AsyncConfig(gradients=6))",
     "parameter_server.train_on": "train_on(HorovodRanks(2), RingGAN(hidden=4), AsyncConfig(gradients=6))",
     "scaling.Workload": "Workload(1000, compute=0.1)",
+    "scaling.measure_overlap": "measure_overlap()",
     "training.TrainerOnRanks": "TrainerOnRanks(DistributedConfig(workers=2), HorovodRanks(2))",
     "training.run_with_progress": "run_with_progress(iter([]), steps=4)",
     "workloads.Dataset": 'Dataset("x", *[np.zeros((2, 8, 8, 1), np.float32), np.zeros(2, np.int32)] * 2)',
@@ -164,6 +165,10 @@ SIMPLE = {
     "None": lambda x: x is None,
     "PathLike": lambda x: False,  # none of the values above is a path; annotations list str separately
     "Path": lambda x: False,
+    # The lab's own classes for settings and workers; none of the values above is an instance.
+    **dict.fromkeys(
+        ("Cluster", "Communicator", "DGCConfig", "DistributedConfig", "MaskingConfig", "Scheme"), lambda x: False
+    ),
 }
 SEVERAL = ("Container", "Iterable", "Sequence", "list", "tuple")
 ARRAYS = ("ArrayLike", "Seed", "Tensor", "TensorShape", "ndarray")

@@ -26,6 +26,7 @@ EDGES = {
 }
 LONGEST = 60  # seconds per call
 NOT_HERE = {  # argument: reason
+    "scaling.measure_overlap.bandwidth": "of a Horovod that has been started",
     "distributed.DistributedOptimizer.name": "Keras says in words of its own what a name may be",
     "distributed.HierarchicalCommunicator.host": "of a Horovod that has been started",
     "parameter_server.train.checkpoint": "in a cluster's process",

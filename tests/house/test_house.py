@@ -36,7 +36,7 @@ MAY_IMPORT = {  # besides common and itself
     "exercises": set(SUBPACKAGES),  # they check results of all lessons
 }
 PICTURES = re.compile(r"figures|\w+_figures?|widget|\w+_widget|live_\w+")  # files that may import ui
-MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_SUBPACKAGE = 6, 300, 3600  # compression merges two older subpackages
+MOST_AT_THE_ROOT, MOST_LINES, MOST_LINES_OF_A_FOLDER = 6, 300, 3600  # compression merges two older subpackages
 whole = pytest.mark.skipif(
     not (ROOT / "notebooks" / "exercises" / "source").exists(), reason="student copies contain no grading tests"
 )
@@ -64,7 +64,7 @@ def exports(subpackage):
     stub = LIBRARY / subpackage / "__init__.pyi"
     tree = ast.parse(stub.read_text(encoding="utf-8")) if stub.exists() else MODULES[f"dgc_lab.{subpackage}"]
     return {
-        alias.name: f"dgc_lab.{subpackage}.{node.module.rpartition('.')[2]}"
+        alias.name: f"dgc_lab.{subpackage}.{node.module if node.level else node.module.rpartition('.')[2]}"
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
@@ -162,9 +162,15 @@ def test_no_file_is_too_long():
     assert {module_of(file): lines_of(file) for file in FILES if lines_of(file) > MOST_LINES} == {}
 
 
-def test_no_subpackage_is_too_large():
-    sizes = {subpackage: sum(map(lines_of, (LIBRARY / subpackage).rglob("*.py"))) for subpackage in SUBPACKAGES}
-    assert {subpackage: lines for subpackage, lines in sizes.items() if lines > MOST_LINES_OF_A_SUBPACKAGE} == {}
+def test_no_folder_of_the_library_is_too_large():
+    folders = {file.parent for file in LIBRARY.rglob("*.py")}
+    sizes = {str(folder): sum(map(lines_of, folder.glob("*.py"))) for folder in folders}
+    assert {folder: lines for folder, lines in sizes.items() if lines > MOST_LINES_OF_A_FOLDER} == {}
+
+
+@pytest.mark.parametrize("file", sorted((LIBRARY / "compression").glob("*.py")), ids=lambda file: file.stem)
+def test_the_core_of_compression_imports_no_schemes(file):
+    assert "from dgc_lab.compression.schemes" not in file.read_text(encoding="utf-8")
 
 
 @whole

@@ -52,7 +52,7 @@ def refuses(thing):
 
 def constant_words(subpackage, name):
     """Return the ``#:`` comment above a constant anywhere in the subpackage."""
-    for file in (LIBRARY / subpackage).glob("*.py"):
+    for file in (LIBRARY / subpackage).rglob("*.py"):
         if found := re.search(rf"((?:^#: .+\n)+){name}\b", file.read_text(encoding="utf-8"), re.MULTILINE):
             return found[1]
     return ""

@@ -135,6 +135,10 @@ def test_errors_name_the_failed_rank(monkeypatch):
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import os; assert os.environ['HOROVOD_RANK'] == '0', 'lost'")
     with pytest.raises(build_horovod.BuildError, match=r"rank 1 failed:(.|\n)*lost"):
         build_horovod.verify()
+    limit = "import os, sys; sys.exit('limit ' + os.environ['HOROVOD_GLOO_TIMEOUT_SECONDS'])"
+    monkeypatch.setattr(build_horovod, "RANK_PROGRAM", limit)
+    with pytest.raises(build_horovod.BuildError, match="rank 0 failed:\nlimit 150"):
+        build_horovod.verify(timeout=120)
     monkeypatch.setattr(build_horovod, "RANK_PROGRAM", "import time; time.sleep(600)")
     with pytest.raises(build_horovod.BuildError, match="rank 0 did not finish its allreduce in 1 s"):
         build_horovod.verify(timeout=1)

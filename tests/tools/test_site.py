@@ -3,13 +3,10 @@
 The tests build the site with warnings as errors and open it in a browser if one is installed.
 """
 
-import functools
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
 from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,7 +16,7 @@ import pytest
 from bs4 import BeautifulSoup
 from playwright.sync_api import expect
 
-from browser import BROWSER, ROOT, axe_complaints, opened, screenshot
+from browser import ROOT, axe_complaints, opened_folder, screenshot
 
 pytestmark = pytest.mark.nightly
 
@@ -27,6 +24,7 @@ LESSON = "notebooks/04_dgc_masking.html"
 PAGES = (
     "index.html",
     LESSON,
+    "docs/explorers.html",
     "docs/reference/compression.html",
     "docs/library.html",
     "notebooks/exercises/README.html",
@@ -57,21 +55,8 @@ def pages(site):
 
 @pytest.fixture(scope="module")
 def page(site):
-    """A browser page; ``page.home`` is the site's address on the loopback interface."""
-    if BROWSER is None and not os.environ.get("CI"):
-        pytest.skip("no Chromium or Chrome on this machine")
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        home = f"http://127.0.0.1:{server.server_port}"
-        with opened(home) as page:
-            page.home = home
-            yield page
-        server.shutdown()
+    with opened_folder(site) as page:
+        yield page
 
 
 def test_home_page_links_all_lessons_and_references(pages):
@@ -79,7 +64,8 @@ def test_home_page_links_all_lessons_and_references(pages):
     for notebook in [*ROOT.glob("notebooks/0*.ipynb"), *ROOT.glob("notebooks/exercises/release/*/*.ipynb")]:
         assert notebook.relative_to(ROOT).with_suffix(".html").as_posix() in linked
     assert {f"docs/reference/{folder}.html" for folder, _ in NAMES} <= linked
-    assert {"docs/clusters.html", "docs/keras.html", "docs/published_tables.html"} <= linked
+    assert {"docs/clusters.html", "docs/explorers.html", "docs/keras.html", "docs/published_tables.html"} <= linked
+    assert "slides/index.html" in linked
 
 
 def test_links_resolve_and_nothing_external_is_loaded(site, pages):

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from dgc_lab.aggregation import AggregationExplorer
 from dgc_lab.common import LabError
 from dgc_lab.comparison import SchemeLab
+from dgc_lab.exercises import Questions
 from dgc_lab.parameter_server import StragglerLab
 from dgc_lab.replicas import ReplicaExplorer
-from dgc_lab.scaling import ScaleExplorer
+from dgc_lab.scaling import MemoryExplorer, ScaleExplorer
 from dgc_lab.scaling.timing import StepTimes
 from dgc_lab.training import CompressionSweep, CompressionTaste, DistributedSweep
 from dgc_lab.ui import Picture, Prediction, Stepper
@@ -55,10 +56,17 @@ def kept_prediction():
     return guess
 
 
+def answered_questions():
+    quiz = Questions("04_dgc_masking")
+    quiz.choices[0].value = "A"
+    return quiz
+
+
 USED = {
     "AggregationExplorer": lambda: used_explorer(AggregationExplorer(addends=64)),
     "ReplicaExplorer": lambda: used_explorer(ReplicaExplorer()),
     "ScaleExplorer": lambda: used_explorer(ScaleExplorer(StepTimes(0.05, 0.01, 1e-8))),
+    "MemoryExplorer": lambda: used_explorer(MemoryExplorer()),
     "Stepper": lambda: used_explorer(
         Stepper(lambda step: Picture(Figure(), str(step)), 2, pd.DataFrame({"step": [1, 2]}))
     ),
@@ -68,6 +76,7 @@ USED = {
     "StragglerLab": StragglerLab,
     "SchemeLab": lambda: trained(SchemeLab(steps=10)),
     "Prediction": kept_prediction,
+    "Questions": answered_questions,
 }
 
 

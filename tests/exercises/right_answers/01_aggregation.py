@@ -5,3 +5,12 @@ def pairwise_sum(values):
         return values
     middle = len(values) // 2
     return pairwise_sum(values[:middle]) + pairwise_sum(values[middle:])
+
+
+# %% half-training the step is rounded only when it is added
+def half_training(weights, images, labels, rate, steps, kept_in):
+    weights = weights.astype(kept_in)
+    for _ in range(steps):
+        gradient = softmax_gradient(weights.astype(np.float16), images, labels)
+        weights = (weights - rate * gradient).astype(kept_in)
+    return weights

@@ -36,16 +36,6 @@ def pairwise_sum(values):
     return running_sum(values[:middle]) + running_sum(values[middle:])
 
 
-# %% most-roundings costs most-roundings
-def most_roundings(addends, method):
-    return addends - 1
-
-
-# %% most-roundings costs most-roundings
-def most_roundings(addends, method):
-    return addends - 1 if method == "running" else int(np.log2(addends))
-
-
 # %% my-end costs my-end
 my_end = 4096 * my_value(Variant(VARIANT))
 
@@ -79,3 +69,20 @@ def exchange_seconds(how, workers, size, bandwidth, latency):
 
 # %% my-crossing costs my-crossing
 my_crossing = my_latency * my_bandwidth
+
+
+# %% half-training costs half-training
+# Everything in 16 bits, whatever the type of the weights.
+def half_training(weights, images, labels, rate, steps, kept_in):
+    weights = weights.astype(np.float16)
+    for _ in range(steps):
+        weights = weights - (rate * softmax_gradient(weights, images, labels)).astype(np.float16)
+    return weights.astype(kept_in)
+
+
+# %% half-training costs half-training
+# Rounded once, at the end.
+def half_training(weights, images, labels, rate, steps, kept_in):
+    for _ in range(steps):
+        weights = weights - rate * softmax_gradient(weights, images, labels)
+    return weights.astype(kept_in)

@@ -27,11 +27,6 @@ def staleness(events):
     return np.array(found)
 
 
-# %% typical-staleness costs typical-staleness
-def typical_staleness(workers):
-    return workers
-
-
 # %% my-largest-staleness costs my-largest-staleness
 my_largest_staleness = 0
 
@@ -46,16 +41,6 @@ def may_start(own, steps, bound):
     return max(steps) - own <= bound
 
 
-# %% synchronous-seconds costs synchronous-seconds, my-waiting
-def synchronous_seconds(seconds):
-    return seconds.max(axis=0).sum()
-
-
-# %% synchronous-seconds costs synchronous-seconds, my-waiting
-def synchronous_seconds(seconds):
-    return seconds.sum(axis=0).max()
-
-
 # %% asynchronous-updates costs asynchronous-updates
 def asynchronous_updates(seconds, duration):
     return np.sum(duration / seconds)
@@ -68,3 +53,32 @@ def backup_seconds(seconds, needed):
 
 # %% my-waiting costs my-waiting
 my_waiting = my_seconds.max(axis=1).sum(), my_seconds[:, :-1].max(axis=1).sum()
+
+
+# %% stale-training costs stale-training
+# One step too old.
+def stale_training(images, labels, rate, delay, steps):
+    past = [zero_weights()]
+    for step in range(steps):
+        past.append(past[-1] - rate * softmax_gradient(past[max(0, step - delay - 1)], images, labels))
+    return past[-1]
+
+
+# %% stale-training costs stale-training
+# Waits until the first gradient arrives.
+def stale_training(images, labels, rate, delay, steps):
+    past = [zero_weights()]
+    for step in range(steps):
+        move = rate * softmax_gradient(past[step - delay], images, labels) if step >= delay else 0
+        past.append(past[-1] - move)
+    return past[-1]
+
+
+# %% stale-training costs stale-training
+# Takes the step from the old weights as well.
+def stale_training(images, labels, rate, delay, steps):
+    past = [zero_weights()]
+    for step in range(steps):
+        old = past[max(0, step - delay)]
+        past.append(old - rate * softmax_gradient(old, images, labels))
+    return past[-1]

@@ -29,7 +29,7 @@ def fewest_elements(gradient, share):
     return int(np.ceil(share**2 * gradient.size))
 
 
-# %% top-k-mask costs top-k-mask
+# %% top-k-mask costs top-k-mask, masked-training
 def top_k_mask(gradient, k):
     return gradient >= np.sort(gradient, axis=None)[-k]
 
@@ -72,3 +72,24 @@ def share_sent(gradients, ratio, whose):
 
 # %% my-counts costs my-counts
 my_counts = [int(np.ceil(my_ratio * sum(gradient.size for gradient in my_gradients)))] * 2
+
+
+# %% masked-training costs masked-training
+# Always the elements of the first gradient.
+def masked_training(images, labels, k, rate, steps):
+    weights = zero_weights()
+    mask = top_k_mask(softmax_gradient(weights, images, labels), k)
+    for _ in range(steps):
+        weights = weights - rate * softmax_gradient(weights, images, labels) * mask
+    return weights
+
+
+# %% masked-training costs masked-training
+# Nothing is dropped: that is the next exercise.
+def masked_training(images, labels, k, rate, steps):
+    weights, residual = zero_weights(), zero_weights()
+    for _ in range(steps):
+        residual = residual + softmax_gradient(weights, images, labels)
+        mask = top_k_mask(residual, k)
+        weights, residual = weights - rate * residual * mask, residual * ~mask
+    return weights

@@ -16,19 +16,19 @@ def accumulate(gradient, residual, threshold):
     return total * mask, total * ~mask
 
 
-# %% correct-momentum costs correct-momentum, dgc-step, my-sent
+# %% correct-momentum costs correct-momentum, dgc-step, my-sent, dgc-training
 def correct_momentum(gradient, velocity, residual, momentum):
     return momentum * velocity + gradient, residual + gradient
 
 
-# %% dgc-step costs dgc-step, my-sent
+# %% dgc-step costs dgc-step, my-sent, dgc-training
 def dgc_step(gradient, velocity, residual, momentum, threshold):
     velocity, residual = correct_momentum(gradient, velocity, residual, momentum)
     mask = np.abs(residual) >= threshold
     return residual * mask, velocity, residual * ~mask
 
 
-# %% dgc-step costs dgc-step
+# %% dgc-step costs dgc-step, dgc-training
 def dgc_step(gradient, velocity, residual, momentum, threshold):
     # At threshold 0, clearing the velocity leaves plain SGD.
     velocity, residual = correct_momentum(gradient, velocity, residual, momentum)
@@ -118,3 +118,51 @@ my_sent = sum(
 
 # %% my-times-fewer costs my-times-fewer
 my_times_fewer = 1 / 0.001
+
+
+# %% dgc-training costs dgc-training
+# All workers share one velocity and one residual.
+def dgc_training(images, labels, rate, momentum, threshold, steps):
+    weights, velocity, residual, count = zero_weights(), np.zeros(640), np.zeros(640), 0
+    for _ in range(steps):
+        update = np.zeros(640)
+        for worker in range(len(images)):
+            gradient = softmax_gradient(weights, images[worker], labels[worker]).ravel()
+            sent, velocity, residual = dgc_step(gradient, velocity, residual, momentum, threshold)
+            update += sent / len(images)
+            count += np.count_nonzero(sent)
+        weights = weights - rate * update.reshape(64, 10)
+    return weights, count
+
+
+# %% dgc-training costs dgc-training
+# Momentum a second time, in the weights.
+def dgc_training(images, labels, rate, momentum, threshold, steps):
+    weights, speed, count = zero_weights(), np.zeros(640), 0
+    state = [np.zeros((2, 640)) for _ in images]
+    for _ in range(steps):
+        update = np.zeros(640)
+        for worker, (velocity, residual) in enumerate(state):
+            gradient = softmax_gradient(weights, images[worker], labels[worker]).ravel()
+            sent, *state[worker] = dgc_step(gradient, velocity, residual, momentum, threshold)
+            update += sent / len(images)
+            count += np.count_nonzero(sent)
+        speed = momentum * speed + update
+        weights = weights - rate * speed.reshape(64, 10)
+    return weights, count
+
+
+# %% dgc-training costs dgc-training
+# Counts steps of workers, not elements.
+def dgc_training(images, labels, rate, momentum, threshold, steps):
+    weights, count = zero_weights(), 0
+    state = [np.zeros((2, 640)) for _ in images]
+    for _ in range(steps):
+        update = np.zeros(640)
+        for worker, (velocity, residual) in enumerate(state):
+            gradient = softmax_gradient(weights, images[worker], labels[worker]).ravel()
+            sent, *state[worker] = dgc_step(gradient, velocity, residual, momentum, threshold)
+            update += sent / len(images)
+            count += 1
+        weights = weights - rate * update.reshape(64, 10)
+    return weights, count

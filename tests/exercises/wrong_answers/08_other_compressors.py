@@ -34,7 +34,7 @@ def with_feedback(gradient, memory, compress):
 my_memory = np.linalg.norm(gradients[-1] - scaled_signs(gradients[-1]))
 
 
-# %% packed-bytes costs packed-bytes, my-message
+# %% packed-bytes costs packed-bytes
 def packed_bytes(sizes, values):
     bits = next(bits for bits in (1, 2, 4, 8) if 2**bits >= values)
     return -(-sum(sizes) * bits // 8) + 4
@@ -44,10 +44,6 @@ def packed_bytes(sizes, values):
 def packed_bytes(sizes, values):
     bits = max(2, next(bits for bits in (1, 2, 4, 8) if 2**bits >= values))
     return sum(-(-size * bits // 8) + 4 for size in sizes)
-
-
-# %% my-message costs my-message
-my_message = sum(sizes)
 
 
 # %% powersgd-step costs powersgd-step

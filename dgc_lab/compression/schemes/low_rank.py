@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dgc_lab.common import check_whole
-from dgc_lab.compression.naming import named
 from dgc_lab.compression.scheme import AllReduceMean, Scheme
+from dgc_lab.compression.schemes.naming import named
 
 
 @named

@@ -1,14 +1,21 @@
-"""Schemes that send every element in fewer bits: shorter floats, integers, signs, stochastic rounding. Lesson 8."""
+"""Schemes that send every element in fewer bits: shorter floats, integers, stochastic rounding. Lesson 8."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 from dgc_lab.common import check_whole
-from dgc_lab.compression.elements import mean_of, pack_bits, stochastic_round, unpack_bits
-from dgc_lab.compression.naming import named
+from dgc_lab.compression.elements import (
+    in_blocks,
+    mean_of,
+    pack_bits,
+    stochastic_round,
+    unpack_bits,
+    unpack_signs,
+    unpacked,
+)
 from dgc_lab.compression.scheme import AllGather, AllReduceMean, Scheme
-from dgc_lab.compression.wrappers import with_error_feedback
+from dgc_lab.compression.schemes.naming import named
 
 
 @named
@@ -79,10 +86,17 @@ def bfloat16():
 
 
 @named
-def int8():
-    """Return a scheme that rounds to the nearest integer from -127 to 127 times one scale for each tensor.
+def int8(block: int | None = None):
+    """Return a scheme that rounds to the nearest integer from -127 to 127 times a scale.
 
-    q = round(g / s) with s = max |g| / 127; update = mean of s q. An allgather of 1 byte per element.
+    q = round(g / s) with s = max |g| / 127 over the tensor, or over each of its blocks; update = mean of s q. An
+    allgather of 1 byte per element and 4 bytes per scale.
+
+    Args:
+        block: number of elements that share a scale, at least 1; if None, all elements of a tensor do.
+
+    Raises:
+        ValueError: block is below 1.
 
     Example:
         >>> from dgc_lab.compression import sent_alone
@@ -90,117 +104,61 @@ def int8():
         [254.0, 2.0]
 
     References:
-        arXiv:1712.05877, section 2.1, without its zero point.
+        arXiv:1712.05877, section 2.1, without its zero point; blocks as in arXiv:2306.10209 (ZeRO++).
     """
+    return integers(8, block if block is None else check_whole("block", block, 1, 2**31 - 1))
+
+
+@named
+def int4(block: int = 256):
+    """Return a scheme that rounds to the nearest integer from -7 to 7 times the scale of a block.
+
+    q = round(g / s) with s = max |g| / 7 over each block of the tensor; update = mean of s q. An allgather of half a
+    byte per element and 4 bytes per block.
+
+    Args:
+        block: number of elements that share a scale, at least 1.
+
+    Raises:
+        ValueError: block is below 1.
+
+    Example:
+        >>> from dgc_lab.compression import sent_alone
+        >>> sent_alone(int4(block=2), [7.0, 3.2, 0.875, 0.0]).numpy().tolist()
+        [7.0, 3.0, 0.875, 0.0]
+
+    References:
+        arXiv:2306.10209 (ZeRO++), quantized gradients (qgZ), by an allgather in place of its two all-to-all exchanges.
+    """
+    return integers(4, check_whole("block", block, 1, 2**31 - 1))
+
+
+def integers(bits: int, block: int | None) -> Scheme:
+    """Return a scheme that sends integers of ``bits``, and a scale for each block of a tensor."""
 
     def step(gradient, state, context):
-        scale = tf.reduce_max(tf.abs(gradient)) / 127
-        numbers = tf.cast(tf.round(tf.math.divide_no_nan(gradient, scale)), tf.int8)
-        everyone = yield AllGather((numbers, scale))
-        values = [tf.cast(numbers, tf.float32) * scale for numbers, scale in everyone]
-        return mean_of(values), tf.cast(numbers, tf.float32) * scale, state
+        size = gradient.shape.num_elements()
+        width = min(block or size, max(size, 1))
+        message = to_integers(gradient, bits, width)
+        everyone = yield AllGather(message)
+        values = [tf.reshape(from_integers(*own, bits, width, size), gradient.shape) for own in (*everyone, message)]
+        return mean_of(values[:-1]), values[-1], state
 
     return Scheme(step, per_tensor=True)
 
 
-@named
-def sign():
-    """Return a scheme that sends signs and follows the majority. It is biased and has no error feedback.
-
-    update = sign(sum of sign(g)): a gradient of 0 votes +1, and a tie moves nothing. An allgather of 1 bit per element.
-
-    Example:
-        >>> from dgc_lab.compression import sent_alone
-        >>> sent_alone(sign(), [0.25, -0.5]).numpy().tolist()
-        [1.0, -1.0]
-
-    References:
-        arXiv:1802.04434, Algorithm 3 (majority vote).
-    """
-
-    def step(gradient, state, context):
-        bits = pack_bits(gradient >= 0, 1)
-        everyone = yield AllGather((bits,))
-        votes = tf.add_n([signs(bits, gradient.shape) for (bits,) in everyone])
-        return tf.sign(votes), signs(bits, gradient.shape), state
-
-    return Scheme(step)
+def to_integers(x: tf.Tensor, bits: int, block: int):
+    """Return ``x`` as packed integers of ``bits`` times the scale of each block: uint8 (bytes,), float32 (blocks,)."""
+    rows, largest = in_blocks(x, block), 2 ** (bits - 1) - 1
+    scales = tf.reduce_max(tf.abs(rows), 1) / largest
+    numbers = tf.reshape(tf.round(tf.math.divide_no_nan(rows, scales[:, None])), [-1])[: tf.size(x)]
+    return pack_bits(numbers + largest, bits), scales
 
 
-def signs(bits, shape):
-    """Return 1 and -1 from packed bits."""
-    return 2.0 * tf.cast(unpack_bits(bits, 1, shape), tf.float32) - 1.0
-
-
-@named
-def ef_sign():
-    """Return a scheme that sends signs times the mean magnitude, with error feedback.
-
-    c(x) = mean |x| sign(x); sent = c(g + e); e' = g + e - sent. An allgather of 1 bit per element.
-
-    Source: arXiv:1901.09847, Algorithm 1.
-
-    Example:
-        >>> from dgc_lab.compression import sent_alone
-        >>> sent_alone(ef_sign(), [0.25, -0.75]).numpy().tolist()
-        [0.5, -0.5]
-    """
-
-    def step(gradient, state, context):
-        bits, scale = pack_bits(gradient >= 0, 1), tf.reduce_mean(tf.abs(gradient))
-        everyone = yield AllGather((bits, scale))
-        values = [scale * signs(bits, gradient.shape) for bits, scale in everyone]
-        return mean_of(values), scale * signs(bits, gradient.shape), state
-
-    return with_error_feedback(Scheme(step, per_tensor=True))
-
-
-@named
-def signum(momentum: float = 0.9):
-    """Return a scheme that sends the sign of each worker's momentum and follows the majority.
-
-    v' = m v + (1 - m) g; update = sign(sum of sign(v')), with votes as in `sign`. An allgather of 1 bit per element.
-
-    Source: arXiv:1802.04434, Algorithm 2 (SIGNUM).
-
-    Example:
-        >>> from dgc_lab.compression import sent_alone
-        >>> sent_alone(signum(), [0.25, -0.5]).numpy().tolist()
-        [1.0, -1.0]
-    """
-
-    def step(gradient, velocity, context):
-        velocity = momentum * velocity + (1 - momentum) * gradient
-        update, own, _ = yield from sign().step(velocity, (), context)
-        return update, own, velocity
-
-    return Scheme(step, tf.zeros_like, momentum=momentum)
-
-
-@named
-def one_bit():
-    """Return a scheme that sends 1 bit per element and the mean of each sign's elements, with error feedback.
-
-    sent = mean of the elements of the same sign, of x = g + e; e' = x - sent. An allgather of 1 bit per element.
-
-    Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", with one pair of values for a tensor, not a column.
-
-    Example:
-        >>> from dgc_lab.compression import sent_alone
-        >>> sent_alone(one_bit(), [1.0, 3.0, -1.0]).numpy().tolist()
-        [2.0, 2.0, -1.0]
-    """
-
-    def step(gradient, state, context):
-        above = gradient >= 0
-        both = [tf.where(mask, gradient, 0.0) for mask in (~above, above)]
-        counts = [tf.math.count_nonzero(mask, dtype=tf.float32) for mask in (~above, above)]
-        levels = tf.math.divide_no_nan(tf.stack([tf.reduce_sum(part) for part in both]), tf.stack(counts))
-        everyone = yield AllGather((pack_bits(above, 1), levels))
-        values = [tf.gather(levels, unpack_bits(bits, 1, gradient.shape)) for bits, levels in everyone]
-        return mean_of(values), tf.gather(levels, tf.cast(above, tf.int32)), state
-
-    return with_error_feedback(Scheme(step, per_tensor=True))
+def from_integers(packed: tf.Tensor, scales: tf.Tensor, bits: int, block: int, size: int | tf.Tensor):
+    """Return the ``size`` elements, float32, that `to_integers` packed."""
+    numbers = tf.cast(unpacked(packed, bits)[:size] - (2 ** (bits - 1) - 1), tf.float32)
+    return tf.reshape(in_blocks(numbers, block) * scales[:, None], [-1])[:size]
 
 
 @named
@@ -216,12 +174,13 @@ def qsgd(levels: int = 4):
     Raises:
         ValueError: levels is out of range.
 
-    Source: arXiv:1610.02132, section 3.1 and lemma 3.1.
-
     Example:
         >>> from dgc_lab.compression import sent_alone
         >>> sent_alone(qsgd(levels=5), [3.0, -4.0]).numpy().tolist()
         [3.0, -4.0]
+
+    References:
+        arXiv:1610.02132, section 3.1 and lemma 3.1.
     """
     check_whole("levels", levels, 1, 127)
     bits = next(bits for bits in (2, 4, 8) if 2 * levels + 1 <= 2**bits)
@@ -245,12 +204,13 @@ def terngrad():
 
     sent = s sign(g_i) b_i with s = max |g|, and b_i = 1 with probability |g_i| / s. An allgather of 2 bits per element.
 
-    Source: arXiv:1705.07878, equations 1 to 3.
-
     Example:
         >>> from dgc_lab.compression import sent_alone
         >>> sent_alone(terngrad(), [0.0, -4.0]).numpy().tolist()
         [0.0, -4.0]
+
+    References:
+        arXiv:1705.07878, equations 1 to 3.
     """
 
     def step(gradient, state, context):
@@ -273,12 +233,13 @@ def natural():
     For 2^k <= |g_i| < 2^(k+1), sent = sign(g_i) 2^(k+1) with probability |g_i| / 2^k - 1, else sign(g_i) 2^k. An
     allgather of 9 bits per element. The variance is at most |g|^2 / 8.
 
-    Source: arXiv:1905.10988, definition 1 and theorem 1.
-
     Example:
         >>> from dgc_lab.compression import sent_alone
         >>> sent_alone(natural(), [0.25, -4.0]).numpy().tolist()
         [0.25, -4.0]
+
+    References:
+        arXiv:1905.10988, definition 1 and theorem 1.
     """
 
     def step(gradient, state, context):
@@ -297,4 +258,4 @@ def natural():
 
 def powers(exponents, bits, shape):
     """Return powers of two from a float32's exponents, with their signs; the exponent 0 stands for 0."""
-    return signs(bits, shape) * tf.bitcast(tf.cast(exponents, tf.int32) * 2**23, tf.float32)
+    return unpack_signs(bits, shape) * tf.bitcast(tf.cast(exponents, tf.int32) * 2**23, tf.float32)

@@ -12,13 +12,19 @@ import tensorflow as tf
 from dgc_lab.common import check_number
 
 # Ranges of the parameters; a ratio given as a tensor is checked where it is used.
-LIMITS = {"ratio": "in [0, 1]", "momentum": "at least 0 and below 1", "limit": "at least 0 and finite"}
+LIMITS = {
+    "ratio": "in [0, 1]",
+    "keep": "in [0, 1]",
+    "momentum": "at least 0 and below 1",
+    "decay": "at least 0 and below 1",
+    "limit": "at least 0 and finite",
+}
 
 
 def named(make):
     """Name the scheme that a function makes after the function and its parameters, as in ``qsgd:levels=4``.
 
-    A tensor appears without its value. Raises ValueError if a number is outside its `LIMITS`.
+    A tensor appears without its value, and None not at all. Raises ValueError if a number is outside its `LIMITS`.
     """
 
     @functools.wraps(make)
@@ -28,7 +34,8 @@ def named(make):
         for key, value in bound.arguments.items():
             if key in LIMITS and not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
                 check_number(key, value, LIMITS[key])
-        told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in bound.arguments.items()]
+        given = {key: value for key, value in bound.arguments.items() if value is not None}
+        told = [f"{key}={value}" if isinstance(value, numbers.Real) else key for key, value in given.items()]
         return dataclasses.replace(make(*args, **kwargs), name=f"{make.__name__}:{','.join(told)}".rstrip(":"))
 
     return with_name

@@ -1,0 +1,1 @@
+from .questions_widget import Questions as Questions

@@ -1,0 +1,75 @@
+"""The bandwidth limit and the byte counter of TCP connections, on sockets and on two Horovod ranks."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from dgc_lab.distributed.sockets import bytes_sent, limited_bandwidth
+
+
+@pytest.fixture
+def connection():
+    """A connection of this process to itself, whose other end reads all bytes; the fixture yields the sender."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        received = threading.Thread(target=lambda: [None for _ in iter(lambda: receiver.recv(2**20), b"")])
+        received.start()
+        yield sender, received
+    received.join(60)
+    receiver.close()
+
+
+def test_counter_counts_the_bytes_of_a_connection(connection):
+    sender, received = connection
+    before = bytes_sent()
+    sender.sendall(b"x" * 300_000)
+    sender.shutdown(socket.SHUT_WR)
+    received.join(60)
+    assert bytes_sent() - before == 300_000
+
+
+def seconds_for(sender, size):
+    """Return the time until the other end has acknowledged `size` bytes."""
+    start, before = time.monotonic(), bytes_sent()
+    sender.sendall(b"x" * size)
+    while bytes_sent() - before < size:
+        time.sleep(0.001)
+    return time.monotonic() - start
+
+
+def test_limit_slows_a_connection_down_until_it_ends(connection):
+    sender, _ = connection
+    with limited_bandwidth(2e6):
+        limited = seconds_for(sender, 1_000_000)
+    assert limited > 0.3, "half a second, less what the kernel sends ahead"
+    assert seconds_for(sender, 1_000_000) < limited
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1.0, float("nan"), "fast"])
+def test_bandwidth_must_be_a_positive_number(bandwidth):
+    with pytest.raises(ValueError, match="bandwidth must be"):
+        limited_bandwidth(bandwidth)
+
+
+def allreduce_over_a_link(bandwidth, elements):
+    """Return the seconds of a rank's allreduce over a limited link, and the bytes that it sent."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    hvd.allreduce(tf.zeros([1]), name="both are here")
+    with limited_bandwidth(bandwidth):
+        start, before = time.monotonic(), bytes_sent()
+        hvd.allreduce(tf.ones([elements]), op=hvd.Sum, name="limited").numpy()
+        return time.monotonic() - start, bytes_sent() - before
+
+
+def test_two_ranks_exchange_over_a_limited_link(two_ranks):
+    """In a ring of two ranks, each sends half of the tensor twice."""
+    elements, bandwidth = 500_000, 4e6
+    for seconds, sent in two_ranks.run(allreduce_over_a_link, bandwidth, elements):
+        assert 4 * elements <= sent < 4.4 * elements
+        assert seconds > 0.7 * 4 * elements / bandwidth
+    free = two_ranks.run(allreduce_over_a_link, float("inf"), elements)
+    assert max(seconds for seconds, _ in free) < 4 * elements / bandwidth
