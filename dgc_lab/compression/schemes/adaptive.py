@@ -23,7 +23,7 @@ def adaptive(make: Callable[..., Scheme], keep: float = 0.5) -> Scheme:
     """Return a scheme whose ratio grows while it loses too much of the gradient, and else shrinks.
 
     With kept = mean of |sent|^2 / mean of |g|^2 over the workers: ratio' = 1.1 ratio if kept < keep, else ratio / 1.1,
-    between 0.001 and 1. An allreduce of 8 bytes a step tells the workers what was kept.
+    between 0.001 and 1. An allreduce of 8 bytes per step adds up both squared norms.
 
     Args:
         make: function of a ratio that returns a scheme, such as `masking`. Error feedback goes around the result.
