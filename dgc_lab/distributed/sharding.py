@@ -80,9 +80,9 @@ class ShardedOptimizer:
         """
         if len(gradients) != len(self.variables) or any(gradient is None for gradient in gradients):
             raise ValueError(f"gradients must be {len(self.variables)} tensors, one for each variable, got {gradients}")
-        own = self.hvd.reducescatter(self._flat(gradients), op=self.hvd.Average, name="dgc_lab.shard.gradients")
+        own = self.hvd.reducescatter(self._flat(gradients), op=self.hvd.Average, name="dgc_lab.shard_gradients")
         self.optimizer.apply([own], [self.shard])
-        whole = self.hvd.allgather(self.shard.read_value(), name="dgc_lab.shard.weights")
+        whole = self.hvd.allgather(self.shard.read_value(), name="dgc_lab.shard_weights")
         parts = tf.split(whole, [variable.shape.num_elements() for variable in self.variables])
         for variable, part in zip(self.variables, parts, strict=True):
             variable.assign(tf.reshape(part, variable.shape))
